@@ -1,0 +1,85 @@
+"""The only door for time, sleep, identity and chance: the simulator stands behind it in tests."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Protocol
+
+UTC = dt.UTC
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+ULID_LENGTH = 26
+
+
+class Clock(Protocol):
+    def now(self) -> dt.datetime:
+        """Wall-clock time in UTC. Never compared between machines. inv[lease.no-clock]"""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only grow, for durations and deadlines."""
+        ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Rng(Protocol):
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+    def getrandbits(self, bits: int) -> int: ...
+
+
+class SystemClock:
+    def now(self) -> dt.datetime:
+        return dt.datetime.now(UTC)  # noqa: TID251
+
+    def monotonic(self) -> float:
+        return time.monotonic()  # noqa: TID251
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: TID251
+
+
+@dataclass(frozen=True)
+class Env:
+    """Clock, chance and the identities made from them."""
+
+    clock: Clock
+    rng: Rng
+
+    def ulid(self) -> str:
+        """A 26-character identity that sorts by time and is never made twice."""
+        millis = int(self.clock.now().timestamp() * 1000)
+        return _encode(millis, 10) + _encode(self.rng.getrandbits(80), 16)
+
+    def uuid(self) -> str:
+        return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+
+    def jitter(self, seconds: float) -> float:
+        """Between half of `seconds` and all of it, so that a crowd spreads out."""
+        return seconds * (0.5 + self.rng.random() / 2)
+
+
+def _encode(value: int, length: int) -> str:
+    return "".join(_CROCKFORD[(value >> (5 * i)) & 31] for i in reversed(range(length)))
+
+
+def is_ulid(text: str) -> bool:
+    return len(text) == ULID_LENGTH and all(c in _CROCKFORD for c in text)
+
+
+def rfc3339(moment: dt.datetime) -> str:
+    """`2026-11-15T19:48:40.123Z`: one spelling of time in every file we write."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_rfc3339(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+SYSTEM = Env(SystemClock(), random.SystemRandom())  # noqa: TID251

@@ -1,0 +1,68 @@
+"""What the index says of one path: it is here, it was deleted, or an older payload of it was dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from swamp.env import ULID_LENGTH, is_ulid
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A live path. `key` is the file's remote identity; `sha256` is None while an adopted object is unread."""
+
+    path: str
+    key: str
+    size: int
+    sha256: str | None
+    last_modified: str
+    seq: int = 0
+
+    def at(self, seq: int) -> Entry:
+        return replace(self, seq=seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A deleted path; `key` is what was deleted, kept for the undo window."""
+
+    path: str
+    key: str
+    size: int
+    sha256: str | None
+    seq: int = 0
+
+    def at(self, seq: int) -> Tombstone:
+        return replace(self, seq=seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A key that no path names any more: overwritten payload or an unlisted segment (`path` is then empty)."""
+
+    key: str
+    path: str
+    seq: int = 0
+
+    def at(self, seq: int) -> Dropped:
+        return replace(self, seq=seq)
+
+
+Row = Entry | Tombstone
+"""What decides a path: per path the row with the highest seq wins. inv[index.highest-seq]"""
+
+
+def payload_key(path: str, ulid: str) -> str:
+    """A key that no other upload call will ever use. inv[object.key-once]"""
+    return f"{path}~{ulid}"
+
+
+def is_payload_key(key: str) -> bool:
+    """Whether a name ends in `~` and a ULID: ours, never a user's."""
+    head, tilde, tail = key.rpartition("~")
+    return bool(head) and tilde == "~" and len(tail) == ULID_LENGTH and is_ulid(tail)
+
+
+def path_of_key(key: str) -> str:
+    """The path a payload key was uploaded for; a plain (adopted) key is its own path."""
+    return key[: -ULID_LENGTH - 1] if is_payload_key(key) else key

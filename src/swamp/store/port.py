@@ -1,0 +1,138 @@
+"""What swamp needs of a bucket, and nothing more. Adapters and layers speak this protocol in and out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+Token = str
+"""An object's version, opaque to callers: ETag, generation or our own. Quotes and vendor habits end in the adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOnly:
+    """Write only if the key does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Write only if the object's version is still `token`."""
+
+    token: Token
+
+
+Condition = CreateOnly | Match | None
+CREATE: Final = CreateOnly()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    key: str
+    size: int
+    token: Token
+    last_modified: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    meta: ObjectMeta
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What a finished upload proves: the hash is that of the bytes that were sent."""
+
+    meta: ObjectMeta
+    sha256: str
+
+
+class Body(Protocol):
+    """An object's bytes as they arrive; closed by its context manager."""
+
+    @property
+    def meta(self) -> ObjectMeta: ...
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One step down a key hierarchy: `dirs` end without `/`, both are full keys relative to the store."""
+
+    dirs: tuple[str, ...]
+    objects: tuple[ObjectMeta, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store was *seen* to do. Measured by `probe`, never assumed from its name."""
+
+    create_only: bool = True
+    compare_and_swap: bool = True
+    read_after_write: bool = True
+    list_after_write: bool = True
+    conditional_delete: bool = False
+    conditional_multipart: bool = False
+
+    @property
+    def safe(self) -> bool:
+        """Two machines may write at once."""
+        return self.create_only and self.compare_and_swap
+
+    def to_json(self) -> dict[str, bool]:
+        names = {"create_only": "createOnly", "compare_and_swap": "compareAndSwap",
+                 "read_after_write": "readAfterWrite", "list_after_write": "listAfterWrite",
+                 "conditional_delete": "conditionalDelete", "conditional_multipart": "conditionalMultipart"}
+        return {names[k]: v for k, v in asdict(self).items()}
+
+
+class ObjectStore(Protocol):
+    """Bytes under keys. Every method raises only `swamp.errors.StoreError`s.
+
+    Keys are relative to the store's prefix, `/`-separated, any Unicode. A conditional write that fails raises
+    `ConditionFailed`; a write whose answer was lost raises `OutcomeUnknown`; nobody below retries a write.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where this is, for people and for state: no credentials, the endpoint's identity included."""
+        ...
+
+    def head(self, key: str) -> ObjectMeta:
+        """Raises ObjectMissing."""
+        ...
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        """The whole object or a range of it, in memory. Raises ObjectMissing."""
+        ...
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        """None when the object's version still is `token`: one request, no body. Raises ObjectMissing."""
+        ...
+
+    def open(self, key: str, *, start: int = 0) -> AbstractContextManager[Body]:
+        """Streams the object in chunks of at most a few MiB. Raises ObjectMissing."""
+        ...
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta: ...
+
+    def put_file(self, key: str, path: Path) -> Uploaded:
+        """Streams a file (multipart when large), hashing the bytes it sends; no orphan parts on failure."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Removes keys; one that is not there is no error."""
+        ...
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        """Pages of objects whose key starts with the string `prefix`, in key order, lazily."""
+        ...
+
+    def level(self, prefix: str = "") -> Level:
+        """The directories and objects directly below `prefix` (which is empty or ends with `/`)."""
+        ...

@@ -1,0 +1,97 @@
+"""What a sync did, as one value: the CLI prints it, tests compare it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Mode = Literal["push", "pull", "sync"]
+EngineName = Literal["none", "inline", "spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Both sides are kept: the remote at `path`, the local bytes at `kept` (below `conflicts/`)."""
+
+    path: str
+    kept: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFile:
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    mode: Mode
+    files_pushed: int = 0
+    files_pulled: int = 0
+    files_deleted: int = 0
+    bytes_pushed: int = 0
+    bytes_pulled: int = 0
+    conflicts: tuple[Conflict, ...] = ()
+    failed: tuple[FailedFile, ...] = ()
+    fast_path: bool = False
+    engine: EngineName = "none"
+    engine_reason: str = ""
+    spark: dict[str, Any] | None = None
+    requests: int = 0
+    seq: int = 0
+    duration_ms: int = 0
+    deletes_held: int = 0
+    discovered: bool = False
+    warnings: tuple[str, ...] = ()
+    touched: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing needs the user's attention."""
+        return not self.conflicts and not self.failed and not self.deletes_held
+
+    def merged(self, later: SyncResult, mode: Mode) -> SyncResult:
+        """This result and a later one as the result of one command."""
+        return replace(
+            later,
+            mode=mode,
+            files_pushed=self.files_pushed + later.files_pushed,
+            files_pulled=self.files_pulled + later.files_pulled,
+            files_deleted=self.files_deleted + later.files_deleted,
+            bytes_pushed=self.bytes_pushed + later.bytes_pushed,
+            bytes_pulled=self.bytes_pulled + later.bytes_pulled,
+            conflicts=self.conflicts + later.conflicts,
+            failed=self.failed + later.failed,
+            fast_path=self.fast_path and later.fast_path,
+            engine=later.engine if self.engine == "none" else self.engine,
+            engine_reason=later.engine_reason or self.engine_reason,
+            spark=later.spark or self.spark,
+            requests=self.requests + later.requests,
+            duration_ms=self.duration_ms + later.duration_ms,
+            discovered=self.discovered or later.discovered,
+            warnings=tuple(dict.fromkeys(self.warnings + later.warnings)),
+            touched=self.touched + later.touched,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        doc: dict[str, Any] = {
+            "mode": self.mode,
+            "filesPushed": self.files_pushed,
+            "filesPulled": self.files_pulled,
+            "filesDeleted": self.files_deleted,
+            "bytesPushed": self.bytes_pushed,
+            "bytesPulled": self.bytes_pulled,
+            "conflicts": [{"path": c.path, "kept": c.kept} for c in self.conflicts],
+            "failed": [{"path": f.path, "error": f.error} for f in self.failed],
+            "fastPath": self.fast_path,
+            "engine": self.engine,
+            "engineReason": self.engine_reason,
+            "requests": self.requests,
+            "seq": self.seq,
+            "durationMs": self.duration_ms,
+            "deletesHeld": self.deletes_held,
+            "warnings": list(self.warnings),
+        }
+        if self.spark is not None:
+            doc["spark"] = self.spark
+        return doc
