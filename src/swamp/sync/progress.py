@@ -1,0 +1,76 @@
+"""How long work tells the world that it moves, and how the world tells it to stop."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swamp.env import Env
+from swamp.errors import Interrupted, Unavailable
+
+
+class Progress(Protocol):
+    """Events for a progress bar. Called from several threads."""
+
+    def begin(self, stage: str, files: int | None = None, size: int | None = None) -> None: ...
+
+    def advance(self, files: int = 0, size: int = 0) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Silent:
+    def begin(self, stage: str, files: int | None = None, size: int | None = None) -> None: ...
+
+    def advance(self, files: int = 0, size: int = 0) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Cancel:
+    """Set once by a signal handler; long work looks at it between steps."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def request(self) -> None:
+        self._event.set()
+
+    @property
+    def requested(self) -> bool:
+        return self._event.is_set()
+
+    def check(self) -> None:
+        if self.requested:
+            raise Interrupted("interrupted", hint="nothing was lost: run the same command again to continue")
+
+
+@dataclass
+class Patience:
+    """A deadline that counts time *without progress*: a slow push may take hours, a stuck one may not."""
+
+    env: Env
+    seconds: float
+    cancel: Cancel = field(default_factory=Cancel)
+    _since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.env.clock.monotonic()
+
+    def progressed(self) -> None:
+        self._since = self.env.clock.monotonic()
+
+    @property
+    def left(self) -> float:
+        return self.seconds - (self.env.clock.monotonic() - self._since)
+
+    def check(self) -> None:
+        """Raises Interrupted when asked to stop, Unavailable when nothing has moved for too long."""
+        self.cancel.check()
+        if self.left <= 0:
+            raise Unavailable(
+                f"no progress for {self.seconds:g} s",
+                hint="check the network and the store's status, then run the command again; "
+                "unpushed work is kept in the journal",
+            )
