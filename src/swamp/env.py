@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
+import random  # noqa: TID251
 import time
 import uuid
 from dataclasses import dataclass
@@ -82,4 +82,4 @@ def parse_rfc3339(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-SYSTEM = Env(SystemClock(), random.SystemRandom())  # noqa: TID251
+SYSTEM = Env(SystemClock(), random.SystemRandom())

@@ -32,7 +32,7 @@ class SwampError(Exception):
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, *, hint: str | None = None, details: Mapping[str, Any] | None = None):
+    def __init__(self, message: str, *, hint: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint

@@ -9,7 +9,12 @@ from swamp.env import ULID_LENGTH, is_ulid
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A live path. `key` is the file's remote identity; `sha256` is None while an adopted object is unread."""
+    """A live path. `key` is the file's remote identity; `sha256` is None while an adopted object is unread.
+
+    `missing` marks a payload that `verify` did not find: the entry and its hash stay. inv[entry.keeps]
+    `extra` is the canonical JSON of fields that a newer version wrote ("" = none): they survive a rewrite, in the
+    root and in segments alike.
+    """
 
     path: str
     key: str
@@ -17,6 +22,8 @@ class Entry:
     sha256: str | None
     last_modified: str
     seq: int = 0
+    missing: bool = False
+    extra: str = ""
 
     def at(self, seq: int) -> Entry:
         return replace(self, seq=seq)

@@ -1,0 +1,268 @@
+"""The root document: the one object that says what is true. Encoding, decoding, versions.
+
+Version 3 is written here; versions 1 and 2 are older formats that `adopt` reads once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from swamp.errors import CorruptData
+from swamp.index.entry import Dropped, Entry, Row, Tombstone
+
+ROOT_KEY: Final = ".datastore-index.json"
+SEGMENT_PREFIX: Final = "_index/"
+VERSION: Final = 3
+RECENT_OPS: Final = 256
+REPAIR_HINT: Final = "run: swamp datastore doctor --repair"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """Where an immutable part of the index lies. Its numberless rows take `added_seq`. inv[segment.added-seq]"""
+
+    key: str
+    rows: int
+    bytes: int
+    sha256: str
+    min_path: str
+    max_path: str
+    added_seq: int = 0
+
+    def covers(self, path: str) -> bool:
+        return self.min_path <= path <= self.max_path
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who wrote a root: for people and for the log, never for decisions."""
+
+    repo_id: str
+    host: str
+    user: str
+    pid: int
+    swamp: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "repoId": self.repo_id,
+            "host": self.host,
+            "user": self.user,
+            "pid": self.pid,
+            "swamp": self.swamp,
+        }
+
+
+@dataclass(frozen=True)
+class Root:
+    """One state of the store. `op` makes every root's bytes unique; unknown fields are kept in `extra`."""
+
+    store_id: str
+    seq: int
+    op: str
+    prev_op: str
+    committed_at: str
+    writer: Mapping[str, Any]
+    recent_ops: tuple[tuple[str, int], ...] = ()
+    gc_epoch: int = 0
+    horizon_seq: int = 0
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    deleted: Mapping[str, Tombstone] = field(default_factory=dict)
+    dropped: Mapping[str, Dropped] = field(default_factory=dict)
+    segments: tuple[SegmentRef, ...] = ()
+    collecting: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def row(self, path: str) -> Row | None:
+        """What the newest layer says of `path`, if it says anything."""
+        entry, tomb = self.entries.get(path), self.deleted.get(path)
+        if entry is None or tomb is None:
+            return entry or tomb
+        return entry if entry.seq >= tomb.seq else tomb
+
+    def knows_op(self, op: str) -> bool:
+        return any(known == op for known, _ in self.recent_ops)
+
+    @property
+    def oldest_known_seq(self) -> int:
+        """From here on `recent_ops` is complete."""
+        return self.recent_ops[-1][1] if self.recent_ops else self.seq
+
+    @property
+    def layer_rows(self) -> int:
+        return len(self.entries) + len(self.deleted) + len(self.dropped)
+
+
+def first_root(store_id: str, op: str, at: str, writer: Writer) -> Root:
+    """An empty store's root, before anything is in it."""
+    return Root(store_id, 1, op, "", at, writer.to_json(), recent_ops=((op, 1),))
+
+
+def successor(root: Root, op: str, at: str, writer: Writer, *, step: int = 1) -> Root:
+    """The same content under the next number: callers add their rows to it."""
+    seq = root.seq + step
+    return replace(
+        root,
+        seq=seq,
+        op=op,
+        prev_op=root.op,
+        committed_at=at,
+        writer=writer.to_json(),
+        recent_ops=((op, seq), *root.recent_ops)[:RECENT_OPS],
+    )
+
+
+def encode(root: Root) -> bytes:
+    """The bytes of a root: readable JSON, one row per line, so that a person can look at it."""
+    doc: dict[str, Any] = {
+        **root.extra,
+        "version": VERSION,
+        "storeId": root.store_id,
+        "seq": root.seq,
+        "op": root.op,
+        "prevOp": root.prev_op,
+        "committedAt": root.committed_at,
+        "writer": dict(root.writer),
+        "recentOps": [list(pair) for pair in root.recent_ops],
+        "gcEpoch": root.gc_epoch,
+        "horizonSeq": root.horizon_seq,
+        "entries": {p: _entry_json(e) for p, e in sorted(root.entries.items())},
+        "deleted": {p: _tombstone_json(t) for p, t in sorted(root.deleted.items())},
+        "dropped": {k: {"path": d.path, "seq": d.seq} for k, d in sorted(root.dropped.items())},
+        "segments": [_segment_json(s) for s in root.segments],
+        "collecting": list(root.collecting),
+    }
+    return json.dumps(doc, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def decode(body: bytes) -> Root:
+    """The root in `body`. Raises CorruptData on anything that is not a whole version 3 root."""
+    doc = parse_json(body)
+    version = doc.get("version")
+    if version != VERSION:
+        raise CorruptData(
+            f"the index has version {version!r}, this swamp writes version {VERSION}",
+            hint="upgrade swamp" if isinstance(version, int) and version > VERSION else REPAIR_HINT,
+            details={"version": version if isinstance(version, int | str) else None},
+        )
+    try:
+        return _from_json(doc)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptData(f"the index root is damaged: {error!r}", hint=REPAIR_HINT) from error
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """A JSON object, or CorruptData: never a traceback on hostile bytes."""
+    try:
+        doc = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptData("the index root is not readable JSON", hint=REPAIR_HINT) from error
+    if not isinstance(doc, dict):
+        raise CorruptData("the index root is not a JSON object", hint=REPAIR_HINT)
+    return doc
+
+
+_KNOWN = frozenset(
+    "version storeId seq op prevOp committedAt writer recentOps gcEpoch horizonSeq entries deleted dropped "
+    "segments collecting".split()
+)
+_KNOWN_ENTRY = frozenset("key size sha256 lastModified seq missing".split())
+
+
+def _from_json(doc: dict[str, Any]) -> Root:
+    return Root(
+        store_id=_text(doc["storeId"]),
+        seq=_number(doc["seq"]),
+        op=_text(doc["op"]),
+        prev_op=_text(doc.get("prevOp") or ""),
+        committed_at=_text(doc["committedAt"]),
+        writer=dict(doc["writer"]),
+        recent_ops=tuple((_text(op), _number(seq)) for op, seq in doc["recentOps"]),
+        gc_epoch=_number(doc["gcEpoch"]),
+        horizon_seq=_number(doc.get("horizonSeq", 0)),
+        entries={_text(p): _entry_from(p, e) for p, e in doc["entries"].items()},
+        deleted={_text(p): _tombstone_from(p, t) for p, t in doc["deleted"].items()},
+        dropped={_text(k): Dropped(k, _text(d["path"]), _number(d["seq"])) for k, d in doc["dropped"].items()},
+        segments=tuple(_segment_from(s) for s in doc["segments"]),
+        collecting=tuple(_text(k) for k in doc["collecting"]),
+        extra={k: v for k, v in doc.items() if k not in _KNOWN},
+    )
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    doc: dict[str, Any] = json.loads(entry.extra) if entry.extra else {}
+    doc |= {"key": entry.key, "size": entry.size}
+    if entry.sha256 is not None:
+        doc["sha256"] = entry.sha256
+    doc |= {"lastModified": entry.last_modified, "seq": entry.seq}
+    if entry.missing:
+        doc["missing"] = True
+    return doc
+
+
+def _entry_from(path: str, doc: dict[str, Any]) -> Entry:
+    unknown = {k: v for k, v in doc.items() if k not in _KNOWN_ENTRY}
+    return Entry(
+        path,
+        _text(doc["key"]),
+        _number(doc["size"]),
+        _hash(doc.get("sha256")),
+        _text(doc.get("lastModified") or ""),
+        _number(doc["seq"]),
+        missing=bool(doc.get("missing", False)),
+        extra=json.dumps(unknown, sort_keys=True) if unknown else "",
+    )
+
+
+def _tombstone_json(tomb: Tombstone) -> dict[str, Any]:
+    doc: dict[str, Any] = {"key": tomb.key, "size": tomb.size}
+    if tomb.sha256 is not None:
+        doc["sha256"] = tomb.sha256
+    return {**doc, "seq": tomb.seq}
+
+
+def _tombstone_from(path: str, doc: dict[str, Any]) -> Tombstone:
+    return Tombstone(path, _text(doc["key"]), _number(doc["size"]), _hash(doc.get("sha256")), _number(doc["seq"]))
+
+
+def _segment_json(segment: SegmentRef) -> dict[str, Any]:
+    return {
+        "key": segment.key,
+        "rows": segment.rows,
+        "bytes": segment.bytes,
+        "sha256": segment.sha256,
+        "minPath": segment.min_path,
+        "maxPath": segment.max_path,
+        "addedSeq": segment.added_seq,
+    }
+
+
+def _segment_from(doc: dict[str, Any]) -> SegmentRef:
+    return SegmentRef(
+        _text(doc["key"]),
+        _number(doc["rows"]),
+        _number(doc["bytes"]),
+        _text(doc["sha256"]),
+        _text(doc["minPath"]),
+        _text(doc["maxPath"]),
+        _number(doc["addedSeq"]),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {type(value).__name__}")
+    return value
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"expected a number, found {value!r:.40}")
+    return value
+
+
+def _hash(value: object) -> str | None:
+    return None if value is None else _text(value)
