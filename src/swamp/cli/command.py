@@ -1,0 +1,152 @@
+"""How a command group is made: one Typer per group, the common options on every command, loaded when called.
+
+A group module holds `app = group("What it is for.")` and commands that do their work inside `with session() as s:`
+(`s.repo`, `s.out`). `swamp.cli.main` names the modules; one that does not exist is absent from the help.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from swamp.cli.render import Output
+from swamp.sync.progress import Cancel
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+
+_META = "swamp.common"
+CANCEL = Cancel()
+"""Set by the first SIGINT or SIGTERM of this process."""
+
+
+@dataclass
+class Common:
+    """What every command accepts, wherever on the line it stands."""
+
+    json: bool = False
+    repo_dir: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+    no_color: bool = field(default_factory=lambda: bool(os.environ.get("NO_COLOR")))
+
+
+class Command(TyperCommand):
+    """A command that accepts the common options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(common_options())
+
+
+class Group(TyperGroup):
+    """A group that accepts the common options too, so that their place on the line does not matter."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(common_options())
+
+
+class _App(typer.Typer):
+    def command(self, name: str | None = None, **kwargs: Any) -> Any:
+        kwargs.setdefault("cls", Command)
+        return super().command(name, **kwargs)
+
+
+def group(help_text: str) -> typer.Typer:
+    """A command group whose commands accept `--json --repo-dir -q -v --no-color`."""
+    return _App(help=help_text, cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode=help_style())
+
+
+def single(help_text: str = "") -> typer.Typer:
+    """A module with exactly one command that stands directly below `swamp`, such as `swamp sql`."""
+    return _App(help=help_text, add_completion=False, rich_markup_mode=help_style())
+
+
+def help_style() -> Literal["rich"] | None:
+    """Boxes and colours on a terminal; plain text, without importing rich, in a pipe."""
+    return "rich" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else None
+
+
+def common_options() -> list[TyperOption]:
+    return [
+        _option(["--json"], "json", "One JSON document on stdout, nothing else there.", is_flag=True),
+        _option(["--repo-dir"], "repo_dir", "The repository (default: SWAMP_REPO_DIR, else walk up)."),
+        _option(["--quiet", "-q"], "quiet", "Say nothing but the result.", is_flag=True),
+        _option(["--verbose", "-v"], "verbose", "More detail, and tracebacks.", is_flag=True),
+        _option(["--no-color"], "no_color", "No colours (also: NO_COLOR).", is_flag=True),
+    ]
+
+
+def _option(decls: list[str], attribute: str, help_text: str, *, is_flag: bool = False) -> TyperOption:
+    def remember(ctx: Any, param: Any, value: Any) -> Any:
+        del param
+        if value:
+            setattr(common(ctx), attribute, value)
+        return value
+
+    kwargs: dict[str, Any] = {"is_flag": True} if is_flag else {"metavar": "DIR", "type": str}
+    return TyperOption(
+        param_decls=[*decls, f"swamp_{attribute}"],
+        help=help_text,
+        expose_value=False,
+        callback=remember,
+        rich_help_panel="Common options",
+        **kwargs,
+    )
+
+
+def common(ctx: Any = None) -> Common:
+    """The common options of the running command."""
+    from typer._click.globals import get_current_context
+
+    ctx = ctx or get_current_context(silent=True)
+    if ctx is None:
+        return Common()
+    found: Common = ctx.meta.setdefault(_META, Common())
+    return found
+
+
+@dataclass
+class Session:
+    """One command at work: where it prints, and the repository it opens when it first asks for it."""
+
+    common: Common
+    out: Output
+    overrides: dict[str, Any] = field(default_factory=dict)
+    cancel: Cancel = field(default_factory=lambda: CANCEL)
+
+    @cached_property
+    def repo(self) -> Repo:
+        """The repository of `--repo-dir`, SWAMP_REPO_DIR or the working directory, with its datastore hydrated."""
+        from swamp.wiring import open_repo
+
+        where = Path(self.common.repo_dir) if self.common.repo_dir else None
+        return open_repo(
+            where, cancel=self.cancel, progress=self.out.progress(), overrides=self.overrides, notify=self.out.info
+        )
+
+    def close(self) -> None:
+        if "repo" in self.__dict__:
+            self.repo.close()
+
+
+@contextmanager
+def session(**overrides: Any) -> Iterator[Session]:
+    """`overrides` are flags that beat every other setting (`engine=…`, `timeout=…`); None means not given."""
+    options = common()
+    given = {k: v for k, v in overrides.items() if v is not None}
+    opened = Session(options, Output.of(options), given)
+    try:
+        yield opened
+    finally:
+        opened.close()

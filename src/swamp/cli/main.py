@@ -1,0 +1,162 @@
+"""`swamp`: finds the command, runs it, and turns what happens into an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from swamp.cli.command import CANCEL, Common, Group, help_style
+from swamp.cli.render import print_error
+from swamp.errors import Interrupted, SwampError, UsageError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command group in its own module, imported only when it is called."""
+
+    name: str
+    help: str
+    kind: Literal["group", "command"] = "group"
+
+    @property
+    def module(self) -> str:
+        return f"swamp.cli.{self.name}"
+
+    @property
+    def exists(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
+
+    def load(self) -> Any:
+        app = importlib.import_module(self.module).app
+        made = typer.main.get_group(app) if self.kind == "group" else typer.main.get_command(app)
+        made.name = self.name
+        return made
+
+
+PARTS = (
+    Part("repo", "Make a repository."),
+    Part("datastore", "Share the data: set up a bucket, sync, look into trouble."),
+    Part("data", "Versioned data: put, list, get, query."),
+    Part("model", "Models and their methods."),
+    Part("workflow", "Workflows and their runs."),
+    Part("sql", "SQL over data, versions, outputs, runs and commits.", "command"),
+    Part("spark", "The Spark session that bulk work runs on."),
+)
+
+
+class Root(Group):
+    """Lists every group without importing one; imports the one that is called."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for part in PARTS:
+            if part.exists:
+                self.commands[part.name] = TyperGroup(name=part.name, help=part.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        part = next((p for p in PARTS if p.name == name), None)
+        return name, part.load() if part else command, rest
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from swamp import __version__
+
+        typer.echo(f"swamp {__version__}")
+        raise typer.Exit(0)
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Show the version.", callback=_version, is_eager=True),
+) -> None:
+    """Versioned, shared data for automation and Spark pipelines, on nothing but a bucket."""
+    del version
+
+
+def build() -> Any:
+    """The whole command line as one (lazy) click group."""
+    app = typer.Typer(cls=Root, no_args_is_help=True, rich_markup_mode=help_style())
+    app.callback()(_root)
+    return typer.main.get_command(app)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; the only place that catches everything. Never a traceback unless `-v`."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    _listen_to_signals()
+    common = _guess(args)
+    try:
+        return _run(args, common)
+    except Exception as error:  # noqa: BLE001 - the last door: every failure becomes a message and a code
+        return _failed(error, common)
+    finally:
+        _flush()
+
+
+def _run(args: list[str], common: Common) -> int:
+    try:
+        code = build().main(args, prog_name="swamp", standalone_mode=False)
+    except typer.Abort as error:
+        raise Interrupted("aborted") from error
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message(), err=True)
+            return 2
+        raise UsageError(error.format_message(), hint=_try_help(error)) from error
+    del common
+    return code if isinstance(code, int) else 0
+
+
+def _try_help(error: typer.TyperException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return f"see `{ctx.command_path if ctx else 'swamp'} --help`"
+
+
+def _failed(error: Exception, common: Common) -> int:
+    if isinstance(error, BrokenPipeError):
+        # The reader went away: nobody is left to tell, and Python must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if CANCEL.requested and not isinstance(error, SwampError):
+        error = Interrupted("interrupted", hint="nothing was lost: run the same command again to continue")
+    print_error(error, as_json=common.json, verbose=common.verbose)
+    return error.exit_code if isinstance(error, SwampError) else 1
+
+
+def _guess(args: list[str]) -> Common:
+    """The options that matter for reporting an error, read before (and even if) the line can be parsed."""
+    words = args[: args.index("--")] if "--" in args else args
+    return Common(json="--json" in words, verbose="-v" in words or "--verbose" in words)
+
+
+def _listen_to_signals() -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if CANCEL.requested:
+            os._exit(130)  # the second one: at once, leases run out by themselves
+        CANCEL.request()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
