@@ -1,0 +1,308 @@
+"""When a change is true: stage -> check -> compare-and-swap -> read back -> log.
+
+A caller proposes changes to a root; the proposal is made again on every root that it must be rebased onto. Exactly one
+root wins each sequence number. inv[commit.single-winner]
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from swamp.commit.log import has_op, put_log
+from swamp.env import Env, rfc3339
+from swamp.errors import AccessDenied, ConditionFailed, CorruptData, Misconfigured, ObjectMissing, OutcomeUnknown
+from swamp.errors import StoreError, Unavailable
+from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, decode, encode, successor
+from swamp.rules import rule
+from swamp.store.port import CREATE, Capabilities, Match, ObjectStore, Token
+
+LAYER_ROWS: Final = 500
+LAYER_BYTES: Final = 128 * 1024
+_ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key, measured on real roots
+
+
+@dataclass(frozen=True, slots=True)
+class RootRead:
+    """A root as it was read: what a swap is conditioned on."""
+
+    root: Root | None
+    token: Token | None
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What one commit does to the root. Rows take the commit's number when it wins."""
+
+    puts: tuple[Entry, ...] = ()
+    deletes: tuple[Tombstone, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    segments: tuple[SegmentRef, ...] = ()
+    unlisted: frozenset[str] = frozenset()
+    collecting: tuple[str, ...] | None = None
+    gc_epoch_step: int = 0
+    horizon_seq: int = 0
+    forgotten: frozenset[str] = frozenset()
+
+    @property
+    def rows(self) -> int:
+        return len(self.puts) + len(self.deletes) + len(self.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that won. `token` is None when somebody built on it before it could be read back."""
+
+    root: Root
+    body: bytes
+    token: Token | None
+
+
+Propose = Callable[[Root], Changes | None]
+Pace = Callable[[], None]
+"""Raises when the work must stop: cancelled, or no progress for too long."""
+
+
+@dataclass(frozen=True)
+class Committer:
+    """Commits to one store as one writer."""
+
+    store: ObjectStore
+    writer: Writer
+    env: Env
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    exclusive: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Held around every commit on a store that does not enforce conditions: a lease, read back by its nonce."""
+
+    def read(self) -> RootRead:
+        """The root as it is now; a definite not-found is no root, any other error is an error (L21)."""
+        try:
+            fetched = self.store.get(ROOT_KEY)
+        except ObjectMissing:
+            return RootRead(None, None)
+        return RootRead(decode(fetched.body), fetched.meta.token, fetched.body)
+
+    def create(self, root: Root, pace: Pace) -> RootRead:
+        """Publishes a first root; whoever was first, the root that now is there."""
+        body = encode(root)
+        with self._alone():
+            outcome = self._swap(RootRead(None, None), root, body, pace)
+        if isinstance(outcome, Committed):
+            put_log(self.store, self.env, root, body)
+            return RootRead(root, outcome.token, body) if outcome.token else self.read()
+        return outcome
+
+    def commit(
+        self, propose: Propose, pace: Pace, *, op: str | None = None, start: RootRead | None = None, logged: str = ""
+    ) -> Committed | None:
+        """Makes the proposal true and logged, or returns None when on the newest root nothing is left to do.
+
+        `start` saves a read when the caller has just made it; `logged` is an op known to have its record.
+        """
+        op = op or self.env.ulid()
+        with self._alone():
+            read = start if start and self.capabilities.safe else self.read()
+            staged: _Flush | None = None
+            while True:
+                pace()
+                root = _present(read)
+                if root.knows_op(op):
+                    return self._landed(read, op)
+                if root.op != logged:
+                    put_log(self.store, self.env, root, read.body)
+                    logged = root.op
+                changes = propose(root)
+                if changes is None:
+                    return None
+                staged = self._flush(root, changes, staged)
+                new = build(root, changes, op, rfc3339(self.env.clock.now()), self.writer, staged)
+                outcome = self._swap(read, new, encode(new), pace)
+                if isinstance(outcome, Committed):
+                    # inv[commit.logged]: nothing is built on a commit before its record exists.
+                    if rule("commit.log-before-record"):
+                        put_log(self.store, self.env, outcome.root, outcome.body)
+                    return outcome
+                read = outcome
+
+    def _alone(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.capabilities.safe else self.exclusive()
+
+    def _landed(self, read: RootRead, op: str) -> Committed:
+        """The op was committed by an earlier attempt: report the root it is in."""
+        root = _present(read)
+        put_log(self.store, self.env, root, read.body)
+        return Committed(root, read.body, read.token if root.op == op else None)
+
+    def _flush(self, root: Root, changes: Changes, staged: _Flush | None) -> _Flush | None:
+        """A layer past its bound moves into a segment, uploaded before anything names it. inv[commit.root-last]"""
+        if staged is not None and staged.changes == changes:
+            return staged
+        if not _over_bound(root, changes):
+            return None
+        from swamp.index.segment import write_segment
+
+        own = {r.path for r in (*changes.puts, *changes.deletes)}
+        layer = [r for r in (*root.entries.values(), *root.deleted.values()) if r.path not in own]
+        gone = {d.key for d in changes.dropped}
+        dropped = [d for d in root.dropped.values() if d.key not in gone]
+        number = 0 if rule("segment.added-seq") else root.seq + 1
+        mine = [r.at(number) for r in (*changes.puts, *changes.deletes, *changes.dropped)]
+        segment = write_segment([*layer, *dropped, *mine])
+        key = f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet"
+        self._put_segment(key, segment.data)
+        ref = SegmentRef(
+            key,
+            segment.rows,
+            len(segment.data),
+            hashlib.sha256(segment.data).hexdigest(),
+            segment.min_path,
+            segment.max_path,
+        )
+        return _Flush(changes, ref, frozenset(layer), frozenset(dropped))
+
+    def _put_segment(self, key: str, data: bytes) -> None:
+        for attempt in range(5):
+            try:
+                self.store.put(key, data)
+                return
+            except Unavailable:
+                if attempt == 4:
+                    raise
+                self.env.clock.sleep(self.env.jitter(0.2 * 2**attempt))
+
+    def _swap(self, read: RootRead, new: Root, body: bytes, pace: Pace) -> Committed | RootRead:
+        """One outcome, the true one: won, or the root that stands in the way. inv[commit.unknown-is-not-failure]
+
+        No status code decides. An answer that is not a clear success says only: read the root.
+        """
+        delay = 0.2
+        while True:
+            refusal = self._send(read, body)
+            if isinstance(refusal, str) and self.capabilities.safe:
+                return Committed(new, body, refusal)
+            seen = self._look(pace)
+            if seen.root is not None and seen.root.knows_op(new.op):
+                return Committed(new, body, seen.token if seen.root.op == new.op else None)
+            if not rule("commit.read-back") and not isinstance(refusal, str):
+                raise refusal
+            if seen.token != read.token:
+                if self._in_log(seen, read, new.op):
+                    return Committed(new, body, None)
+                return seen
+            if isinstance(refusal, AccessDenied | Misconfigured):
+                raise refusal  # the root has not moved and never will by these rights
+            # The token is still the one I matched on: nothing is known. The same bytes again, until patience ends.
+            try:
+                pace()
+            except Unavailable as stuck:
+                raise OutcomeUnknown(
+                    "the commit was sent and the store does not say whether it happened",
+                    hint="run the same command again: it finds out, and nothing is done twice",
+                ) from stuck
+            self.env.clock.sleep(self.env.jitter(delay))
+            delay = min(delay * 2, 5.0)
+
+    def _send(self, read: RootRead, body: bytes) -> Token | StoreError:
+        condition = CREATE if read.token is None else Match(read.token)
+        try:
+            if not self.capabilities.safe or not rule("commit.condition"):
+                return self.store.put(ROOT_KEY, body).token
+            return self.store.put(ROOT_KEY, body, condition).token
+        except (ConditionFailed, Unavailable, AccessDenied, Misconfigured, ObjectMissing) as error:
+            return error
+
+    def _look(self, pace: Pace) -> RootRead:
+        delay = 0.2
+        while True:
+            try:
+                return self.read()
+            except Unavailable:
+                try:
+                    pace()
+                except Unavailable as stuck:
+                    raise OutcomeUnknown(
+                        "the commit was sent and the store does not say whether it happened",
+                        hint="run the same command again: it finds out, and nothing is done twice",
+                    ) from stuck
+                self.env.clock.sleep(self.env.jitter(delay))
+                delay = min(delay * 2, 5.0)
+
+    def _in_log(self, seen: RootRead, read: RootRead, op: str) -> bool:
+        """My op has scrolled out of `recentOps`: the log's key names still tell."""
+        base = read.root.seq if read.root else 0
+        if seen.root is None or seen.root.oldest_known_seq <= base + 1:
+            return False
+        return has_op(self.store, op, after_seq=base)
+
+
+@dataclass(frozen=True)
+class _Flush:
+    """A staged segment and the layer rows that it holds: only rows identical to these leave the layer."""
+
+    changes: Changes
+    ref: SegmentRef
+    rows: frozenset[Entry | Tombstone]
+    dropped: frozenset[Dropped]
+
+
+def _present(read: RootRead) -> Root:
+    if read.root is None:
+        raise CorruptData(
+            "the index root has disappeared while it was in use",
+            hint="run: swamp datastore doctor --repair",
+        )
+    return read.root
+
+
+def _over_bound(root: Root, changes: Changes) -> bool:
+    if root.layer_rows + changes.rows > LAYER_ROWS:
+        return True
+    rows = (*root.entries.values(), *root.deleted.values(), *root.dropped.values())
+    own = (*changes.puts, *changes.deletes, *changes.dropped)
+    size = sum(len(r.path) + len(r.key) + _ROW_BYTES for r in (*rows, *own))
+    return size > LAYER_BYTES
+
+
+def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush: _Flush | None = None) -> Root:
+    """The root that follows `root` when `changes` happen to it. Pure."""
+    new = successor(root, op, at, writer)
+    seq = new.seq
+    entries, deleted, dropped = dict(root.entries), dict(root.deleted), dict(root.dropped)
+    for path in changes.forgotten:
+        entries.pop(path, None)
+        deleted.pop(path, None)
+    for put in changes.puts:
+        entries[put.path] = put.at(seq)
+        tomb = deleted.pop(put.path, None)
+        dropped.pop(put.key, None)  # undelete: what is live again is not garbage
+        if tomb is not None and tomb.key != put.key:
+            dropped[tomb.key] = Dropped(tomb.key, tomb.path, tomb.seq)
+    for gone in changes.deletes:
+        entries.pop(gone.path, None)
+        deleted[gone.path] = gone.at(seq)
+    for drop in changes.dropped:
+        dropped[drop.key] = drop.at(seq)
+    segments = [s for s in root.segments if s.key not in changes.unlisted]
+    segments += [s if s.added_seq else replace(s, added_seq=seq) for s in changes.segments]
+    if flush is not None:
+        own = {r.path for r in (*changes.puts, *changes.deletes)}
+        own_keys = {d.key for d in changes.dropped}
+        entries = {p: e for p, e in entries.items() if p not in own and e not in flush.rows}
+        deleted = {p: t for p, t in deleted.items() if p not in own and t not in flush.rows}
+        dropped = {k: d for k, d in dropped.items() if k not in own_keys and d not in flush.dropped}
+        segments.append(replace(flush.ref, added_seq=seq))
+    return replace(
+        new,
+        entries=entries,
+        deleted=deleted,
+        dropped=dropped,
+        segments=tuple(segments),
+        collecting=root.collecting if changes.collecting is None else changes.collecting,
+        gc_epoch=root.gc_epoch + changes.gc_epoch_step,
+        horizon_seq=max(root.horizon_seq, changes.horizon_seq),
+    )
