@@ -1,0 +1,92 @@
+# Two commands matter: `make demo` shows what swamp does, `make test` proves it.
+# Both build their own environment in .venv and .tools from a bare clone; they need Python 3.11+, Java 17+ and make.
+# Node is used for one test server (azurite) if it is there.
+
+SHELL    := /bin/bash
+BIN      := .venv/bin
+STAMP    := .venv/.built
+AZURITE  := 3.37.0
+WORKERS  ?= 2
+SEEDS    ?= 20000
+MINUTES  ?= 5
+PYTEST   := $(BIN)/python -m pytest
+
+# What must not be skipped. Leave something out by hand with: make test REQUIRE=moto,spark
+NODE     := $(shell command -v npm 2>/dev/null)
+REQUIRE  ?= moto,ministack,$(if $(NODE),azurite$(comma))rclone,gcs,spark
+comma    := ,
+
+.PHONY: demo test lint sim bench docs soak clean constraints java servers
+.DEFAULT_GOAL := demo
+
+demo: $(STAMP) java
+	$(BIN)/python demo/run.py
+
+test: $(STAMP) java servers
+	SWAMP_REQUIRE=$(REQUIRE) PATH="$(CURDIR)/.tools/node_modules/.bin:$$PATH" \
+	  $(PYTEST) -n $(WORKERS) --dist loadfile --durations 10 $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+# More seeds of the simulator than `make test` runs: make sim SEEDS=100000
+sim: $(STAMP)
+	SWAMP_SIM_SEEDS=$(SEEDS) $(PYTEST) -n $(WORKERS) --timeout 0 -s tests/simulation $(ARGS)
+
+bench: $(STAMP) java
+	$(BIN)/python bench/run.py $(ARGS)
+
+# Machines that write, fail and are killed, for MINUTES: make soak MINUTES=60
+soak: $(STAMP) servers
+	SWAMP_SOAK_MINUTES=$(MINUTES) $(PYTEST) --timeout 0 -s tests/soak $(ARGS)
+
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf .venv .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment ---------------------------------------------------------------------------------------------
+
+# Plain pip, so that a proxy, an index or a wheel directory that the user has configured for pip is used here too.
+# pip 25.1 is the first that reads dependency groups; the one that comes with Python may be older.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { \
+	  for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; \
+	  done; \
+	  test -n "$$python" || { echo "swamp needs Python 3.11 or newer; name it with: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+	  echo "building .venv with $$($$python --version)"; \
+	  "$$python" -m venv .venv || { echo "on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf .venv; exit 1; }; }
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group dev -e .
+	@touch $@
+
+java:
+	@{ test -n "$$JAVA_HOME" && test -x "$$JAVA_HOME/bin/java"; } || java -version >/dev/null 2>&1 || { \
+	  echo "Spark needs Java 17 or newer: apt install openjdk-17-jre-headless, brew install openjdk@17," \
+	       "or conda install -c conda-forge openjdk=17" >&2; exit 1; }
+
+# No lock file for npm: it would write down where the packages came from on one machine.
+servers:
+ifeq ($(findstring azurite,$(REQUIRE)),)
+	@echo "azurite: left out (Node is not installed, or REQUIRE does not name it); its tests are skipped and say so"
+else
+servers: .tools/azurite-$(AZURITE)
+endif
+
+.tools/azurite-$(AZURITE):
+	@mkdir -p .tools
+	npm install --silent --prefix .tools --no-package-lock --no-save --no-audit --no-fund azurite@$(AZURITE)
+	@touch $@
+
+# Write down what is installed now. Host names, the package itself and pip stay out.
+constraints:
+	@{ head -2 constraints.txt; \
+	   $(BIN)/python -m pip freeze --exclude-editable --exclude swamp --exclude uv | grep '=='; } > .venv/constraints
+	@mv .venv/constraints constraints.txt && wc -l constraints.txt
