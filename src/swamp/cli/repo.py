@@ -18,5 +18,5 @@ def init(path: str = typer.Argument(".", help="The directory; made if it is miss
     from swamp.repo.init import init_repo
 
     options = common()
-    made = init_repo(Path(options.repo_dir or path))
+    made = init_repo(Path(options.repo_dir if options.repo_dir and path == "." else path))
     Output.of(options).result(made.to_json(), f"Initialized a swamp repository in {made.path}")

@@ -1,0 +1,209 @@
+"""`.swamp.yaml`: read with precise complaints, written atomically, unknown keys and comments kept."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.repo.layout import TIER_DIRECTORIES
+
+FILE_NAME: Final = ".swamp.yaml"
+_UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", re.IGNORECASE)
+_TOP_LEVEL_KEY = re.compile(r"^([A-Za-z_][\w-]*)\s*:")
+
+
+@dataclass(frozen=True)
+class DatastoreConfig:
+    """Where the datastore tier lives. `filesystem` without a path is the repository's own `.swamp/`."""
+
+    type: str = "filesystem"
+    url: str | None = None
+    path: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str | None = None
+    hydrate: str = "full"
+    directories: tuple[str, ...] = TIER_DIRECTORIES
+    exclude: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def synced(self) -> bool:
+        return self.type != "filesystem"
+
+    def to_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"type": self.type}
+        optional = {"url": self.url, "path": self.path, "config": dict(self.config), "namespace": self.namespace}
+        document |= {key: value for key, value in optional.items() if value}
+        if self.synced:
+            document["hydrate"] = self.hydrate
+        if self.directories != TIER_DIRECTORIES:
+            document["directories"] = list(self.directories)
+        if self.exclude:
+            document["exclude"] = list(self.exclude)
+        return {**document, **self.extra}
+
+
+@dataclass(frozen=True)
+class RepoConfig:
+    """A repository's `.swamp.yaml`; `document` is all of it as it was read."""
+
+    repo_id: str
+    swamp_version: str
+    initialized_at: str
+    datastore: DatastoreConfig
+    document: Mapping[str, Any]
+
+
+def read_config(repo: Path) -> RepoConfig:
+    """Raises NotFound when there is none, UsageError when a value is not allowed, CorruptData when it is no YAML."""
+    path = repo / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFound(f"{repo} is not a swamp repository", hint="run `swamp repo init`") from error
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"{path} is not UTF-8 text", hint="restore it from git, or correct it") from error
+    return parse_config(_load_yaml(text, path))
+
+
+def _load_yaml(text: str, path: Path) -> Any:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        where = f", line {place.line + 1}" if place else ""
+        raise CorruptData(f"{path} is not valid YAML{where}", hint="correct it, or restore it from git") from error
+
+
+def parse_config(document: Any) -> RepoConfig:
+    if not isinstance(document, Mapping):
+        raise _bad("the whole file", document, "a mapping that `swamp repo init` writes")
+    repo_id = _take(document, "repoId", None, lambda v: isinstance(v, str) and bool(_UUID.match(v)), "a UUID")
+    if repo_id is None:
+        raise _bad("repoId", None, "the UUID that `swamp repo init` wrote")
+    return RepoConfig(
+        repo_id=repo_id,
+        swamp_version=str(document.get("swampVersion", "")),
+        initialized_at=str(document.get("initializedAt", "")),
+        datastore=_parse_datastore(document.get("datastore")),
+        document=document,
+    )
+
+
+def _parse_datastore(block: Any) -> DatastoreConfig:
+    if block is None:
+        return DatastoreConfig()
+    if not isinstance(block, Mapping):
+        raise _bad("datastore", block, "a mapping with type and url, path or config")
+    return datastore_from(block)
+
+
+def datastore_from(block: Mapping[str, Any]) -> DatastoreConfig:
+    """The `datastore` block as a value; every bad value is named with what is allowed."""
+    kind = _take(block, "type", "filesystem", _is_text, "filesystem, @swamp/s3-datastore, … or a plug-in's name")
+    found = DatastoreConfig(
+        type=kind,
+        url=_take(block, "url", None, _is_text, "s3://…, gs://…, az://… or file:///…"),
+        path=_take(block, "path", None, _is_text, "a directory"),
+        config=_take(block, "config", {}, _is_mapping, "a mapping"),
+        namespace=check_namespace(block.get("namespace")),
+        hydrate=_take(block, "hydrate", "full", lambda v: v in ("full", "lazy"), "full or lazy"),
+        directories=tuple(_take(block, "directories", TIER_DIRECTORIES, _are_tiers, ", ".join(TIER_DIRECTORIES))),
+        exclude=tuple(_take(block, "exclude", (), _are_texts, "a list of gitignore-like patterns")),
+        extra={key: value for key, value in block.items() if key not in _KNOWN},
+    )
+    if found.synced and not found.url and not found.config:
+        raise UsageError(".swamp.yaml names a datastore and not where it is", hint="run `swamp datastore setup URL`")
+    return found
+
+
+_KNOWN: Final = frozenset({"type", "url", "path", "config", "namespace", "hydrate", "directories", "exclude"})
+
+
+def check_namespace(name: Any) -> str | None:
+    """A namespace is one path segment and not a name that the store uses itself. S13"""
+    if name is None or name == "":
+        return None
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise _bad("datastore.namespace", name, "letters, digits, `.`, `_` and `-`, at most 100")
+    if name.lower() in (*TIER_DIRECTORIES, "_index", "latest"):
+        raise UsageError(
+            f"a namespace cannot be called {name!r}", hint=f"these names are taken: {', '.join(TIER_DIRECTORIES)}"
+        )
+    return name
+
+
+def _take(block: Mapping[str, Any], key: str, default: Any, accept: Callable[[Any], bool], allowed: str) -> Any:
+    value = block.get(key)
+    if value is None:
+        return default
+    if not accept(value):
+        raise _bad(key if key == "repoId" else f"datastore.{key}", value, allowed)
+    return value
+
+
+def _bad(key: str, value: Any, allowed: str) -> UsageError:
+    return UsageError(f".swamp.yaml: {key} is {value!r}", hint=f"allowed: {allowed}", details={"key": key})
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, str) and item for item in value)
+
+
+def _are_tiers(value: Any) -> bool:
+    return _are_texts(value) and bool(value) and all(item in TIER_DIRECTORIES for item in value)
+
+
+def write_config(repo: Path, blocks: Mapping[str, Any]) -> None:
+    """Sets top-level keys (None removes one) and leaves every other line as it is; atomic and durable."""
+    path = repo / FILE_NAME
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for key, value in blocks.items():
+        text = _replace_block(text, key, value)
+    temp = path.with_name(f"{FILE_NAME}.tmp-{os.getpid()}")
+    try:
+        with temp.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temp.replace(path)
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def _replace_block(text: str, key: str, value: Any) -> str:
+    import yaml
+
+    block = "" if value is None else yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True)
+    lines = text.splitlines(keepends=True)
+    start = next((i for i, line in enumerate(lines) if _key_of(line) == key), None)
+    if start is None:
+        return text + ("" if not text or text.endswith("\n") else "\n") + block
+    end = next((i for i in range(start + 1, len(lines)) if _begins_another(lines[i])), len(lines))
+    return "".join(lines[:start]) + block + "".join(lines[end:])
+
+
+def _key_of(line: str) -> str | None:
+    found = _TOP_LEVEL_KEY.match(line)
+    return found.group(1) if found else None
+
+
+def _begins_another(line: str) -> bool:
+    """A top-level key or comment ends a block; indented lines, list items and blank lines belong to it."""
+    return bool(line.strip()) and not line[0].isspace() and not line.startswith("-")

@@ -1,0 +1,173 @@
+"""What can be tuned, and where it is read from: flag > environment > `.swamp.yaml` > default.
+
+Each tunable stands once in `TUNABLES` with its sources, its allowed values and what it does; `docs/reference` prints
+that table. A value that is not allowed is a `UsageError` that names the source it came from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from swamp.errors import UsageError
+
+EngineChoice = Literal["auto", "spark", "inline"]
+ENGINES: Final = ("auto", "spark", "inline")
+HYDRATE: Final = ("full", "lazy")
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """One setting: `flag` is the keyword a command passes, `yaml` a dotted key of `.swamp.yaml`."""
+
+    name: str
+    default: Any
+    parse: Callable[[Any], Any]
+    allowed: str
+    doc: str
+    env: str | None = None
+    flag: str | None = None
+    yaml: str | None = None
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool):
+            raise ValueError(value)
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError(value)
+        return number
+
+    return parse
+
+
+def _seconds_from_ms(value: Any) -> float:
+    if isinstance(value, bool) or not 1 <= float(value) <= 86_400_000:
+        raise ValueError(value)
+    return float(value) / 1000
+
+
+def _choice(*allowed: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in allowed:
+            raise ValueError(value)
+        return str(value)
+
+    return parse
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text not in ("true", "false", "1", "0", "yes", "no"):
+        raise ValueError(value)
+    return text in ("true", "1", "yes")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError(value)
+    return dict(value)
+
+
+def _directory(value: Any) -> Path:
+    return Path(str(value)).expanduser().absolute()
+
+
+TUNABLES: Final[tuple[Tunable, ...]] = (
+    Tunable("home", None, _directory, "a directory", "caches of all repositories of this machine",
+            env="SWAMP_HOME"),
+    Tunable("engine", "auto", _choice(*ENGINES), "auto, spark or inline",
+            "what runs bulk work; auto uses Spark when the work is larger than starting Spark costs",
+            env="SWAMP_ENGINE", flag="engine", yaml="engine"),
+    Tunable("lock_timeout", 60.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
+            "how long to wait for somebody else's lease before exit 75", env="SWAMP_LOCK_TIMEOUT_MS",
+            flag="lock_timeout_ms"),
+    Tunable("sync_timeout", 300.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
+            "how long a push or pull may go without progress before exit 69",
+            env="SWAMP_DATASTORE_SYNC_TIMEOUT_MS", flag="timeout_ms"),
+    Tunable("push_concurrency", 16, _whole(1, 256), "a whole number, 1 to 256", "uploads at a time",
+            env="SWAMP_PUSH_CONCURRENCY", yaml="datastore.config.pushConcurrency"),
+    Tunable("pull_concurrency", 16, _whole(1, 256), "a whole number, 1 to 256", "downloads at a time",
+            env="SWAMP_PULL_CONCURRENCY", yaml="datastore.config.pullConcurrency"),
+    Tunable("request_timeout", 30.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
+            "how long one request is tried, its retries included", env="SWAMP_REQUEST_TIMEOUT_MS",
+            yaml="datastore.config.requestTimeoutMs"),
+    Tunable("hydrate", "full", _choice(*HYDRATE), "full or lazy",
+            "whether a pull brings content or leaves it in the bucket until it is read", flag="hydrate",
+            yaml="datastore.hydrate"),
+    Tunable("keep_days", 7, _whole(0, 3650), "days, 0 to 3650", "the undo window of deleted and overwritten data",
+            flag="keep_days", yaml="datastore.keepDays"),
+    Tunable("auto_gc", False, _flag, "true or false", "collect expired data versions after a run", yaml="autoGc"),
+    Tunable("spark", {}, _mapping, "a mapping with master, remote, conf", "the Spark session that swamp builds",
+            yaml="spark"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every tunable with its value; times in seconds."""
+
+    home: Path
+    engine: EngineChoice
+    lock_timeout: float
+    sync_timeout: float
+    push_concurrency: int
+    pull_concurrency: int
+    request_timeout: float
+    hydrate: Literal["full", "lazy"]
+    keep_days: int
+    auto_gc: bool
+    spark: Mapping[str, Any]
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    document: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The settings of one command. Raises UsageError that names the bad key and what it may be."""
+    environ = os.environ if environ is None else environ
+    values = {t.name: _resolve(t, flags or {}, environ, document or {}) for t in TUNABLES}
+    values["home"] = values["home"] or default_home(environ)
+    return Settings(**values)
+
+
+def _resolve(
+    tunable: Tunable, flags: Mapping[str, Any], environ: Mapping[str, str], document: Mapping[str, Any]
+) -> Any:
+    if tunable.flag and flags.get(tunable.flag) is not None:
+        return _parsed(tunable, flags[tunable.flag], f"--{tunable.flag.replace('_', '-')}")
+    if tunable.env and environ.get(tunable.env):
+        return _parsed(tunable, environ[tunable.env], tunable.env)
+    found = _dotted(document, tunable.yaml) if tunable.yaml else None
+    if found is not None:
+        return _parsed(tunable, found, f"{tunable.yaml} in .swamp.yaml")
+    return tunable.default
+
+
+def _parsed(tunable: Tunable, value: Any, source: str) -> Any:
+    try:
+        return tunable.parse(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{source} is {value!r}", hint=f"allowed: {tunable.allowed} ({tunable.doc})", details={"key": source}
+        ) from error
+
+
+def _dotted(document: Mapping[str, Any], key: str) -> Any:
+    found: Any = document
+    for part in key.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(part)
+    return found
+
+
+def default_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ["HOME"] if environ.get("HOME") else Path.home()) / ".swamp"
