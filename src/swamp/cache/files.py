@@ -1,0 +1,278 @@
+"""Files as wholes: written beside their place, verified, made durable, then renamed. inv[cache.no-torn-file]"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from swamp.cache.paths import TEMP_PREFIX, resolve_inside
+from swamp.errors import CorruptData, Failed, NotFound, SwampError
+from swamp.rules import rule
+
+CHUNK: Final = 1 << 20
+RACY_NS: Final = 2_000_000_000
+_counter = itertools.count(1)
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_RIGHTS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_IN_THE_WAY = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY})
+
+
+@contextmanager
+def on_disk(verb: str, path: str) -> Iterator[None]:
+    """Turns what the operating system says into an error with a next step."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, verb, path) from error
+
+
+def disk_error(error: OSError, verb: str, path: str) -> SwampError:
+    """The error to raise when `verb`ing `path` failed."""
+    message = f"cannot {verb} {path}: {error.strerror or error}"
+    if error.errno == errno.ENOENT:
+        return NotFound(message)
+    if error.errno in _NO_SPACE:
+        return Failed(message, hint="free some space and run the command again: nothing was lost")
+    if error.errno in _NO_RIGHTS:
+        return Failed(message, hint="make it readable and writable for this user, then run the command again")
+    if error.errno in _IN_THE_WAY:
+        return Failed(message, hint="a file stands where a directory must be, or the other way round: move it")
+    return Failed(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a stat says of a file: only ever saves re-hashing it. inv[hint.racy]"""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+
+def hint_of(found: os.stat_result) -> Hint:
+    return Hint(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+def trusted(hint: Hint, observed_ns: int) -> bool:
+    """Whether a file that still has this hint must still have the bytes that were hashed at `observed_ns`.
+
+    A file written again in the same tick keeps its stat, so a fresh mtime proves nothing.
+    """
+    return not rule("hint.racy") or hint.mtime_ns < observed_ns - RACY_NS  # inv[hint.racy]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A whole, verified, durable file that waits for its place."""
+
+    path: Path
+    size: int
+    sha256: str
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def stage_file(
+    staging: Path,
+    chunks: Iterable[bytes],
+    size: int | None = None,
+    sha256: str | None = None,
+    *,
+    mtime_ns: int | None = None,
+) -> Staged:
+    """Writes `chunks` below `staging`; raises CorruptData if they are not what was promised. Leaves no half file.
+
+    `mtime_ns` backdates the file: a pulled file whose mtime lies in the past has a hint that can be trusted.
+    """
+    with on_disk("write into", str(staging)):
+        staging.mkdir(parents=True, exist_ok=True)
+        path, descriptor = _open_temp(staging)
+    try:
+        with on_disk("write", str(path)), os.fdopen(descriptor, "wb", buffering=0) as file:
+            staged = _fill(file.fileno(), path, chunks, size, sha256)
+            if mtime_ns is not None:
+                os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
+            os.fsync(file.fileno())
+            return staged
+    except BaseException:  # also Ctrl-C: what is not whole does not stay
+        with suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _fill(descriptor: int, path: Path, chunks: Iterable[bytes], size: int | None, sha256: str | None) -> Staged:
+    digest, written = hashlib.sha256(), 0
+    for chunk in chunks:
+        written += len(chunk)
+        if size is not None and written > size:  # stop here: a wrong body must not fill the disk
+            raise CorruptData(f"expected {size} bytes and more arrived", details={"size": size})
+        digest.update(chunk)
+        _write_all(descriptor, chunk)
+    if size is not None and written != size:
+        raise CorruptData(f"expected {size} bytes, {written} arrived", details={"size": size})
+    if sha256 is not None and digest.hexdigest() != sha256:
+        raise CorruptData("the bytes that arrived are not the bytes that were stored", details={"sha256": sha256})
+    return Staged(path, written, digest.hexdigest())
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _open_temp(directory: Path) -> tuple[Path, int]:
+    """A new file under a name that no scan takes for a user's."""
+    while True:
+        path = directory / f"{TEMP_PREFIX}{os.getpid()}-{next(_counter)}"
+        with suppress(FileExistsError):
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def place(staged: Staged, tree: Path, path: str, *, sync: bool = True) -> Hint:
+    """Renames a staged file to `path` in the tree; with `sync=False` call `sync_parents` before building on it."""
+    target = resolve_inside(tree, path)
+    with on_disk("write", path):
+        _make_parents(tree, target.parent)
+        try:
+            staged.path.replace(target)
+        except IsADirectoryError:
+            target.rmdir()  # an empty directory is not data; one that is not empty stays and is the error
+            staged.path.replace(target)
+        if sync:
+            sync_directory(target.parent)
+        return hint_of(target.lstat())
+
+
+def sync_parents(tree: Path, paths: Iterable[str]) -> None:
+    """Makes the renames of a batch durable: one flush per directory."""
+    for parent in sorted({(tree / path).parent for path in paths}):
+        with on_disk("flush", str(parent)):
+            sync_directory(parent)
+
+
+def _make_parents(top: Path, parent: Path) -> None:
+    """Creates the directories from `top` down to `parent`, each durable in its own parent."""
+    top.mkdir(parents=True, exist_ok=True)
+    missing = []
+    while parent != top and not parent.is_dir():
+        missing.append(parent)
+        parent = parent.parent
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """After this, names in the directory survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def move_aside(tree: Path, path: str, conflicts: Path, op: str) -> str:
+    """Moves a file or directory of the tree to `conflicts/<op>/<path>`, over nothing; says where below `conflicts`.
+
+    A second file of the same operation and path goes to `<op>.2` and so on. inv[conflict.keeps-both]
+    """
+    source = resolve_inside(tree, path)
+    for attempt in itertools.count(1):
+        kept = f"{op if attempt == 1 else f'{op}.{attempt}'}/{path}"
+        with on_disk("move aside", path):
+            source.lstat()
+            if not _moved(source, conflicts, conflicts / kept):
+                continue
+            sync_directory(source.parent)
+        remove_empty_parents(tree, path)
+        return kept
+    raise AssertionError("unreachable")
+
+
+def _moved(source: Path, top: Path, target: Path) -> bool:
+    """False when something is in the way at the target: nothing is ever overwritten."""
+    try:
+        _make_parents(top, target.parent)
+    except (FileExistsError, NotADirectoryError):
+        return False
+    if os.path.lexists(target):
+        return False
+    source.rename(target)
+    sync_directory(target.parent)
+    return True
+
+
+def remove_empty_parents(tree: Path, path: str) -> None:
+    """Removes the directories above `path` that hold nothing any more, never the tree itself."""
+    parent = (tree / path).parent
+    while parent != tree:
+        try:
+            parent.rmdir()
+        except OSError:
+            return  # not empty, or not ours to remove: an empty directory does no harm
+        parent = parent.parent
+
+
+class Hashed(NamedTuple):
+    sha256: str
+    size: int
+    stat: os.stat_result
+
+
+def hash_file(path: Path) -> Hashed:
+    """The hash of a regular file's bytes, with the stat from *before* they were read.
+
+    If the file changes meanwhile its later stat differs from this one, so no hint vouches for a mixture.
+    """
+    digest, size = hashlib.sha256(), 0
+    with on_disk("read", str(path)), _open_regular(path) as descriptor:
+        before = os.fstat(descriptor)
+        while chunk := os.read(descriptor, CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return Hashed(digest.hexdigest(), size, before)
+
+
+@contextmanager
+def _open_regular(path: Path) -> Iterator[int]:
+    """O_NONBLOCK: opening a pipe must fail, not wait for a writer."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Failed(f"cannot read {path}: it is not a regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_atomic(path: Path) -> bytes | None:
+    """The whole content of a file that is only ever replaced, None if there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise disk_error(error, "read", str(path)) from error
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Readers see the old bytes or the new ones, also after a power cut."""
+    staged = stage_file(path.parent, [data])
+    try:
+        with on_disk("write", str(path)):
+            staged.path.replace(path)
+            sync_directory(path.parent)
+    except SwampError:
+        staged.discard()
+        raise

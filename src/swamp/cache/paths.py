@@ -1,0 +1,160 @@
+"""Which paths may be synced at all: every path from an index, a listing, a user or a disk passes here first."""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from swamp.env import ULID_LENGTH
+from swamp.errors import UsageError
+from swamp.index.entry import is_payload_key
+
+TIER_DIRECTORIES: Final = (
+    "data",
+    "outputs",
+    "workflow-runs",
+    "definitions-evaluated",
+    "workflows-evaluated",
+    "auto-definitions",
+    "audit",
+    "logs",
+    "files",
+)
+TEMP_PREFIX: Final = ".swamp-tmp-"
+MAX_COMPONENT_BYTES: Final = 255
+MAX_PATH_BYTES: Final = 1024 - (ULID_LENGTH + 1)  # a key is the path, `~` and a ULID; stores stop at 1,024
+
+
+def safe_path(path: str) -> str:
+    """The same path, if it can only ever name a file below the tree, on every machine. Raises UsageError."""
+    fault = _fault_of(path)
+    if fault is not None:
+        raise UsageError(f"{_shown(path)} cannot be a path in a datastore: {fault}")
+    return path
+
+
+def is_safe(path: str) -> bool:
+    """Whether `safe_path` would let it through."""
+    return _fault_of(path) is None
+
+
+def _fault_of(path: str) -> str | None:
+    if not path:
+        return "it is empty"
+    if len(path) > MAX_PATH_BYTES:  # before any other work: a hostile index may hold megabytes here
+        return f"it is longer than {MAX_PATH_BYTES} bytes"
+    return _fault_of_text(path) or next(filter(None, map(_fault_of_component, path.split("/"))), None)
+
+
+def _fault_of_text(path: str) -> str | None:
+    try:
+        size = len(path.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if size > MAX_PATH_BYTES:
+        return f"it is longer than {MAX_PATH_BYTES} bytes"
+    if not path.isprintable() and any(unicodedata.category(c) == "Cc" for c in path):
+        return "it holds a control character"
+    if "\\" in path:
+        return "it holds a backslash, which is a separator on some machines"
+    if path[0] == "/":
+        return "it is absolute"
+    if len(path) > 1 and path[1] == ":" and path[0].isascii() and path[0].isalpha():
+        return "it starts with a drive letter"
+    return None
+
+
+def _fault_of_component(name: str) -> str | None:
+    if not name:
+        return "it has an empty component"
+    if name in (".", ".."):
+        return f"it has a component '{name}'"
+    if len(name) * 4 > MAX_COMPONENT_BYTES and len(name.encode("utf-8")) > MAX_COMPONENT_BYTES:
+        return f"it has a component longer than {MAX_COMPONENT_BYTES} bytes"
+    if is_payload_key(name):
+        return "names ending in '~' and a ULID are reserved for payload keys"
+    return None
+
+
+def _shown(path: str) -> str:
+    """A hostile path as a short, printable, unambiguous text."""
+    return ascii(path if len(path) <= 120 else path[:120] + "…")
+
+
+def is_internal(path: str) -> bool:
+    """Names that are ours: never in an index, never taken for garbage."""
+    name = path.rpartition("/")[2]
+    if name == ".lock" or name.startswith("_catalog.db"):
+        return True
+    return is_internal_directory(path) or (name == "latest" and _is_latest_marker(path.split("/")))
+
+
+def is_internal_directory(path: str) -> bool:
+    """Directories below which nothing is synced: at the top `_index` and names starting with `.`, and temp names."""
+    first = path.partition("/")[0]
+    return first.startswith(".") or first == "_index" or f"/{TEMP_PREFIX}" in path
+
+
+def _is_latest_marker(parts: list[str]) -> bool:
+    """`data/<type…>/<id>/<name>/latest`, but not a part called `latest` in a version's `raw` directory."""
+    if parts[0] != "data" or len(parts) < 5:
+        return False
+    inside_raw = (parts[i].isdecimal() and parts[i + 1] == "raw" for i in range(4, len(parts) - 2))
+    return not any(inside_raw)
+
+
+def is_temp(path: str) -> bool:
+    """A file that is still being written by one of us."""
+    return path.startswith(TEMP_PREFIX) or f"/{TEMP_PREFIX}" in path
+
+
+def in_tier(path: str, directories: Collection[str] = TIER_DIRECTORIES) -> bool:
+    """Whether the path lies below a directory that is shared at all."""
+    first, slash, _ = path.partition("/")
+    return bool(slash) and first in directories
+
+
+def fold(path: str) -> str:
+    """Equal for two paths that some file system cannot tell apart: canonical Unicode form and case."""
+    if path.isascii():
+        return path.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or something inside it; everything is inside the empty one."""
+    return not directory or path == directory or path.startswith(directory + "/")
+
+
+def resolve_inside(root: Path, path: str) -> Path:
+    """Where `path` lies on disk; raises UsageError if that would be outside of `root`, also through links."""
+    parts = safe_path(path).split("/")
+    current = str(root)
+    for name in parts[:-1]:
+        current = f"{current}/{name}"
+        if _is_link(current):
+            raise UsageError(
+                f"{_shown(path)} leads through the symbolic link {_shown(current)}",
+                hint="replace the link by a directory: links are not followed",
+            )
+    found = root / path
+    if _is_link(str(found)) and not leads_inside(root, found):
+        raise UsageError(f"{_shown(path)} is a symbolic link that leaves the tree", hint="replace it by a file")
+    return found
+
+
+def leads_inside(root: Path, link: Path) -> bool:
+    """Whether a link ends below `root`, whatever it passes on its way."""
+    real_root = os.path.realpath(root)
+    return os.path.realpath(link).startswith(real_root.rstrip("/") + "/")
+
+
+def _is_link(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return False  # not there or not reachable: whoever uses the path gets the error with its reason
