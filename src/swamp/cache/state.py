@@ -168,7 +168,7 @@ class State:
         return bool(self._all(*_over(path, after)))
 
     def pending(self) -> Pending:
-        counts = dict(self._all("SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"))
+        counts = {k: n for k, n in self._all("SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind")}
         return Pending(*(_int(counts.get(k, 0)) for k in ("write", "delete", "found")))
 
     # -- base
@@ -196,9 +196,9 @@ class State:
 
     def base_count(self) -> tuple[int, int, int]:
         """Files present, their bytes, files that are remote-only."""
-        sql = "SELECT COALESCE(SUM(present), 0), COALESCE(SUM(size * present), 0), COALESCE(SUM(1 - present), 0) FROM base"
+        sql = "SELECT SUM(present), SUM(size * present), SUM(1 - present) FROM base"
         files, size, remote = self._all(sql)[0]
-        return _int(files), _int(size), _int(remote)
+        return _int(files or 0), _int(size or 0), _int(remote or 0)
 
     def base_rows(self) -> int:
         return _int(self._all("SELECT COUNT(*) FROM base")[0][0])
@@ -223,7 +223,8 @@ class State:
     def overlapping(self, path: str) -> list[str]:
         """Paths in base that are a directory above `path` or a file below it."""
         marks = ",".join("?" * len(ancestors(path)))
-        sql = f"SELECT path FROM base WHERE path IN ({marks}) UNION ALL SELECT * FROM (SELECT path FROM base WHERE path > ? AND path < ? LIMIT 1)"
+        below = "SELECT * FROM (SELECT path FROM base WHERE path > ? AND path < ? LIMIT 1)"
+        sql = f"SELECT path FROM base WHERE path IN ({marks}) UNION ALL {below}"
         return [str(p) for (p,) in self._all(sql, (*ancestors(path), path + "/", path + "0"))]
 
     # -- staged, deferred

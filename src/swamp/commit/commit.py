@@ -16,7 +16,7 @@ from swamp.commit.log import has_op, put_log
 from swamp.env import Env, rfc3339
 from swamp.errors import AccessDenied, ConditionFailed, CorruptData, Misconfigured, ObjectMissing, OutcomeUnknown
 from swamp.errors import StoreError, Unavailable
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, decode, encode, successor
 from swamp.rules import rule
 from swamp.store.port import CREATE, Capabilities, Match, ObjectStore, Token
@@ -52,6 +52,10 @@ class Changes:
     @property
     def rows(self) -> int:
         return len(self.puts) + len(self.deletes) + len(self.dropped)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset([e.path for e in self.puts] + [t.path for t in self.deletes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +150,13 @@ class Committer:
             return None
         from swamp.index.segment import write_segment
 
-        own = {r.path for r in (*changes.puts, *changes.deletes)}
-        layer = [r for r in (*root.entries.values(), *root.deleted.values()) if r.path not in own]
+        own = changes.paths
+        layer: list[Row] = [e for e in root.entries.values() if e.path not in own]
+        layer += [t for t in root.deleted.values() if t.path not in own]
         gone = {d.key for d in changes.dropped}
         dropped = [d for d in root.dropped.values() if d.key not in gone]
         number = 0 if rule("segment.added-seq") else root.seq + 1
-        mine = [r.at(number) for r in (*changes.puts, *changes.deletes, *changes.dropped)]
-        segment = write_segment([*layer, *dropped, *mine])
+        segment = write_segment([*layer, *dropped, *_numbered(changes, number)])
         key = f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet"
         self._put_segment(key, segment.data)
         ref = SegmentRef(
@@ -246,7 +250,7 @@ class _Flush:
 
     changes: Changes
     ref: SegmentRef
-    rows: frozenset[Entry | Tombstone]
+    rows: frozenset[Row]
     dropped: frozenset[Dropped]
 
 
@@ -262,10 +266,16 @@ def _present(read: RootRead) -> Root:
 def _over_bound(root: Root, changes: Changes) -> bool:
     if root.layer_rows + changes.rows > LAYER_ROWS:
         return True
-    rows = (*root.entries.values(), *root.deleted.values(), *root.dropped.values())
-    own = (*changes.puts, *changes.deletes, *changes.dropped)
-    size = sum(len(r.path) + len(r.key) + _ROW_BYTES for r in (*rows, *own))
-    return size > LAYER_BYTES
+    rows: list[Row | Dropped] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
+    rows += _numbered(changes, 0)
+    return sum(len(r.path) + len(r.key) + _ROW_BYTES for r in rows) > LAYER_BYTES
+
+
+def _numbered(changes: Changes, seq: int) -> list[Row | Dropped]:
+    rows: list[Row | Dropped] = [e.at(seq) for e in changes.puts]
+    rows += [t.at(seq) for t in changes.deletes]
+    rows += [d.at(seq) for d in changes.dropped]
+    return rows
 
 
 def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush: _Flush | None = None) -> Root:
@@ -290,7 +300,7 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
     segments = [s for s in root.segments if s.key not in changes.unlisted]
     segments += [s if s.added_seq else replace(s, added_seq=seq) for s in changes.segments]
     if flush is not None:
-        own = {r.path for r in (*changes.puts, *changes.deletes)}
+        own = changes.paths
         own_keys = {d.key for d in changes.dropped}
         entries = {p: e for p, e in entries.items() if p not in own and e not in flush.rows}
         deleted = {p: t for p, t in deleted.items() if p not in own and t not in flush.rows}

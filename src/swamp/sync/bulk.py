@@ -1,0 +1,113 @@
+"""File work in bulk, as the engine asks for it: one protocol, done in process or on Spark.
+
+The engine keeps the journal, the units, the commit and the record; an executor only moves and reads files. So nothing
+an executor does is true before the engine commits it. inv[spark.publish-once]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from swamp.cache.files import Hint
+from swamp.sync.progress import Patience
+from swamp.sync.result import EngineName
+
+Stage = Literal["compare", "hash", "upload", "download"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the choice of an engine depends on."""
+
+    stage: Stage
+    files: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    path: str
+    file: str
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One upload call. `hint` is the stat from before the first byte was read; `changed`: it differs afterwards."""
+
+    path: str
+    key: str | None = None
+    size: int = 0
+    sha256: str | None = None
+    last_modified: str | None = None
+    hint: Hint | None = None
+    changed: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """`staging` is the directory for the file; `mtime_ns` backdates it so that its hint can be trusted."""
+
+    path: str
+    key: str
+    size: int
+    sha256: str | None
+    staging: str
+    mtime_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A whole, verified, durable file at `file`; or why there is none (`missing`: the store says it has no such key)."""
+
+    path: str
+    key: str
+    file: str | None = None
+    size: int = 0
+    sha256: str | None = None
+    missing: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    path: str
+    file: str
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    path: str
+    size: int = 0
+    sha256: str | None = None
+    hint: Hint | None = None
+    error: str | None = None
+
+
+class Executor(Protocol):
+    """Results come in any order, one per job; a single file's failure is a result, not an exception."""
+
+    @property
+    def name(self) -> EngineName: ...
+
+    @property
+    def reason(self) -> str:
+        """Why this one was chosen, for the result."""
+        ...
+
+    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]: ...
+
+    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]: ...
+
+    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]: ...
+
+    def report(self) -> dict[str, Any] | None:
+        """Application, stages and tasks of a Spark run; None in process."""
+        ...
+
+
+Pick = Callable[[Work], Executor]

@@ -1,0 +1,152 @@
+"""One file at a time: send it, fetch it, hash it. The same three functions run in process and inside Spark tasks.
+
+A single file's trouble is its result, never an exception that stops the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from swamp.cache.files import Staged, hash_file, hint_of, stage_file
+from swamp.env import SYSTEM, Env, rfc3339
+from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
+from swamp.index.entry import payload_key
+from swamp.store.port import ObjectStore, Uploaded
+from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
+from swamp.sync.progress import Cancel, Patience
+from swamp.sync.result import EngineName
+
+RETRY_SECONDS: Final = 30.0
+FIRST_DELAY: Final = 0.1
+THREADS: Final = 16
+
+J = TypeVar("J")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, cancel: Cancel | None = None) -> Sent:
+    """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
+    file = Path(job.file)
+
+    def attempt() -> tuple[str, Uploaded]:
+        key = payload_key(job.path, env.ulid())
+        return key, store.put_file(key, file)
+
+    try:
+        before = hint_of(file.stat())
+        key, done = _retried(attempt, env, cancel)
+        changed = hint_of(file.stat()) != before or done.meta.size != before.size
+    except (SwampError, OSError) as error:
+        return Sent(job.path, error=_said(error))
+    at = rfc3339(done.meta.last_modified)
+    return Sent(job.path, key, done.meta.size, done.sha256, at, before, changed)
+
+
+def download_one(store: ObjectStore, job: Download, env: Env = SYSTEM, cancel: Cancel | None = None) -> Got:
+    """The whole file in staging, verified and durable, or nothing there."""
+
+    def attempt() -> Staged:
+        with store.open(job.key) as body:
+            # An adopted object may have been listed with a size that is not its own any more: the hash decides.
+            return stage_file(Path(job.staging), body, job.size, job.sha256, mtime_ns=job.mtime_ns)
+
+    try:
+        staged = _retried(attempt, env, cancel, also=CorruptData)
+    except ObjectMissing as error:
+        return Got(job.path, job.key, missing=True, error=_said(error))
+    except (SwampError, OSError) as error:
+        return Got(job.path, job.key, error=_said(error))
+    return Got(job.path, job.key, str(staged.path), staged.size, staged.sha256)
+
+
+def hash_one(job: Hash) -> Hashed:
+    """The file's hash with the stat from before it was read."""
+    try:
+        found = hash_file(Path(job.file))
+    except (SwampError, OSError) as error:
+        return Hashed(job.path, error=_said(error))
+    return Hashed(job.path, found.size, found.sha256, hint_of(found.stat))
+
+
+def _retried(attempt: Callable[[], T], env: Env, cancel: Cancel | None, *, also: type[SwampError] = Unavailable) -> T:
+    """Until it works or half a minute has passed. Bytes that arrive wrong are fetched once more (`also`)."""
+    until = env.clock.monotonic() + RETRY_SECONDS
+    delay, wrong = FIRST_DELAY, 0
+    while True:
+        try:
+            return attempt()
+        except (Unavailable, also) as error:
+            wrong += isinstance(error, CorruptData)
+            stop = cancel is not None and cancel.requested
+            if stop or wrong > 1 or env.clock.monotonic() + delay > until:
+                raise
+        env.clock.sleep(env.jitter(delay))
+        delay = min(delay * 2, 5.0)
+
+
+def _said(error: Exception) -> str:
+    """What a report shows of a file that failed."""
+    if isinstance(error, SwampError):
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return str(error)
+
+
+def pooled(jobs: Iterable[J], work: Callable[[J], R], threads: int = THREADS) -> Iterator[R]:
+    """Results as they are ready; a slow job holds up nobody and at most twice `threads` are in hand (P08, P09)."""
+    source = iter(jobs)
+    with ThreadPoolExecutor(threads, thread_name_prefix="transfer") as pool:
+        running: set[Future[R]] = set()
+        try:
+            for job in source:
+                running.add(pool.submit(work, job))
+                if len(running) >= threads * 2:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        finally:
+            for future in running:
+                future.cancel()
+
+
+@dataclass
+class Inline:
+    """The executor without Spark: a pool of threads in this process."""
+
+    store: ObjectStore
+    env: Env = SYSTEM
+    threads: int = THREADS
+    reason: str = ""
+    name: EngineName = "inline"
+
+    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
+        return self._each(jobs, lambda job: upload_one(self.store, job, self.env, patience.cancel), patience)
+
+    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
+        return self._each(jobs, lambda job: download_one(self.store, job, self.env, patience.cancel), patience)
+
+    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
+        return self._each(jobs, hash_one, patience)
+
+    def report(self) -> dict[str, Any] | None:
+        return None
+
+    def _each(self, jobs: Iterable[J], work: Callable[[J], R], patience: Patience) -> Iterator[R]:
+        for result in pooled(_until_cancelled(jobs, patience.cancel), work, self.threads):
+            patience.progressed()
+            yield result
+        patience.cancel.check()
+
+
+def _until_cancelled(jobs: Iterable[J], cancel: Cancel) -> Iterator[J]:
+    """Stop starting work when asked to; what has begun ends by itself."""
+    for job in jobs:
+        if cancel.requested:
+            return
+        yield job

@@ -1,0 +1,55 @@
+"""Which paths belong together: a version is committed, conflicted or held back as a whole. inv[unit.whole]"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from swamp.rules import rule
+
+METADATA: Final = "metadata.yaml"
+_CONTENT: Final = frozenset({METADATA, "raw"})
+_RECORDS: Final = ("outputs/", "workflow-runs/")
+_FIRST_VERSION_PART: Final = 4  # data / type / model id / name / N
+
+
+def unit_of(path: str) -> str:
+    """The version directory of a data path; any other path is a unit of its own."""
+    if not path.startswith("data/") or not rule("unit.whole"):
+        return path
+    parts = path.split("/")
+    for i in range(_FIRST_VERSION_PART, len(parts) - 1):
+        if parts[i].isdecimal() and parts[i + 1] in _CONTENT:
+            return "/".join(parts[: i + 1])
+    return path
+
+
+def is_version(unit: str, path: str) -> bool:
+    """Whether `path` belongs to a unit larger than itself."""
+    return unit != path
+
+
+def metadata_of(unit: str) -> str:
+    return f"{unit}/{METADATA}"
+
+
+def is_content(path: str) -> bool:
+    """Whether a lazy cache may leave this file in the bucket: only the raw bytes of a version."""
+    unit = unit_of(path)
+    return unit != path and path != metadata_of(unit)
+
+
+def is_record(path: str) -> bool:
+    """Output and run records name versions, so they go last and wait for what they name."""
+    return path.startswith(_RECORDS)
+
+
+def names_unit(record: bytes, unit: str) -> bool:
+    """Whether a record's bytes name the version directory `unit` (and not `…/12` for `…/1`)."""
+    needle = unit.encode()
+    start = record.find(needle)
+    while start >= 0:
+        after = record[start + len(needle) : start + len(needle) + 1]
+        if not after.isdigit():
+            return True
+        start = record.find(needle, start + 1)
+    return False
