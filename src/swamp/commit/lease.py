@@ -1,0 +1,288 @@
+"""Leases: keep one model's runs in order and save work. Safety does not rest on them. Section 5 of the protocol.
+
+`lease_decide` says what to do, this module does it. Acquire, renew, release and steal are compare-and-swap.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import os
+import socket
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from swamp.commit.lease_decide import (
+    TTL_S,
+    AskStore,
+    Create,
+    Decision,
+    Inherit,
+    Knowledge,
+    LeaseBody,
+    Mine,
+    Observed,
+    Take,
+    Wait,
+    Watch,
+    decide,
+    decode,
+    first_body,
+    watching,
+)
+from swamp.commit.lease_hold import LEASES_VARIABLE, HeldLease, Swap
+from swamp.commit.lease_local import LocalLock
+from swamp.env import Env
+from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, Unavailable
+from swamp.store.port import CREATE, Capabilities, Condition, Match, ObjectStore
+
+GLOBAL_KEY: Final = ".datastore.lock"
+CLOCK_KEY: Final = ".datastore.clock"
+RENEW_S: Final = 10.0
+DEFAULT_TIMEOUT_S: Final = 60.0
+TIMEOUT_VARIABLE: Final = "SWAMP_LOCK_TIMEOUT_MS"
+SETTLE_S: Final = 2.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+
+def model_key(model_type: str, model_id: str) -> str:
+    return f"data/{model_type}/{model_id}/.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who asks, for people to read: no decision is ever made from a host name or a pid (K08)."""
+
+    user: str
+    hostname: str
+    pid: int
+
+    @classmethod
+    def of_process(cls) -> Holder:
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):
+            user = str(os.getuid())  # a container without a passwd entry for this uid
+        return cls(user, socket.gethostname(), os.getpid())
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.hostname}"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long a lease lives without renewal, and how often it is renewed (0: by hand, in the simulator)."""
+
+    ttl_s: float = TTL_S
+    renew_s: float = RENEW_S
+    settle_s: float = SETTLE_S
+
+
+def timeout_of(environ: dict[str, str] | os._Environ[str]) -> float:
+    """Seconds to wait for a lease: `SWAMP_LOCK_TIMEOUT_MS`, else a minute."""
+    text = environ.get(TIMEOUT_VARIABLE, "")
+    return int(text) / 1000 if text.isdigit() else DEFAULT_TIMEOUT_S
+
+
+def inherited_of(environ: dict[str, str] | os._Environ[str]) -> frozenset[str]:
+    """Nonces of the leases that a parent process holds for this one (K09)."""
+    return frozenset(n for n in environ.get(LEASES_VARIABLE, "").split(",") if n)
+
+
+def read_lease(store: ObjectStore, key: str) -> Observed | None:
+    """The lease as it stands, None if there never was one. Raises StoreError."""
+    try:
+        found = store.get(key)
+    except ObjectMissing:
+        return None
+    return Observed(key, found.meta.token, found.meta.last_modified, decode(found.body))
+
+
+def store_now(store: ObjectStore) -> dt.datetime:
+    """What time the store thinks it is: the timestamp it gives to an object just written. inv[lease.no-clock]"""
+    store.put(CLOCK_KEY, b"{}")
+    return store.head(CLOCK_KEY).last_modified
+
+
+def acquire(
+    store: ObjectStore,
+    key: str,
+    *,
+    holder: Holder,
+    env: Env,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    local_lock_dir: Path | None = None,
+    on_lost: Callable[[str], None] = lambda _: None,
+    inherited: Collection[str] | None = None,
+    terms: Terms = Terms(),  # noqa: B008  frozen
+) -> HeldLease:
+    """The lease on `key`, renewed by a thread until it is released. Raises LockTimeout (75) with the holder's name."""
+    nonces = inherited_of(os.environ) if inherited is None else frozenset(inherited)
+    attempt = _Attempt(store, key, holder, env, capabilities, on_lost, nonces, terms)
+    local = LocalLock(local_lock_dir, store.url, key) if local_lock_dir else None
+    try:
+        return attempt.run(timeout_s, local)
+    except BaseException:
+        if local:
+            local.close()
+        raise
+
+
+class _Attempt:
+    """One caller's way to a lease: look, decide, swap or wait."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        holder: Holder,
+        env: Env,
+        capabilities: Capabilities,
+        on_lost: Callable[[str], None],
+        inherited: frozenset[str],
+        terms: Terms,
+    ) -> None:
+        self._store, self._key, self._env = store, key, env
+        self._safe, self._on_lost = capabilities.safe, on_lost
+        self._inherited, self._terms = inherited, terms
+        self._nonce = env.uuid()
+        now = env.clock.now()
+        self._body = first_body(str(holder), holder.hostname, holder.pid, now, terms.ttl_s, self._nonce)
+        self._watch: Watch | None = None
+        self._seen: Observed | None = None
+        self._sent_at = env.clock.monotonic()
+        self._unreachable: Unavailable | None = None
+
+    def run(self, timeout_s: float, local: LocalLock | None) -> HeldLease:
+        backoff = Backoff(self._env, timeout_s)
+        while True:
+            held = self._try(local)
+            if held is not None:
+                return held
+            if not backoff.pause():
+                raise self._unreachable or timed_out(self._key, self._seen, timeout_s)
+
+    def _try(self, local: LocalLock | None) -> HeldLease | None:
+        """One look and at most one swap; an unreachable store is waited for like a holder."""
+        try:
+            self._unreachable = None
+            decision = self._look(local)
+            match decision:
+                case Inherit(observed):
+                    return self._held(observed, None, inherited=True)
+                case Wait():
+                    return None
+                case Mine(observed):
+                    return self._held(observed, local)
+            if local is not None and not local.take(self._nonce):
+                return None  # another process of this machine is ahead
+            return self._swap(decision, local)
+        except Unavailable as error:
+            self._unreachable = error
+            return None
+
+    def _look(self, local: LocalLock | None) -> Decision:
+        self._seen = read_lease(self._store, self._key)
+        now = self._env.clock.monotonic()
+        self._watch = watching(self._watch, self._seen, now)
+        know = Knowledge(now, self._nonce, self._inherited, local.dead() if local else ())
+        decision = decide(self._seen, self._watch, know)
+        if isinstance(decision, AskStore):
+            decision = decide(self._seen, self._watch, replace(know, store_now=store_now(self._store)))
+        return decision
+
+    def _swap(self, decision: Decision, local: LocalLock | None) -> HeldLease | None:
+        body, condition = self._proposal(decision)
+        self._sent_at = self._env.clock.monotonic()
+        try:
+            self._store.put(self._key, body.encode(), condition if self._safe else None)
+        except (ConditionFailed, Unavailable):
+            pass  # no answer decides: what stands there now does (K05)
+        if not self._safe:
+            self._env.clock.sleep(self._terms.settle_s)
+        self._seen = read_lease(self._store, self._key)
+        if self._seen and self._seen.held and self._seen.nonce == self._nonce:
+            return self._held(self._seen, local)
+        return None
+
+    def _proposal(self, decision: Decision) -> tuple[LeaseBody, Condition]:
+        match decision:
+            case Take(token, epoch):
+                return replace(self._body, epoch=epoch), Match(token)
+            case Create():
+                return self._body, CREATE
+        raise AssertionError(decision)
+
+    def _held(self, observed: Observed, local: LocalLock | None, *, inherited: bool = False) -> HeldLease:
+        assert observed.body is not None
+        swap = Swap(self._store, self._env, self._key, self._safe)
+        if local is not None:
+            local.settle(self._nonce)
+        lease = HeldLease(
+            swap,
+            observed.body,
+            observed.token,
+            self._sent_at,
+            renew_s=self._terms.renew_s,
+            on_lost=self._on_lost,
+            local=local,
+            inherited=inherited,
+        )
+        lease.start()
+        return lease
+
+
+class Backoff:
+    """Jittered pauses from 0.2 s to 5 s that never reach past the deadline (K12)."""
+
+    def __init__(self, env: Env, timeout_s: float) -> None:
+        self._env, self._pause = env, _FIRST_PAUSE
+        self._deadline = env.clock.monotonic() + timeout_s
+
+    @property
+    def left(self) -> float:
+        return self._deadline - self._env.clock.monotonic()
+
+    def pause(self) -> bool:
+        """Sleeps, or says False when the time is up."""
+        left = self.left
+        if left <= 0:
+            return False
+        self._env.clock.sleep(min(self._env.jitter(self._pause), left))
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        return True
+
+
+def timed_out(key: str, seen: Observed | None, timeout_s: float) -> LockTimeout:
+    """The error that names who is in the way."""
+    if seen is None or not seen.held:
+        message = f"the lease {key} could not be taken within {timeout_s:g} s"
+        return LockTimeout(message, hint="check the connection to the store and try again", details={"key": key})
+    since = f" since {seen.body.acquired_at}" if seen.body else ""
+    return LockTimeout(
+        f"{key} is held by {seen.holder}{since} and was not released within {timeout_s:g} s",
+        hint="wait for it, or: swamp datastore lock release --force",
+        details={"key": key, "holder": seen.holder, "nonce": seen.nonce},
+    )
+
+
+def force_release(store: ObjectStore, key: str, nonce: str | None) -> bool:
+    """Marks the lease of that nonce released; False when another holds it by now. None: an unreadable one."""
+    seen = read_lease(store, key)
+    if seen is None or not seen.held or seen.nonce != nonce:
+        return False
+    body = seen.body.released() if seen.body else _nobody(seen)
+    try:
+        store.put(key, body.encode(), Match(seen.token))
+    except ConditionFailed:
+        after = read_lease(store, key)
+        return after is not None and after.body == body
+    return True
+
+
+def _nobody(seen: Observed) -> LeaseBody:
+    """What takes the place of an unreadable body: free, and with an epoch above whatever stood there."""
+    return LeaseBody("", "", 0, "", int(TTL_S * 1000), "", seen.next_epoch, "released")

@@ -1,0 +1,201 @@
+"""Holding a lease: renewal from a thread that does not wait for the work, and the truth about losing it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from swamp.commit.lease_decide import LeaseBody, decode
+from swamp.commit.lease_local import LocalLock
+from swamp.env import Env
+from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, StoreError, Unavailable
+from swamp.store.port import Match, ObjectStore, Token
+
+_PROVEN_FOR = 5 / 6  # of a TTL: after that another machine may be about to take it
+_RETRY_PAUSE = 0.1  # of the renewal interval
+LEASES_VARIABLE: Final = "SWAMP_LEASES"
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Replaces one lease body by its successor, and says what is known afterwards."""
+
+    store: ObjectStore
+    env: Env
+    key: str
+    safe: bool
+
+    def look(self) -> tuple[LeaseBody | None, Token | None]:
+        try:
+            found = self.store.get(self.key)
+        except ObjectMissing:
+            return None, None
+        return decode(found.body), found.meta.token
+
+    def put(self, body: LeaseBody, token: Token) -> Token | None:
+        """The new token; None when the answer was not a clear success."""
+        if not self.safe and self.look()[1] != token:
+            return None  # the store checks nothing, so look first
+        try:
+            return self.store.put(self.key, body.encode(), Match(token) if self.safe else None).token
+        except (ConditionFailed, Unavailable):
+            return None
+
+
+class HeldLease:
+    """A lease that is mine until `check` says otherwise. Use as a context manager: leaving releases it."""
+
+    def __init__(
+        self,
+        swap: Swap,
+        body: LeaseBody,
+        token: Token,
+        proven_at: float,
+        *,
+        renew_s: float,
+        on_lost: Callable[[str], None],
+        local: LocalLock | None,
+        inherited: bool = False,
+    ) -> None:
+        self._swap, self._body, self._token, self._proven_at = swap, body, token, proven_at
+        self._renew_s, self._on_lost, self._local = renew_s, on_lost, local
+        self._lost: str | None = None
+        self._over = False
+        self._mutex = threading.RLock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.inherited = inherited
+
+    @property
+    def key(self) -> str:
+        return self._swap.key
+
+    @property
+    def nonce(self) -> str:
+        return self._body.nonce
+
+    @property
+    def epoch(self) -> int:
+        return self._body.epoch
+
+    def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """`environ` for a child process, which then does not wait for its parent (K09)."""
+        nonces = [n for n in environ.get(LEASES_VARIABLE, "").split(",") if n and n != self.nonce]
+        return {**environ, LEASES_VARIABLE: ",".join([*nonces, self.nonce])}
+
+    def check(self) -> None:
+        """Raises LockTimeout (75) when the lease can no longer be shown to be mine."""
+        with self._mutex:
+            if self._lost is None and not self.inherited and self._age() >= self._body.ttl_ms / 1000:
+                self._lose("it could not be renewed in time")
+            if self._lost is not None:
+                raise LockTimeout(
+                    f"the lease {self.key} was lost: {self._lost}",
+                    hint="run the command again; what was already committed is safe",
+                    details={"key": self.key},
+                )
+
+    # -- renewal
+
+    def start(self) -> None:
+        """Begins to renew, unless somebody else does: a parent process, or the simulator by hand."""
+        if self.inherited or self._renew_s <= 0:
+            return
+        self._thread = threading.Thread(target=self._renew_forever, name=f"lease {self.key}", daemon=True)
+        self._thread.start()
+
+    def _renew_forever(self) -> None:
+        pause = self._renew_s
+        while not self._stop.wait(pause):
+            pause = self._renew_s if self.renew_once() else self._renew_s * _RETRY_PAUSE
+            if self._lost is not None:
+                return
+
+    def renew_once(self) -> bool:
+        """Renews; False when that is not certain yet, and then it is to be tried again soon."""
+        with self._mutex:
+            if self._over or self._lost is not None or self.inherited:
+                return True
+            try:
+                renewed = self._renew()
+            except StoreError:
+                renewed = False  # one failure gives nothing up (K01): it is retried until it is too late
+            if not renewed and self._lost is None and self._age() >= self._body.ttl_ms / 1000 * _PROVEN_FOR:
+                self._lose("the store could not be reached to renew it")
+            return renewed
+
+    def _renew(self) -> bool:
+        sent_at = self._swap.env.clock.monotonic()
+        body = self._body.renewed()
+        token = self._swap.put(body, self._token)
+        if token is not None:
+            self._body, self._token, self._proven_at = body, token, sent_at
+            return True
+        return self._read_back(sent_at)
+
+    def _read_back(self, sent_at: float) -> bool:
+        """After an unclear answer: what stands there decides."""
+        body, token = self._swap.look()
+        if body is None or token is None:
+            self._lose("its object is gone or unreadable")
+        elif body.nonce != self.nonce:
+            self._lose(f"{body.holder} holds it now")
+        elif body.state == "released":
+            self._lose("it was released by force")
+        elif token != self._token:
+            self._body, self._token = body, token  # my own unanswered write had landed
+            return self._renew_again(sent_at)
+        return False
+
+    def _renew_again(self, sent_at: float) -> bool:
+        body = self._body.renewed()
+        token = self._swap.put(body, self._token)
+        if token is None:
+            return False
+        self._body, self._token, self._proven_at = body, token, sent_at
+        return True
+
+    def _age(self) -> float:
+        return self._swap.env.clock.monotonic() - self._proven_at
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        self._stop.set()
+        self._on_lost(why)
+
+    # -- release
+
+    def release(self) -> None:
+        """Marks the lease released, once; never touches a lease that is no longer mine. Best effort: it also ages."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._mutex:
+            if not self._over and not self.inherited and self._lost is None:
+                self._release()
+            self._over = True
+        if self._local is not None:
+            self._local.close()
+
+    def _release(self) -> None:
+        for _ in range(3):
+            try:
+                if self._swap.put(self._body.released(), self._token) is not None:
+                    return
+                body, token = self._swap.look()
+            except StoreError:
+                continue
+            if body is None or token is None or body.nonce != self.nonce or body.state == "released":
+                return
+            self._body, self._token = body, token
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -1,0 +1,155 @@
+"""Global against model: two leases that exclude each other on every backend (K07).
+
+Both sides write first and look second, so of two that overlap at least one sees the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from swamp.commit.lease import (
+    DEFAULT_TIMEOUT_S,
+    GLOBAL_KEY,
+    Backoff,
+    Holder,
+    Terms,
+    acquire,
+    inherited_of,
+    model_key,
+    read_lease,
+    store_now,
+    timed_out,
+)
+from swamp.commit.lease_decide import AskStore, Knowledge, Observed, Wait, Watch, decide, watching
+from swamp.commit.lease_hold import HeldLease
+from swamp.commit.lease_local import LocalLock
+from swamp.env import Env
+from swamp.store.port import Capabilities, ObjectStore
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Leases:
+    """Everything a command needs to take leases on one store."""
+
+    store: ObjectStore
+    holder: Holder
+    env: Env
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    local_lock_dir: Path | None = None
+    on_lost: Callable[[str], None] = lambda _: None
+    inherited: Collection[str] | None = None
+    terms: Terms = field(default_factory=Terms)
+
+    def acquire(self, key: str, timeout_s: float | None = None) -> HeldLease:
+        return acquire(
+            self.store,
+            key,
+            holder=self.holder,
+            env=self.env,
+            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+            capabilities=self.capabilities,
+            local_lock_dir=self.local_lock_dir,
+            on_lost=self.on_lost,
+            inherited=self.inherited,
+            terms=self.terms,
+        )
+
+
+def model_lease(leases: Leases, model_type: str, model_id: str) -> HeldLease:
+    """The lease of one model: taken, then given back for as long as a structural command holds the global one."""
+    backoff = Backoff(leases.env, leases.timeout_s)
+    watcher = _Watcher(leases)
+    while True:
+        lease = leases.acquire(model_key(model_type, model_id), max(backoff.left, 0.0))
+        try:
+            blocking = None if lease.inherited else watcher.blocking(GLOBAL_KEY)
+        except BaseException:
+            lease.release()
+            raise
+        if blocking is None:
+            return lease
+        lease.release()
+        if not backoff.pause():
+            raise timed_out(GLOBAL_KEY, blocking, leases.timeout_s)
+
+
+def global_lease(leases: Leases) -> HeldLease:
+    """The lease of the whole store: taken first, so that no model starts, then the held ones are waited for."""
+    backoff = Backoff(leases.env, leases.timeout_s)
+    lease = leases.acquire(GLOBAL_KEY)
+    try:
+        if not lease.inherited:
+            _drain(leases, backoff, lease)
+    except BaseException:
+        lease.release()
+        raise
+    return lease
+
+
+def _drain(leases: Leases, backoff: Backoff, lease: HeldLease) -> None:
+    watcher = _Watcher(leases)
+    for key in list(model_lease_keys(leases.store)):
+        while (blocking := watcher.blocking(key)) is not None:
+            lease.check()
+            if not backoff.pause():
+                raise timed_out(key, blocking, leases.timeout_s)
+
+
+class _Watcher:
+    """Looks at leases of others without taking them."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._watches: dict[str, Watch | None] = {}
+        own = leases.inherited
+        self._inherited = inherited_of(os.environ) if own is None else frozenset(own)
+
+    def blocking(self, key: str) -> Observed | None:
+        """The lease if somebody alive, who is not my parent, holds it."""
+        store, env = self._leases.store, self._leases.env
+        seen = read_lease(store, key)
+        now = env.clock.monotonic()
+        self._watches[key] = watching(self._watches.get(key), seen, now)
+        know = Knowledge(now, "", self._inherited, self._dead(key))
+        decision = decide(seen, self._watches[key], know)
+        if isinstance(decision, AskStore):
+            decision = decide(seen, self._watches[key], replace(know, store_now=store_now(store)))
+        return decision.observed if isinstance(decision, Wait) else None
+
+    def _dead(self, key: str) -> frozenset[str]:
+        directory = self._leases.local_lock_dir
+        if directory is None:
+            return frozenset()
+        local = LocalLock(directory, self._leases.store.url, key)
+        try:
+            return local.dead()
+        finally:
+            local.close()
+
+
+def list_model_leases(store: ObjectStore) -> list[Observed]:
+    """Every model lease that was ever taken, held or released."""
+    found = (read_lease(store, key) for key in model_lease_keys(store))
+    return [lease for lease in found if lease is not None]
+
+
+def model_lease_keys(store: ObjectStore, prefix: str = "data/") -> Iterator[str]:
+    """Where model leases may lie: one request per type and none per version, however much data there is."""
+    level = store.level(prefix)
+    locks = [o.key for o in level.objects if o.key == f"{prefix}.lock"]
+    yield from locks
+    if locks:
+        return  # this is a model's directory: below it are its data
+    for directory in level.dirs:
+        name = directory.rsplit("/", 1)[-1]
+        if _UUID.fullmatch(name):
+            yield f"{directory}/.lock"
+        elif not name.isdigit():  # digits are versions: too deep
+            yield from model_lease_keys(store, directory + "/")
