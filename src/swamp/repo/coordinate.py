@@ -1,0 +1,223 @@
+"""Every mutating command in one shape: lease, bounded pull, run, push exactly once, release.
+
+| class      | lease  | pull              | used by |
+|------------|--------|-------------------|---------|
+| model      | model  | the model's scope | `data put/delete/rename`, `model method run`, a workflow's model step |
+| structural | global | everything        | `data gc/prune`, `workflow delete`, `datastore gc/compact` |
+| records    | none   | the records' scope| a run's own record: start, finish, approve, reject, cancel |
+Reads and the explicit `sync` and `setup` do not come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from swamp.errors import Failed, Interrupted, SwampError
+from swamp.repo.leases import Held, Leases, NoLease
+from swamp.sync.port import Kind, RemoteFile, Touched, Tree
+from swamp.sync.progress import Cancel
+from swamp.sync.result import Conflict, SyncResult
+
+
+class Syncer(Protocol):
+    """The two engine calls that a coordinated command makes; a plain directory has none."""
+
+    def pull(self, scope: tuple[str, ...] = ()) -> SyncResult: ...
+
+    def push(self, scope: tuple[str, ...] = ()) -> SyncResult: ...
+
+
+@dataclass
+class Change:
+    """One mutating command at work: what it announced, and after its end what its push did."""
+
+    command: str
+    held: Held
+    announced: list[str] = field(default_factory=list)
+    sync: SyncResult | None = None
+    save_again: Callable[[Sequence[Conflict]], None] | None = None
+    """Called when the push found somebody else's bytes at a path of ours: write the next version, push once more."""
+
+    def check(self) -> None:
+        """Raises when the lease was lost: long work asks between its steps."""
+        self.held.check()
+
+    def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """`environ` for a child process: it does not wait for the lease that its parent holds."""
+        return self.held.child_environment(environ)
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Own paths that the push did not deliver."""
+        if self.sync is None:
+            return ()
+        bad = [f.path for f in self.sync.failed] + [c.path for c in self.sync.conflicts]
+        own = tuple(path for path in bad if self._is_own(path))
+        return own if own or not self.sync.deletes_held else tuple(self.announced[:1])
+
+    def must_be_delivered(self) -> None:
+        """Raises Failed when something of this command stayed behind: it never exits 0. C02"""
+        left = self.left_behind
+        if not left or self.sync is None:
+            return
+        reasons = {f.path: f.error for f in self.sync.failed}
+        first = reasons.get(left[0], "another machine's version is there" if not self.sync.deletes_held else "held")
+        raise Failed(
+            f"saved here, but {len(left)} of its files did not reach the datastore: {left[0]}: {first}",
+            hint="look at `swamp datastore status`, then run `swamp datastore sync`",
+            details={"sync": self.sync.to_json()},
+        )
+
+    def _is_own(self, path: str) -> bool:
+        return any(path == mine or path.startswith(f"{mine}/") for mine in self.announced)
+
+
+_current: ContextVar[Change | None] = ContextVar("swamp_change", default=None)
+
+
+@dataclass(frozen=True)
+class WatchedTree:
+    """The tree, noting which command announced what."""
+
+    tree: Tree
+
+    @property
+    def root(self) -> Path:
+        return self.tree.root
+
+    def announce(
+        self, paths: Iterable[str], kind: Kind = "write", *, confirmed: bool = False
+    ) -> AbstractContextManager[None]:
+        paths = tuple(paths)
+        change = _current.get()
+        if change is not None:
+            change.announced.extend(paths)
+        return self.tree.announce(paths, kind, confirmed=confirmed)
+
+    def materialize(self, path: str) -> Path:
+        return self.tree.materialize(path)
+
+    def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
+        return self.tree.remote_only(prefix)
+
+    def touched_since(self, mark: int) -> Touched:
+        return self.tree.touched_since(mark)
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Makes changes of one repository. `syncer` gives None for a plain directory: nothing to pull or push."""
+
+    leases: Callable[[], Leases]
+    syncer: Callable[[], Syncer | None]
+    audit: Callable[[Change, str], None]
+    audit_path: Callable[[], str]
+    cancel: Cancel
+    warn: Callable[[str], None]
+
+    @contextmanager
+    def model(self, command: str, model_type: str, model_id: str, scope: tuple[str, ...] = ()) -> Iterator[Change]:
+        """Work on one model: nobody else runs it meanwhile, and its newest versions are here."""
+        own = (f"data/{model_type}/{model_id}", *scope)
+        with self._change(command, lambda: self.leases().model(model_type, model_id), own) as change:
+            yield change
+
+    @contextmanager
+    def structural(self, command: str) -> Iterator[Change]:
+        """Work on everything: no model command runs meanwhile."""
+        with self._change(command, lambda: self.leases().whole_store(), ()) as change:
+            yield change
+
+    @contextmanager
+    def records(self, command: str, scope: tuple[str, ...]) -> Iterator[Change]:
+        """Work on records that only this command writes, such as a run's."""
+        with self._change(command, lambda: nullcontext(NoLease()), scope) as change:
+            yield change
+
+    @contextmanager
+    def _change(
+        self, command: str, lease: Callable[[], AbstractContextManager[Held]], scope: tuple[str, ...]
+    ) -> Iterator[Change]:
+        self.cancel.check()
+        with lease() as held:
+            change = Change(command, held)
+            self._pull(scope)
+            outer = _current.set(change)
+            try:
+                yield change
+            except BaseException as error:
+                self._after_failure(change, error)
+                raise
+            finally:
+                _current.reset(outer)
+            self._deliver(change, "succeeded")
+
+    def _pull(self, scope: tuple[str, ...]) -> None:
+        syncer = self.syncer()
+        if syncer is None:
+            return
+        # The audit file of this cache comes along, so that a line is always added to what the bucket has.
+        result = syncer.pull((*scope, self.audit_path()) if scope else ())
+        for failed in result.failed:
+            self.warn(f"{failed.path} was not pulled: {failed.error}")
+        for conflict in result.conflicts:
+            self.warn(f"{conflict.path} was changed here and elsewhere; your copy is kept in {conflict.kept}")
+
+    def _after_failure(self, change: Change, error: BaseException) -> None:
+        """What a failed command did write (its run's record) is still shared, once; its error stays the error."""
+        if not change.announced or self.cancel.requested or not isinstance(error, Exception):
+            return
+        if isinstance(error, Interrupted):
+            return
+        try:
+            self._deliver(change, "failed")
+        except SwampError as push_error:
+            self.warn(f"the push failed too: {push_error.message}; the work is kept and the next sync delivers it")
+
+    def _deliver(self, change: Change, outcome: str) -> None:
+        """The one push of a command. C01: exactly one attempt, whatever comes of it."""
+        if not change.announced:
+            return
+        self.audit(change, outcome)
+        syncer = self.syncer()
+        if syncer is None:
+            return
+        self.cancel.check()
+        change.sync = syncer.push()
+        if change.save_again is not None and self._lost_to_another(change):
+            self._save_again(change, syncer)
+        self._warn_of_others(change)
+
+    def _lost_to_another(self, change: Change) -> bool:
+        assert change.sync is not None
+        return any(change._is_own(conflict.path) for conflict in change.sync.conflicts)
+
+    def _save_again(self, change: Change, syncer: Syncer) -> None:
+        """Somebody else published this very version first: the command still knows what it wrote."""
+        assert change.sync is not None and change.save_again is not None
+        first, token = change.sync, _current.set(change)
+        try:
+            own = [c for c in first.conflicts if change._is_own(c.path)]
+            change.save_again(own)
+        finally:
+            _current.reset(token)
+        second = syncer.push()
+        kept = tuple(c for c in first.conflicts if c not in own)
+        change.sync = _without(first, kept).merged(second, "push")
+
+    def _warn_of_others(self, change: Change) -> None:
+        assert change.sync is not None
+        for failed in change.sync.failed:
+            if not change._is_own(failed.path):
+                self.warn(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")
+
+
+def _without(result: SyncResult, conflicts: tuple[Conflict, ...]) -> SyncResult:
+    from dataclasses import replace
+
+    return replace(result, conflicts=conflicts)
