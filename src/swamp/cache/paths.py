@@ -33,7 +33,7 @@ def safe_path(path: str) -> str:
     """The same path, if it can only ever name a file below the tree, on every machine. Raises UsageError."""
     fault = _fault_of(path)
     if fault is not None:
-        raise UsageError(f"{_shown(path)} cannot be a path in a datastore: {fault}")
+        raise UsageError(f"{shown(path)} cannot be a path in a datastore: {fault}")
     return path
 
 
@@ -80,9 +80,10 @@ def _fault_of_component(name: str) -> str | None:
     return None
 
 
-def _shown(path: str) -> str:
-    """A hostile path as a short, printable, unambiguous text."""
-    return ascii(path if len(path) <= 120 else path[:120] + "…")
+def shown(path: str) -> str:
+    """A path, also a hostile one, as short and printable text."""
+    short = path if len(path) <= 120 else path[:120] + "…"
+    return short if short.isprintable() and short == short.strip() and short else ascii(short)
 
 
 def is_internal(path: str) -> bool:
@@ -138,12 +139,12 @@ def resolve_inside(root: Path, path: str) -> Path:
         current = f"{current}/{name}"
         if _is_link(current):
             raise UsageError(
-                f"{_shown(path)} leads through the symbolic link {_shown(current)}",
+                f"{shown(path)} leads through the symbolic link {shown(current)}",
                 hint="replace the link by a directory: links are not followed",
             )
     found = root / path
     if _is_link(str(found)) and not leads_inside(root, found):
-        raise UsageError(f"{_shown(path)} is a symbolic link that leaves the tree", hint="replace it by a file")
+        raise UsageError(f"{shown(path)} is a symbolic link that leaves the tree", hint="replace it by a file")
     return found
 
 

@@ -1,0 +1,234 @@
+"""What is on disk: a walk in path order that reports every obstacle and stops at none. inv[scan.honest]"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from swamp.cache.files import Hint, hint_of
+from swamp.cache.paths import (
+    fold,
+    is_below,
+    is_internal,
+    is_internal_directory,
+    is_safe,
+    leads_inside,
+    safe_path,
+    shown,
+)
+from swamp.errors import UsageError
+
+ProblemKind = Literal["vanished", "unreadable", "link", "special", "name"]
+Exclude = Callable[[str, bool], bool]
+"""(path, is directory) -> leave it out; a directory left out is not entered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A regular file that was there."""
+
+    path: str
+    hint: Hint
+
+    @property
+    def size(self) -> int:
+        return self.hint.size
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProblem:
+    """Something that could not be observed: neither present nor absent, so nothing may be concluded from it.
+
+    A problem with a directory hides everything below it: ask `hides` before taking a path for absent.
+    """
+
+    path: str
+    kind: ProblemKind
+    reason: str
+    directory: bool = False
+
+    def hides(self, path: str) -> bool:
+        return path == self.path or (self.directory and is_below(path, self.path))
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)}: {self.reason}"
+
+
+Seen = Observed | ScanProblem
+
+
+def _nothing(path: str, directory: bool) -> bool:
+    del path, directory
+    return False
+
+
+def scan(tree: Path, start: str = "", *, exclude: Exclude = _nothing) -> Iterator[Seen]:
+    """All regular files at or below `start`, in the byte order of their whole paths, as SQL's `ORDER BY path`.
+
+    Holds the names of one directory per level, never the whole tree. A `start` that is not there yields nothing.
+    """
+    if not start:
+        yield from _walk(tree, "", exclude)
+        return
+    found = _look(tree, start)
+    if found == "directory":
+        yield from _walk(tree, start, exclude)
+    elif found is not None:
+        yield found
+
+
+def stat_one(tree: Path, path: str) -> Seen | None:
+    """One file as it is now; None if there is no file of that name (also when it is a directory)."""
+    found = _look(tree, path)
+    return None if found == "directory" else found
+
+
+def _look(tree: Path, path: str) -> Seen | Literal["directory"] | None:
+    """What stands at `path`, not looking through links above it."""
+    if not is_safe(path):
+        return ScanProblem(path, "name", _name_fault(path))
+    return _linked_parent(os.fspath(tree), path) or _observe(os.fspath(tree), path)
+
+
+def _linked_parent(root: str, path: str) -> ScanProblem | None:
+    """A link among the directories above a path hides the path: links to directories are not followed."""
+    for end in (i for i, letter in enumerate(path) if letter == "/"):
+        if os.path.islink(f"{root}/{path[:end]}"):  # noqa: PTH114  (hot: one lstat and no Path objects)
+            return ScanProblem(path[:end], "link", "a link to a directory is not followed", directory=True)
+    return None
+
+
+def _walk(tree: Path, start: str, exclude: Exclude) -> Iterator[Seen]:
+    """Depth first with a stack of iterators: as deep as paths go, whatever Python's recursion limit."""
+    root = os.fspath(tree)
+    stack: list[tuple[str, Iterator[str]]] = []
+    entering: str | None = start
+    while stack or entering is not None:
+        if entering is not None:
+            names, problems = _names(root, entering, exclude)
+            yield from problems
+            stack.append((f"{entering}/" if entering else "", iter(names)))
+            entering = None
+        prefix, rest = stack[-1]
+        name = next(rest, None)
+        if name is None:
+            stack.pop()
+        elif name.endswith("/"):
+            entering = prefix + name[:-1]
+        else:
+            yield _as_file(prefix + name, _observe(root, prefix + name))
+
+
+def _as_file(path: str, seen: Seen | Literal["directory"] | None) -> Seen:
+    """A name that its directory listed as a file: gone or changed since then is a problem, not an absence."""
+    if seen is None:
+        return ScanProblem(path, "vanished", "it vanished while the directory was walked")
+    if seen == "directory":
+        return ScanProblem(path, "vanished", "it became a directory while it was walked", directory=True)
+    return seen
+
+
+def _names(root: str, directory: str, exclude: Exclude) -> tuple[list[str], list[ScanProblem]]:
+    """A directory's names in path order: a directory counts as `name/`, so that `a-b` comes before `a/b`."""
+    names: list[str] = []
+    problems: list[ScanProblem] = []
+    prefix = f"{directory}/" if directory else ""
+    try:
+        with os.scandir(f"{root}/{directory}") as entries:
+            for entry in entries:
+                is_dir = entry.is_dir(follow_symlinks=False)
+                if _is_wanted(prefix + entry.name, is_dir, exclude, problems):
+                    names.append(f"{entry.name}/" if is_dir else entry.name)
+    except FileNotFoundError:
+        if directory:
+            reason = "the directory vanished while it was walked"
+            problems.append(ScanProblem(directory, "vanished", reason, directory=True))
+    except OSError as error:
+        problems.append(ScanProblem(directory, "unreadable", error.strerror or str(error), directory=True))
+    names.sort()
+    return names, problems
+
+
+def _is_wanted(path: str, is_dir: bool, exclude: Exclude, problems: list[ScanProblem]) -> bool:
+    if (is_internal_directory if is_dir else is_internal)(path) or exclude(path, is_dir):
+        return False
+    if is_safe(path):
+        return True
+    problems.append(ScanProblem(path, "name", _name_fault(path), directory=is_dir))
+    return False
+
+
+def _name_fault(path: str) -> str:
+    try:
+        safe_path(path)
+    except UsageError as error:
+        return error.message
+    raise AssertionError("asked for the fault of a good name")
+
+
+def _observe(root: str, path: str) -> Seen | Literal["directory"] | None:
+    """One lstat; a link is looked at once more if it ends inside the tree."""
+    full = f"{root}/{path}"
+    try:
+        found = os.lstat(full)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return ScanProblem(path, "unreadable", error.strerror or str(error))
+    if stat.S_ISREG(found.st_mode):
+        return Observed(path, hint_of(found))
+    if stat.S_ISDIR(found.st_mode):
+        return "directory"
+    if stat.S_ISLNK(found.st_mode):
+        return _observe_link(root, path)
+    return ScanProblem(path, "special", "it is neither a file nor a directory")
+
+
+def _observe_link(root: str, path: str) -> Seen:
+    """A link to a file of the tree is that file's bytes; every other link is reported."""
+    link = Path(root, path)
+    try:
+        target = link.stat()
+    except OSError as error:
+        return ScanProblem(path, "link", f"the link leads nowhere: {error.strerror}")
+    if not leads_inside(Path(root), link):
+        return ScanProblem(path, "link", "the link leaves the tree", directory=stat.S_ISDIR(target.st_mode))
+    if stat.S_ISREG(target.st_mode):
+        return Observed(path, hint_of(target))
+    return ScanProblem(path, "link", "a link to a directory is not followed", directory=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Collision:
+    """Two paths that cannot both be on every machine: equal after folding, or one is a directory of the other."""
+
+    first: str
+    second: str
+
+
+def collisions(paths: Iterable[str]) -> list[Collision]:
+    """Every pair of neighbours that cannot coexist. Memory grows with `paths`: give it what changes, not the index."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        groups[fold(path)].append(path)
+    found = [Collision(a, b) for group in groups.values() for a, b in _pairs(sorted(set(group)))]
+    for folded, group in groups.items():
+        clash = next((groups[above] for above in _directories_of(folded) if above in groups), None)
+        if clash is not None:
+            found.append(Collision(min(clash), min(group)))
+    return sorted(found, key=lambda c: (c.first, c.second))
+
+
+def _pairs(group: list[str]) -> Iterator[tuple[str, str]]:
+    return ((group[0], other) for other in group[1:])
+
+
+def _directories_of(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
