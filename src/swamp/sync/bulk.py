@@ -61,7 +61,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """A whole, verified, durable file at `file`; or why there is none (`missing`: the store says it has no such key)."""
+    """A whole, verified, durable file at `file`; or why there is none (`missing`: no such key)."""
 
     path: str
     key: str

@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from swamp.cache.files import Staged, hash_file, hint_of, stage_file
-from swamp.env import SYSTEM, Env, rfc3339
-from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
+from swamp.env import SYSTEM, ULID_LENGTH, Env, rfc3339
+from swamp.errors import (
+    AccessDenied,
+    CorruptData,
+    Interrupted,
+    Misconfigured,
+    ObjectMissing,
+    SwampError,
+    Unavailable,
+)
 from swamp.index.entry import payload_key
+from swamp.rules import rule
 from swamp.store.port import ObjectStore, Uploaded
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.progress import Cancel, Patience
@@ -23,10 +32,24 @@ from swamp.sync.result import EngineName
 RETRY_SECONDS: Final = 30.0
 FIRST_DELAY: Final = 0.1
 THREADS: Final = 16
+LARGE: Final = 32 * 1024 * 1024
+TICK_SECONDS: Final = 0.5
+# Trouble that every further file would have too: it stops the work instead of being reported once per file.
+STOPPERS: Final = (AccessDenied, Misconfigured, Interrupted)
 
 J = TypeVar("J")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+def _ignored(size: int) -> None:
+    del size
+
+
+def _counted(chunks: Iterable[bytes], on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    for chunk in chunks:
+        on_bytes(len(chunk))
+        yield chunk
 
 
 def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, cancel: Cancel | None = None) -> Sent:
@@ -34,31 +57,42 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, cancel: Cance
     file = Path(job.file)
 
     def attempt() -> tuple[str, Uploaded]:
-        key = payload_key(job.path, env.ulid())
+        once = env.ulid()
+        key = payload_key(job.path, once if rule("object.key-once") else "0" * ULID_LENGTH)
         return key, store.put_file(key, file)
 
     try:
         before = hint_of(file.stat())
         key, done = _retried(attempt, env, cancel)
         changed = hint_of(file.stat()) != before or done.meta.size != before.size
+    except STOPPERS:
+        raise
     except (SwampError, OSError) as error:
         return Sent(job.path, error=_said(error))
     at = rfc3339(done.meta.last_modified)
     return Sent(job.path, key, done.meta.size, done.sha256, at, before, changed)
 
 
-def download_one(store: ObjectStore, job: Download, env: Env = SYSTEM, cancel: Cancel | None = None) -> Got:
+def download_one(
+    store: ObjectStore,
+    job: Download,
+    env: Env = SYSTEM,
+    cancel: Cancel | None = None,
+    on_bytes: Callable[[int], None] = _ignored,
+) -> Got:
     """The whole file in staging, verified and durable, or nothing there."""
 
     def attempt() -> Staged:
         with store.open(job.key) as body:
-            # An adopted object may have been listed with a size that is not its own any more: the hash decides.
-            return stage_file(Path(job.staging), body, job.size, job.sha256, mtime_ns=job.mtime_ns)
+            chunks = _counted(body, on_bytes)
+            return stage_file(Path(job.staging), chunks, job.size, job.sha256, mtime_ns=job.mtime_ns)
 
     try:
         staged = _retried(attempt, env, cancel, also=CorruptData)
     except ObjectMissing as error:
         return Got(job.path, job.key, missing=True, error=_said(error))
+    except STOPPERS:
+        raise
     except (SwampError, OSError) as error:
         return Got(job.path, job.key, error=_said(error))
     return Got(job.path, job.key, str(staged.path), staged.size, staged.sha256)
@@ -96,28 +130,42 @@ def _said(error: Exception) -> str:
     return str(error)
 
 
-def pooled(jobs: Iterable[J], work: Callable[[J], R], threads: int = THREADS) -> Iterator[R]:
-    """Results as they are ready; a slow job holds up nobody and at most twice `threads` are in hand (P08, P09)."""
-    source = iter(jobs)
+def pooled(
+    jobs: Iterable[J], work: Callable[[J], R], threads: int = THREADS, tick: Callable[[], None] | None = None
+) -> Iterator[R]:
+    """Results as they are ready; a slow job holds up nobody and at most twice `threads` are in hand (P08, P09).
+
+    One thread means the caller's own, in order. `tick` is called at least every half second and may raise to stop.
+    """
+    if threads <= 1:
+        yield from map(work, jobs)
+        return
     with ThreadPoolExecutor(threads, thread_name_prefix="transfer") as pool:
         running: set[Future[R]] = set()
         try:
-            for job in source:
+            for job in jobs:
                 running.add(pool.submit(work, job))
-                if len(running) >= threads * 2:
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                while len(running) >= threads * 2:
+                    done, running = _some(running, tick)
                     yield from (future.result() for future in done)
             while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                done, running = _some(running, tick)
                 yield from (future.result() for future in done)
         finally:
             for future in running:
                 future.cancel()
 
 
+def _some(running: set[Future[R]], tick: Callable[[], None] | None) -> tuple[set[Future[R]], set[Future[R]]]:
+    done, left = wait(running, TICK_SECONDS, return_when=FIRST_COMPLETED)
+    if tick is not None:
+        tick()
+    return done, left
+
+
 @dataclass
 class Inline:
-    """The executor without Spark: a pool of threads in this process."""
+    """The executor without Spark: a pool of threads in this process (one thread: the caller's own)."""
 
     store: ObjectStore
     env: Env = SYSTEM
@@ -126,19 +174,41 @@ class Inline:
     name: EngineName = "inline"
 
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
-        return self._each(jobs, lambda job: upload_one(self.store, job, self.env, patience.cancel), patience)
+        large: set[str] = set()
+
+        def send(job: Upload) -> Sent:
+            if job.size < LARGE:
+                return upload_one(self.store, job, self.env, patience.cancel)
+            large.add(job.path)
+            try:
+                return upload_one(self.store, job, self.env, patience.cancel)
+            finally:
+                large.discard(job.path)
+
+        def tick() -> None:
+            # The store bounds each request of a large upload by itself; between requests it tells nobody.
+            if large:
+                patience.progressed()
+            patience.check()
+
+        return self._each(jobs, send, patience, tick)
 
     def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
-        return self._each(jobs, lambda job: download_one(self.store, job, self.env, patience.cancel), patience)
+        def fetch(job: Download) -> Got:
+            return download_one(self.store, job, self.env, patience.cancel, lambda _: patience.progressed())
+
+        return self._each(jobs, fetch, patience, patience.check)
 
     def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
-        return self._each(jobs, hash_one, patience)
+        return self._each(jobs, hash_one, patience, patience.cancel.check)
 
     def report(self) -> dict[str, Any] | None:
         return None
 
-    def _each(self, jobs: Iterable[J], work: Callable[[J], R], patience: Patience) -> Iterator[R]:
-        for result in pooled(_until_cancelled(jobs, patience.cancel), work, self.threads):
+    def _each(
+        self, jobs: Iterable[J], work: Callable[[J], R], patience: Patience, tick: Callable[[], None]
+    ) -> Iterator[R]:
+        for result in pooled(_until_cancelled(jobs, patience.cancel), work, self.threads, tick):
             patience.progressed()
             yield result
         patience.cancel.check()

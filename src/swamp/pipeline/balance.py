@@ -1,0 +1,46 @@
+"""Sharing work out so that tasks end at about the same time: by bytes, not by count.
+
+A file costs its bytes and a fixed amount for its requests. The largest go first, each to the emptiest bin, so that
+one huge file has a bin of its own and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+FILE_COST: Final = 256 * 1024
+"""What a request costs, in bytes that could have been sent meanwhile."""
+BIN_COST: Final = 64 * 1024 * 1024
+BIN_FILES: Final = 2_000
+
+
+def cost_of(size: int) -> int:
+    return size + FILE_COST
+
+
+def bins_for(files: int, size: int, parallelism: int) -> int:
+    """How many bins: enough for every core to have a few, none larger than about a minute's work."""
+    cost = size + files * FILE_COST
+    wanted = max(-(-cost // BIN_COST), -(-files // BIN_FILES), 1)
+    # Few enough small ones are one round of tasks; more than that are rounds that even out.
+    return int(min(max(wanted, parallelism), max(files, 1)))
+
+
+def pack(items: Iterable[T], size: Callable[[T], int], bins: int) -> list[tuple[int, T]]:
+    """Each item with the number of its bin; bin 0 holds the most expensive item and is scheduled first."""
+    ordered = sorted(items, key=size, reverse=True)
+    heap = [(0, number) for number in range(max(1, bins))]
+    placed: list[tuple[int, T]] = []
+    for item in ordered:
+        filled, number = heapq.heappop(heap)
+        heapq.heappush(heap, (filled + cost_of(size(item)), number))
+        placed.append((number, item))
+    return placed
+
+
+def chunked(items: Sequence[T], length: int) -> list[Sequence[T]]:
+    """Pieces of at most `length`: how a directory with a million names becomes many rows."""
+    return [items[i : i + length] for i in range(0, len(items), length)]

@@ -1,0 +1,171 @@
+"""Running one Spark job the way the rest of swamp runs work: with progress, a way to stop it, and a deadline."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import swamp.errors as errors
+from swamp.env import SYSTEM, Env
+from swamp.errors import Failed, SwampError
+from swamp.pipeline.beacon import Address, Beacon
+from swamp.pipeline.session import application_id
+from swamp.sync.progress import Patience, Progress, Silent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+POLL_SECONDS: Final = 0.1
+CANCEL_SECONDS: Final = 20.0
+
+
+@dataclass
+class Jobs:
+    """The jobs of one command on one session: what they were, and how to stop the one that runs."""
+
+    session: SparkSession
+    progress: Progress = field(default_factory=Silent)
+    env: Env = SYSTEM
+    stages: int = 0
+    tasks: int = 0
+
+    def __post_init__(self) -> None:
+        self._context: Any = getattr(self.session, "_sc", None)
+        self._beacon = Beacon(self._driver_host(), self.env.ulid())
+
+    @property
+    def beacon(self) -> Address | None:
+        """Where tasks report to; None on Spark Connect, where the driver is another machine."""
+        return None if self._context is None else self._beacon.address
+
+    def run(self, stage: str, action: Callable[[], T], patience: Patience, *, files: int | None = None) -> T:
+        """`action` on a thread of its own, watched from here: cancel and deadline reach the job."""
+        job = _Job(self._context, self.session, f"swamp-{self.env.ulid()}", stage, action)
+        self.progress.begin(stage, files)
+        job.start()
+        try:
+            self._watch(job, patience)
+        except BaseException:
+            job.cancel()
+            raise
+        finally:
+            self._count(job)
+            self.progress.end()
+        value: T = job.result()
+        return value
+
+    def report(self) -> dict[str, Any]:
+        """What `--json` says of a Spark run."""
+        return {"applicationId": application_id(self.session), "stages": self.stages, "tasks": self.tasks}
+
+    def close(self) -> None:
+        self._beacon.close()
+
+    def _watch(self, job: _Job, patience: Patience) -> None:
+        done = 0
+        while job.running(POLL_SECONDS):
+            files, size = self._beacon.take()
+            finished = job.finished_tasks()
+            if files or size or finished > done:
+                patience.progressed()
+                self.progress.advance(files, size)
+            done = max(done, finished)
+            patience.check()
+        self.progress.advance(*self._beacon.take())
+
+    def _count(self, job: _Job) -> None:
+        for stage in job.stage_infos():
+            self.stages += 1 if stage.numCompletedTasks else 0
+            self.tasks += stage.numCompletedTasks
+
+    def _driver_host(self) -> str:
+        if self._context is None:
+            return "127.0.0.1"
+        return str(self._context.getConf().get("spark.driver.host", "127.0.0.1"))
+
+
+class _Job:
+    """One action in one thread, under one job group (a tag on Spark Connect)."""
+
+    def __init__(self, context: Any, session: SparkSession, group: str, stage: str, action: Callable[[], Any]) -> None:
+        self._context, self._session, self._group, self._stage = context, session, group, stage
+        self._action = action
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name=f"spark-{stage}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def running(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise translated(self._error, self._stage) from self._error
+        return self._value
+
+    def cancel(self) -> None:
+        """Stop the tasks and wait for them, so that nothing of ours still runs when we return."""
+        if self._context is not None:
+            self._context.cancelJobGroup(self._group)
+        else:
+            self._session.interruptTag(self._group)
+        self._thread.join(CANCEL_SECONDS)
+
+    def finished_tasks(self) -> int:
+        return sum(stage.numCompletedTasks for stage in self.stage_infos())
+
+    def stage_infos(self) -> list[Any]:
+        if self._context is None:
+            return []
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self._group)]
+        numbers = {number for job in jobs if job is not None for number in job.stageIds}
+        return [info for info in map(tracker.getStageInfo, numbers) if info is not None]
+
+    def _work(self) -> None:
+        try:
+            if self._context is not None:
+                self._context.setJobGroup(self._group, f"swamp: {self._stage}", True)
+            else:
+                self._session.addTag(self._group)
+            self._value = self._action()
+        except BaseException as error:  # noqa: BLE001  (the Spark task boundary: handed to the thread that waits)
+            self._error = error
+
+
+_OURS = re.compile(r"swamp\.errors\.(\w+): (.*)")
+
+
+def translated(error: BaseException, stage: str) -> BaseException:
+    """Spark's error as ours: a swamp error raised in a task keeps its kind and message."""
+    if isinstance(error, SwampError) or not isinstance(error, Exception):
+        return error
+    text = str(error)
+    for name, message in reversed(_OURS.findall(text)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, SwampError):
+            return kind(message.strip(), details={"stage": stage})
+    if "No module named 'swamp" in text:
+        return errors.MissingTool(
+            "a Spark executor does not have the swamp package",
+            hint="install it there, or build an archive with `swamp spark package --output FILE` and set "
+            "spark.conf spark.swamp.archive to it",
+        )
+    return Failed(
+        f"Spark failed in stage {stage}: {_first_line(text)}",
+        hint="run again with -v for the whole report, or use --engine inline",
+        details={"stage": stage, "cause": text[:4000]},
+    )
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (causes or lines or ["no message"])[-1 if causes else 0][:300]

@@ -1,0 +1,234 @@
+"""The work inside tasks: plain `Iterator[RecordBatch] -> Iterator[RecordBatch]` functions, testable without Spark.
+
+Each kernel is a frozen value with what it needs (a store's address, a directory, the beacon) and is called with
+batches. File bodies are streamed by the worker and never enter Arrow. Everything written has a key of its own and is
+harmless if nobody publishes it, so a task may run twice. inv[object.key-once]
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from swamp.cache.files import Hint
+from swamp.env import SYSTEM, rfc3339
+from swamp.errors import ObjectMissing, SwampError, Unavailable
+from swamp.pipeline.beacon import Address, Beat
+from swamp.pipeline.schemas import DOWNLOADS, FINDINGS, GOT, HASHED, OBJECTS, SENT, UPLOADS, Boundary
+from swamp.store.port import ObjectStore
+from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
+from swamp.sync.transfer import download_one, hash_one, pooled, upload_one
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Batches = Iterator["pa.RecordBatch"]
+TASK_THREADS: Final = 16
+VERIFY_SECONDS: Final = 30.0
+
+
+class StoreAddress(Protocol):
+    """How a task finds the store: a picklable value without secrets. `swamp.store.open.StoreSpec` is one."""
+
+    def open(self) -> ObjectStore: ...
+
+
+def rows_of(batches: Batches) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+@dataclass(frozen=True)
+class ListObjects:
+    """Key ranges -> objects, page by page: a range of a million keys is never in memory."""
+
+    store: StoreAddress
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        for row in rows_of(batches):
+            yield from OBJECTS.batches(_listed(store, row["prefix"], row["after"], row["until"]))
+
+
+def _listed(store: ObjectStore, prefix: str, after: str | None, until: str | None) -> Iterator[dict[str, Any]]:
+    """Keys that start with `prefix`, later than `after` and not later than `until`."""
+    for page in store.list(prefix, start_after=after or None):
+        for meta in page:
+            if until is not None and meta.key > until:
+                return
+            at = rfc3339(meta.last_modified)
+            yield {"key": meta.key, "size": meta.size, "last_modified": at, "token": meta.token}
+
+
+@dataclass(frozen=True)
+class SendFiles:
+    """Uploads -> what was sent, in the order in which they end."""
+
+    store: StoreAddress
+    beacon: Address | None = None
+    threads: int = TASK_THREADS
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        with Beat(self.beacon) as beat:
+
+            def send(job: Upload) -> Sent:
+                sent = upload_one(store, job)
+                beat.add(1, sent.size)
+                return sent
+
+            jobs = (Upload(r["path"], r["file"], r["size"] or 0) for r in rows_of(batches))
+            yield from SENT.batches(map(sent_row, pooled(jobs, send, self.threads)), 500)
+
+
+@dataclass(frozen=True)
+class FetchFiles:
+    """Downloads -> verified files in staging."""
+
+    store: StoreAddress
+    beacon: Address | None = None
+    threads: int = TASK_THREADS
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        with Beat(self.beacon) as beat:
+
+            def fetch(job: Download) -> Got:
+                got = download_one(store, job)
+                beat.add(1, got.size)
+                return got
+
+            jobs = map(download_of, rows_of(batches))
+            yield from GOT.batches(map(got_row, pooled(jobs, fetch, self.threads)), 500)
+
+
+@dataclass(frozen=True)
+class HashFiles:
+    """Candidates -> hashed: only files whose hint did not prove equality come here."""
+
+    beacon: Address | None = None
+    threads: int = 2  # hashing is bound by the core of the task, reading ahead is all that a second thread brings
+
+    def __call__(self, batches: Batches) -> Batches:
+        with Beat(self.beacon) as beat:
+
+            def read(job: Hash) -> Hashed:
+                hashed = hash_one(job)
+                beat.add(1, hashed.size)
+                return hashed
+
+            jobs = (Hash(r["path"], r["file"], r["size"] or 0) for r in rows_of(batches))
+            yield from HASHED.batches(map(hashed_row, pooled(jobs, read, self.threads)), 500)
+
+
+@dataclass(frozen=True)
+class VerifyEntries:
+    """Entries -> findings: read, hash, compare. An entry without a hash is only read."""
+
+    store: StoreAddress
+    beacon: Address | None = None
+    threads: int = TASK_THREADS
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        with Beat(self.beacon) as beat:
+
+            def look(row: dict[str, Any]) -> dict[str, Any]:
+                found = verify_one(store, row, beat)
+                beat.add(1)
+                return found
+
+            yield from FINDINGS.batches(pooled(rows_of(batches), look, self.threads), 500)
+
+
+def verify_one(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, Any]:
+    """A finding for every entry; `problem` is null when the bytes are what the index promises."""
+    finding = {k: row.get(k) for k in ("path", "key", "size", "sha256")}
+    until = SYSTEM.clock.monotonic() + VERIFY_SECONDS
+    while True:
+        try:
+            return {**finding, **_compared(store, row, beat)}
+        except ObjectMissing as error:
+            return {**finding, "problem": "missing", "detail": error.message}
+        except Unavailable as error:
+            if SYSTEM.clock.monotonic() > until:
+                # Not read is not rotten: only bytes that were seen can be called corrupt.
+                return {**finding, "problem": "unread", "detail": error.message}
+            SYSTEM.clock.sleep(SYSTEM.jitter(0.5))
+        except SwampError as error:
+            return {**finding, "problem": "unread", "detail": error.message}
+
+
+def _compared(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    with store.open(row["key"]) as body:
+        for chunk in body:
+            digest.update(chunk)
+            size += len(chunk)
+            beat.add(size=len(chunk))
+    if size != row["size"]:
+        return {"problem": "corrupt", "detail": f"{size} bytes instead of {row['size']}"}
+    found = digest.hexdigest()
+    if row["sha256"] is not None and found != row["sha256"]:
+        return {"problem": "corrupt", "detail": f"sha256 {found} instead of {row['sha256']}"}
+    return {"sha256": found, "problem": None, "detail": None}
+
+
+def hint_row(hint: Hint | None) -> dict[str, Any]:
+    if hint is None:
+        return {}
+    return {"h_size": hint.size, "h_mtime": hint.mtime_ns, "h_ctime": hint.ctime_ns, "h_inode": hint.inode}
+
+
+def hint_from(row: dict[str, Any]) -> Hint | None:
+    if row["h_size"] is None:
+        return None
+    return Hint(row["h_size"], row["h_mtime"], row["h_ctime"], row["h_inode"])
+
+
+def sent_row(sent: Sent) -> dict[str, Any]:
+    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error")
+    return {**{name: getattr(sent, name) for name in named}, **hint_row(sent.hint)}
+
+
+def sent_from(row: dict[str, Any]) -> Sent:
+    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error")
+    return Sent(**{name: row[name] for name in named}, hint=hint_from(row))
+
+
+def download_of(row: dict[str, Any]) -> Download:
+    named = ("path", "key", "size", "sha256", "staging", "mtime_ns")
+    return Download(**{name: row[name] for name in named})
+
+
+def got_row(got: Got) -> dict[str, Any]:
+    return {name: getattr(got, name) for name in GOT.columns}
+
+
+def got_from(row: dict[str, Any]) -> Got:
+    return Got(**{name: row[name] for name in GOT.columns})
+
+
+def hashed_row(hashed: Hashed) -> dict[str, Any]:
+    named = ("path", "size", "sha256", "error")
+    return {**{name: getattr(hashed, name) for name in named}, **hint_row(hashed.hint)}
+
+
+def hashed_from(row: dict[str, Any]) -> Hashed:
+    named = ("path", "size", "sha256", "error")
+    return Hashed(**{name: row[name] for name in named}, hint=hint_from(row))
+
+
+def upload_rows(placed: Iterable[tuple[int, Upload | Hash]]) -> Iterator[dict[str, Any]]:
+    for number, job in placed:
+        yield {"bin": number, "path": job.path, "file": job.file, "size": job.size}
+
+
+def download_rows(placed: Iterable[tuple[int, Download]]) -> Iterator[dict[str, Any]]:
+    for number, job in placed:
+        yield {"bin": number, **{name: getattr(job, name) for name in DOWNLOADS.columns if name != "bin"}}
+
+
+BIN_BOUNDARIES: Final[dict[str, Boundary]] = {"upload": UPLOADS, "hash": UPLOADS, "download": DOWNLOADS}
