@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import CorruptData, NotFound, UsageError
-from swamp.repo.layout import TIER_DIRECTORIES
 
 FILE_NAME: Final = ".swamp.yaml"
 _UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", re.IGNORECASE)
@@ -129,16 +129,14 @@ _KNOWN: Final = frozenset({"type", "url", "path", "config", "namespace", "hydrat
 
 
 def check_namespace(name: Any) -> str | None:
-    """A namespace is one path segment and not a name that the store uses itself. S13"""
+    """None, or a name that a namespace may have. S13"""
     if name is None or name == "":
         return None
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise _bad("datastore.namespace", name, "letters, digits, `.`, `_` and `-`, at most 100")
-    if name.lower() in (*TIER_DIRECTORIES, "_index", "latest"):
-        raise UsageError(
-            f"a namespace cannot be called {name!r}", hint=f"these names are taken: {', '.join(TIER_DIRECTORIES)}"
-        )
-    return name
+    if not isinstance(name, str):
+        raise _bad("datastore.namespace", name, "a name")
+    from swamp.commit.namespace import validate_name
+
+    return validate_name(name)
 
 
 def _take(block: Mapping[str, Any], key: str, default: Any, accept: Callable[[Any], bool], allowed: str) -> Any:

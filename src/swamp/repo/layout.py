@@ -8,19 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import UsageError
 
-TIER_DIRECTORIES: Final = (
-    "data",
-    "outputs",
-    "workflow-runs",
-    "definitions-evaluated",
-    "workflows-evaluated",
-    "auto-definitions",
-    "audit",
-    "logs",
-    "files",
-)
 ALWAYS_LOCAL: Final = ("secrets", "bundles", "_catalog.db", "_catalog.db-wal", "_catalog.db-shm", "run-logs")
 LOCAL_DIRECTORY: Final = ".swamp"
 

@@ -1,0 +1,129 @@
+"""Machines for tests: a checkout and a SWAMP_HOME of its own, and the CLI as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SWAMP = Path(sys.executable).with_name("swamp")
+_PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "TMPDIR", "COVERAGE_PROCESS_START")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished command: what it printed where, and its exit code."""
+
+    args: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on stdout: anything else there is a failure of the contract. C07"""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error document: the last line of stderr, while stdout is empty."""
+        assert self.out == "", self.out
+        found: dict[str, Any] = json.loads(self.err.strip().splitlines()[-1])
+        return found
+
+    def ok(self) -> Any:
+        assert self.code == 0, f"{self.args} exited {self.code}\n{self.out}\n{self.err}"
+        return self.json
+
+    def failed(self, code: int) -> dict[str, Any]:
+        assert self.code == code, f"{self.args} exited {self.code}, not {code}\n{self.out}\n{self.err}"
+        return self.error
+
+
+@dataclass
+class Machine:
+    """One person's computer: its home is its caches, its repo a checkout."""
+
+    home: Path
+    repo: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, directory: Path, name: str, env: dict[str, str] | None = None) -> Machine:
+        machine = cls(directory / name / "home", directory / name / "repo", dict(env or {}))
+        machine.home.mkdir(parents=True)
+        machine("repo", "init", str(machine.repo)).ok()
+        return machine
+
+    def environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
+        kept = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+        own = {"HOME": str(self.home), "SWAMP_HOME": str(self.home / ".swamp"), "SWAMP_REPO_DIR": str(self.repo)}
+        return {**kept, **own, **self.env, **(extra or {})}
+
+    def __call__(self, *args: str, json: bool = True, timeout: float = 120, env: dict[str, str] | None = None) -> Ran:
+        words = (*args, "--json") if json else args
+        done = subprocess.run(
+            [str(SWAMP), *words],
+            env=self.environment(env),
+            cwd=self.repo if self.repo.exists() else self.home,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+        return Ran(words, done.returncode, done.stdout, done.stderr)
+
+    def start(self, *args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        """The same command, left running."""
+        return subprocess.Popen(
+            [str(SWAMP), *args, "--json"],
+            env=self.environment(env),
+            cwd=self.repo,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    # -- short forms
+
+    def setup(self, url: str, *args: str) -> Any:
+        return self("datastore", "setup", url, *args).ok()
+
+    def sync(self, *args: str) -> Any:
+        return self("datastore", "sync", *args).ok()
+
+    def put(self, model: str, name: str, content: str | bytes, *args: str) -> Any:
+        file = self.home / "input"
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return self("data", "put", model, name, str(file), *args).ok()
+
+    def get(self, model: str, name: str, *args: str) -> Any:
+        return self("data", "get", model, name, *args).ok()
+
+    def names(self) -> list[tuple[str, str]]:
+        return sorted((item["modelName"], item["name"]) for item in self("data", "list").ok()["items"])
+
+    def versions(self, model: str, name: str) -> list[int]:
+        return [v["version"] for v in self("data", "versions", model, name).ok()["versions"]]
+
+    def status(self) -> Any:
+        return self("datastore", "status").ok()
+
+    @property
+    def tree(self) -> Path:
+        return Path(self.status()["cache"]["path"])
+
+    @property
+    def caches(self) -> list[Path]:
+        """Every cache directory of this machine."""
+        return sorted(p for p in (self.home / ".swamp" / "repos").glob("*/*") if p.is_dir())
+
+
+def read_tree(root: Path) -> dict[str, bytes]:
+    """Every file below `root`, for comparisons."""
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
