@@ -1,0 +1,173 @@
+"""What a user types after `--input`, as values: `k=v`, `k:json=…`, `k=@file`, dotted keys nest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from swamp.errors import UsageError
+
+FORMS = "write key=value, key:json=[1,2], key=@file, or a.b=value for nested values"
+
+
+def parse_inputs(pairs: Iterable[str], file: Path | None = None) -> dict[str, Any]:
+    """The values of `--input-file` (YAML or JSON) with those of every `--input` on top."""
+    values = _read_file(file) if file is not None else {}
+    for pair in pairs:
+        key, value = parse_pair(pair)
+        _place(values, key, value)
+    return values
+
+
+def parse_pair(pair: str) -> tuple[str, Any]:
+    """One `--input`: its key (still dotted) and its value."""
+    key, equals, text = pair.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"`{pair}` is not an input", hint=FORMS)
+    name, colon, kind = key.partition(":")
+    if colon and kind != "json":
+        raise UsageError(f"`{pair}`: `{kind}` is not a kind of value", hint=FORMS)
+    if text.startswith("@"):
+        text = _read_text(Path(text[1:]), name)
+    return name.strip(), _parse_json(name, text) if colon else text
+
+
+def parse_tags(pairs: Iterable[str]) -> dict[str, str]:
+    """`--tag k=v`: plain text on both sides."""
+    tags: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"`{pair}` is not a tag", hint="write --tag key=value")
+        tags[key.strip()] = text
+    return tags
+
+
+def _parse_json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"the value of `{name}` is not JSON: {error.msg} at character {error.pos}",
+            hint=f"quote it for the shell: --input '{name}:json=[\"a\", \"b\"]'",
+        ) from error
+
+
+def _read_text(path: Path, name: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the file for `{name}` cannot be read: {error}",
+            hint="to pass text that starts with @, use key:json='\"@text\"'",
+        ) from error
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    from swamp.models.document import parse
+
+    value = parse(_read_text(file, "--input-file"), str(file)).value
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UsageError(f"{file} does not hold a mapping", hint="write one `key: value` per line")
+    return value
+
+
+def _place(values: dict[str, Any], dotted: str, value: Any) -> None:
+    """Put `value` at `a.b.c`, making the mappings on the way."""
+    *parents, last = dotted.split(".")
+    if not last or not all(parents):
+        raise UsageError(f"`{dotted}` is not a key", hint=FORMS)
+    here = values
+    for parent in parents:
+        inner = here.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"`{dotted}`: `{parent}` already has the value {inner!r}", hint=FORMS)
+        here = inner
+    here[last] = value
+
+
+def check_inputs(values: Mapping[str, Any], schema: Mapping[str, Any] | None, owner: str) -> dict[str, Any]:
+    """`values` with the schema's defaults and types, or a UsageError that names every mistake."""
+    if schema is None:
+        return dict(values)
+    completed = _complete(values, schema)
+    problems = _violations(completed, schema)
+    if problems:
+        raise UsageError(
+            f"the inputs do not fit {owner}: " + "; ".join(problems),
+            hint=FORMS,
+            details={"problems": problems},
+        )
+    return completed
+
+
+def _complete(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults filled in, and text turned into the number or truth value that the schema asks for."""
+    properties = schema.get("properties") or {}
+    done = {key: _coerce(value, properties.get(key) or {}) for key, value in values.items()}
+    for key, rule in properties.items():
+        if key not in done and isinstance(rule, Mapping) and "default" in rule:
+            done[key] = rule["default"]
+    return done
+
+
+def _coerce(value: Any, rule: Any) -> Any:
+    """A command line only has text: `count=3` is meant as 3 where the schema says integer."""
+    kind = rule.get("type") if isinstance(rule, Mapping) else None
+    if not isinstance(value, str) or kind not in ("integer", "number", "boolean", "array", "object"):
+        return value
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError:
+        return value
+    fits = {"integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}[kind]
+    return parsed if isinstance(parsed, fits) else value  # type: ignore[arg-type]
+
+
+def _violations(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    from jsonschema import Draft202012Validator
+
+    validator = Draft202012Validator(dict(schema))
+    found = sorted(validator.iter_errors(dict(values)), key=lambda error: [str(p) for p in error.absolute_path])
+    return [_explain(error, schema) for error in found] + _unknown(values, schema)
+
+
+def _explain(error: Any, schema: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in error.absolute_path)
+    if error.validator == "required":
+        missing = [key for key in error.validator_value if key not in error.instance]
+        return f"`{'.'.join(filter(None, [where, missing[0]]))}` is missing" if missing else error.message
+    return f"`{where}`: {error.message}" if where else str(error.message)
+
+
+def _unknown(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
+    """Inputs nobody declared: most often a typo, so they are refused unless the schema allows them in words."""
+    from swamp.models.document import suggest
+
+    properties = schema.get("properties") or {}
+    if "additionalProperties" in schema or not properties:
+        return []
+    found = []
+    for key in values:
+        if key not in properties:
+            meant = suggest(key, properties)
+            found.append(f"`{key}` is not an input" + (f"; did you mean `{meant}`?" if meant else ""))
+    return found
+
+
+def check_schema(schema: Any) -> str | None:
+    """Why `schema` is not a JSON Schema, or None."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    if not isinstance(schema, Mapping):
+        return "`inputs` must be a JSON Schema: {type: object, properties: {…}}"
+    try:
+        Draft202012Validator.check_schema(dict(schema))
+    except SchemaError as error:
+        return f"`inputs` is not a JSON Schema: {error.message}"
+    return None

@@ -1,0 +1,186 @@
+"""Child processes that cannot outlive their purpose: own process group, live output, a deadline, and one end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from swamp.env import Env
+from swamp.errors import UsageError
+from swamp.sync.progress import Cancel
+
+GRACE_SECONDS = 5.0
+DRAIN_SECONDS = 0.5
+KEPT_BYTES = 1 << 20
+
+Ending = Literal["exited", "timeout", "cancelled"]
+OnLine = Callable[[str, str], None]
+
+# The watcher lives in the child's group and reads a pipe that only swamp holds open. A line means that the command
+# has ended by itself; end of file means that swamp was killed, and then the whole group goes. inv[process.no-orphan]
+_LEASH = """exec 3<&0 </dev/null
+{ read -r _ <&3 || { trap '' TERM; kill -TERM 0; sleep %d; kill -KILL 0; }; } >/dev/null 2>&1 &
+exec 3<&-; exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a child process ended and what it said (the last part of it, when it said a lot)."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    truncated: bool
+    duration_ms: int
+    ending: Ending
+
+
+@dataclass
+class _Kept:
+    """The end of a stream, bounded: a talkative command must not fill the memory."""
+
+    chunks: list[str] = field(default_factory=list)
+    size: int = 0
+    truncated: bool = False
+
+    def add(self, line: str) -> None:
+        self.chunks.append(line)
+        self.size += len(line)
+        while self.size > KEPT_BYTES and len(self.chunks) > 1:
+            self.size -= len(self.chunks.pop(0))
+            self.truncated = True
+
+
+def run_process(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    cancel: Cancel,
+    env: Env,
+    timeout: float | None = None,
+    on_line: OnLine = lambda stream, line: None,
+) -> Finished:
+    """Run `command` to one of its ends: it exits, its time is up, or the user wants to stop."""
+    started = env.clock.monotonic()
+    child, leash = _start(command, cwd, environment)
+    kept = {"stdout": _Kept(), "stderr": _Kept()}
+    readers = [_reader(child.stdout, "stdout", kept, on_line), _reader(child.stderr, "stderr", kept, on_line)]
+    try:
+        ending = _await(child, cancel, env, None if timeout is None else started + timeout)
+    finally:
+        code = _bury(child, leash, readers, env)
+    return Finished(
+        exit_code=code,
+        stdout="".join(kept["stdout"].chunks),
+        stderr="".join(kept["stderr"].chunks),
+        truncated=kept["stdout"].truncated or kept["stderr"].truncated,
+        duration_ms=round((env.clock.monotonic() - started) * 1000),
+        ending=ending,
+    )
+
+
+def _start(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], int]:
+    read_end, write_end = os.pipe()
+    try:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", _LEASH % GRACE_SECONDS, "sh", *command],
+            cwd=cwd,
+            env=dict(environment),
+            stdin=read_end,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(write_end)
+        raise UsageError(
+            f"cannot start {command[0]}: {error.strerror}", hint=f"check the working directory {cwd}"
+        ) from error
+    finally:
+        os.close(read_end)
+    return child, write_end
+
+
+def _reader(pipe: IO[bytes] | None, stream: str, kept: dict[str, _Kept], on_line: OnLine) -> threading.Thread:
+    def read() -> None:
+        assert pipe is not None
+        with pipe:
+            while chunk := pipe.readline(1 << 16):
+                line = chunk.decode("utf-8", "replace")
+                kept[stream].add(line)
+                on_line(stream, line)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread
+
+
+def _await(child: subprocess.Popen[bytes], cancel: Cancel, env: Env, deadline: float | None) -> Ending:
+    """Wait without reaping, so that the group's number cannot be given to anybody else meanwhile."""
+    pause = 0.002
+    while not _exited(child.pid):
+        if cancel.requested:
+            _stop_group(child.pid, env)
+            return "cancelled"
+        if deadline is not None and env.clock.monotonic() >= deadline:
+            _stop_group(child.pid, env)
+            return "timeout"
+        env.clock.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+    return "exited"
+
+
+def _exited(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _stop_group(pid: int, env: Env) -> None:
+    """Ask the whole group to end; after a grace period, end it. inv[process.group-killed]"""
+    _signal_group(pid, signal.SIGTERM)
+    deadline = env.clock.monotonic() + GRACE_SECONDS
+    while not _exited(pid) and env.clock.monotonic() < deadline:
+        env.clock.sleep(0.02)
+    _signal_group(pid, signal.SIGKILL)
+    while not _exited(pid):
+        env.clock.sleep(0.01)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return  # every member is gone: what we wanted
+
+
+def _bury(child: subprocess.Popen[bytes], leash: int, readers: list[threading.Thread], env: Env) -> int:
+    """Let the watcher go, end what still holds our pipes, reap. Background jobs with their own output may stay."""
+    if not _exited(child.pid):
+        _stop_group(child.pid, env)
+    _let_go(leash)
+    deadline = env.clock.monotonic() + DRAIN_SECONDS
+    for reader in readers:
+        reader.join(max(0.0, deadline - env.clock.monotonic()))
+    if any(reader.is_alive() for reader in readers):
+        _signal_group(child.pid, signal.SIGKILL)
+        for reader in readers:
+            reader.join(DRAIN_SECONDS)
+    code = child.wait()
+    os.close(leash)
+    return code
+
+
+def _let_go(leash: int) -> None:
+    try:
+        os.write(leash, b"done\n")
+    except BrokenPipeError:
+        return  # the watcher went with its group

@@ -1,0 +1,191 @@
+"""What a workflow file says, as values. Unknown keys are refused where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")]
+Expression = str | bool
+
+
+class Strict(BaseModel):
+    """A mapping with known keys in camelCase."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys_only(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        allowed = [field.alias or name for name, field in cls.model_fields.items()]
+        unknown = [str(key) for key in value if key not in allowed]
+        if unknown:
+            raise PydanticCustomError("unknown_key", "unknown key", {"keys": unknown, "allowed": allowed})
+        return value
+
+
+class Simple(Strict):
+    """True or false by the state of what it waits for."""
+
+    type: Literal["always", "succeeded", "failed", "completed", "skipped"]
+
+
+class Several(Strict):
+    type: Literal["and", "or"]
+    conditions: tuple[Condition, ...] = Field(min_length=1)
+
+
+class Not(Strict):
+    type: Literal["not"]
+    condition: Condition
+
+
+CONDITION_TYPES = ("always", "succeeded", "failed", "completed", "skipped", "and", "or", "not")
+
+
+def _condition_kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    if kind not in CONDITION_TYPES:
+        raise PydanticCustomError(
+            "unknown_word",
+            "`{word}` is not a condition",
+            {"word": str(kind), "allowed": list(CONDITION_TYPES), "at": "type"},
+        )
+    return {"and": "several", "or": "several", "not": "not"}.get(str(kind), "simple")
+
+
+Condition = Annotated[
+    Annotated[Simple, Tag("simple")] | Annotated[Several, Tag("several")] | Annotated[Not, Tag("not")],
+    Discriminator(_condition_kind),
+]
+SUCCEEDED = Simple(type="succeeded")
+
+
+class JobDependency(Strict):
+    job: Name
+    condition: Condition = SUCCEEDED
+
+
+class StepDependency(Strict):
+    step: Name
+    condition: Condition = SUCCEEDED
+
+
+class ForEach(Strict):
+    """One step per item; the item is `self.<item>` in the step's name and task."""
+
+    item: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    in_: Any = Field(alias="in")
+
+
+class ModelTask(Strict):
+    """Run a method of a model: one that is defined, or one made on the spot from a type and a name."""
+
+    type: Literal["model_method"]
+    model_id_or_name: Name | None = None
+    model_type: Name | None = None
+    model_name: Name | None = None
+    method_name: Name
+    inputs: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_way_to_name_it(self) -> ModelTask:
+        made = self.model_type is not None or self.model_name is not None
+        if (self.model_id_or_name is not None) == made:
+            raise PydanticCustomError("model", "give either `modelIdOrName`, or `modelType` and `modelName`")
+        if made and (self.model_type is None or self.model_name is None):
+            raise PydanticCustomError("model", "`modelType` and `modelName` belong together")
+        return self
+
+
+class WorkflowTask(Strict):
+    type: Literal["workflow"]
+    workflow_id_or_name: Name
+    inputs: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class ApprovalTask(Strict):
+    type: Literal["manual_approval"]
+    prompt: str = "Continue?"
+
+
+class AssertTask(Strict):
+    type: Literal["assert"]
+    expression: Expression
+    message: str | None = None
+
+
+TASK_TYPES = ("model_method", "workflow", "manual_approval", "assert")
+
+
+def _task_kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    if kind is None:
+        raise PydanticCustomError("no_type", "`type` is missing", {"allowed": list(TASK_TYPES)})
+    if kind not in TASK_TYPES:
+        raise PydanticCustomError(
+            "unknown_word",
+            "`{word}` is not a kind of task",
+            {"word": str(kind), "allowed": list(TASK_TYPES), "at": "type"},
+        )
+    return str(kind)
+
+
+Task = Annotated[
+    Annotated[ModelTask, Tag("model_method")]
+    | Annotated[WorkflowTask, Tag("workflow")]
+    | Annotated[ApprovalTask, Tag("manual_approval")]
+    | Annotated[AssertTask, Tag("assert")],
+    Discriminator(_task_kind),
+]
+
+TAGS_IN_LOC = frozenset({"simple", "several", "not", *TASK_TYPES})
+"""What pydantic puts into an error's place for a union; the file has no such level."""
+
+
+class Step(Strict):
+    name: Name
+    task: Task
+    description: str | None = None
+    depends_on: tuple[StepDependency, ...] = ()
+    for_each: ForEach | None = None
+    allow_failure: bool = False
+    guard: Expression | None = None
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+
+
+class Job(Strict):
+    name: Name
+    steps: tuple[Step, ...] = Field(min_length=1)
+    description: str | None = None
+    depends_on: tuple[JobDependency, ...] = ()
+
+    def step(self, name: str) -> Step:
+        return next(step for step in self.steps if step.name == name)
+
+
+class Workflow(Strict):
+    id: Name
+    name: Name
+    jobs: tuple[Job, ...] = Field(min_length=1)
+    version: int | str = 1
+    description: str | None = None
+    tags: Mapping[str, str] = Field(default_factory=dict)
+    inputs: Mapping[str, Any] | None = None
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+
+    def job(self, name: str) -> Job:
+        return next(job for job in self.jobs if job.name == name)
+
+    def to_document(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+
+
+for _model in (Several, Not, Step, Job, Workflow):
+    _model.model_rebuild()
