@@ -1,0 +1,349 @@
+"""Writing data: a version is claimed, filled, described, and only then exists."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from swamp.cache.files import CHUNK, hash_file, on_disk, place, remove_empty_parents, stage_file, sync_directory
+from swamp.data.collect import Reclaimed, abandoned, doomed, hidden
+from swamp.data.metadata import Draft, Metadata, Part, combined_checksum, encode
+from swamp.data.names import LATEST, METADATA, RAW, DataName, VersionRef
+from swamp.data.versions import DataVersion, Recorder, VersionReader
+from swamp.env import SYSTEM, Env, rfc3339
+from swamp.errors import Failed, NotFound, UsageError
+from swamp.sync.port import Tree
+
+Content = bytes | Path | BinaryIO | Iterable[bytes]
+"""Bytes, a file, a directory of parts, an open file, or chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A version that is being written: `raw` may be filled by anyone, it exists only once it is finalized."""
+
+    ref: VersionRef
+    raw: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    old: DataVersion
+    new: DataVersion
+
+
+class DataRepository(VersionReader):
+    """The versioned artifacts of a tree. Every mutation is announced before its first byte. inv[journal.first]"""
+
+    def __init__(self, tree: Tree, catalog: Recorder | None = None, env: Env = SYSTEM) -> None:
+        super().__init__(tree)
+        self._catalog = catalog
+        self._env = env
+
+    # -- writing
+
+    def save(self, data: DataName, draft: Draft, content: Content) -> DataVersion:
+        """A new version with this content, also if the bytes are those of the last one."""
+        self._check_owner(data, draft)
+        if isinstance(content, bytes):
+            with self._tree.announce([data.path]):
+                ref = self._claim(data)
+                with self._undone_on_failure(ref):
+                    return self._publish(ref, draft, self._fill(ref, [content]))
+        return self._save_slowly(data, draft, content)
+
+    def _save_slowly(self, data: DataName, draft: Draft, content: Path | BinaryIO | Iterable[bytes]) -> DataVersion:
+        """Announcements stay short: a version without metadata may be filled outside of them. inv[journal.first]"""
+        with self._tree.announce([data.path]):
+            ref = self._claim(data)
+        with self._undone_on_failure(ref):
+            parts = self._fill_any(ref, content)
+            with self._tree.announce([data.path]):
+                return self._publish(ref, draft, parts)
+
+    def save_again(self, lost: DataVersion, kept: Path) -> DataVersion:
+        """The next version with the same content and draft, from the directory where a conflict kept the bytes."""
+        return self.save(lost.ref.data, lost.meta.draft, kept / RAW)
+
+    def allocate_version(self, data: DataName, draft: Draft) -> Claim:
+        """A version number that is mine, to be filled with `append` or through `Claim.raw`."""
+        self._check_owner(data, draft)
+        with self._tree.announce([data.path]):
+            ref = self._claim(data)
+        return Claim(ref, self._tree.root / ref.raw_path)
+
+    def append(self, claim: Claim, chunk: bytes) -> int:
+        """Adds bytes to a version that is not finalized; its size so far."""
+        self._check_open(claim)
+        with self._tree.announce([claim.ref.data.path]), on_disk("append to", claim.ref.raw_path):
+            with claim.raw.open("ab") as file:
+                file.write(chunk)
+            return claim.raw.stat().st_size
+
+    def finalize_version(self, claim: Claim, draft: Draft) -> DataVersion:
+        """Makes a filled version exist. Its bytes do not change any more."""
+        self._check_open(claim)
+        parts = self._measure(claim)
+        with self._tree.announce([claim.ref.path]):
+            return self._publish(claim.ref, draft, parts)
+
+    # -- removing
+
+    def delete(self, data: DataName, version: int | None = None, *, confirmed: bool = False) -> int:
+        """Removes one version or all of a name, for everybody; how many there were. Nothing there: nothing said."""
+        numbers = self.numbers(data)
+        doomed_numbers = numbers if version is None else [n for n in numbers if n == version]
+        if not doomed_numbers:
+            return 0
+        path = data.path if version is None else data.at(version).path
+        with self._tree.announce([path], "delete", confirmed=confirmed):
+            self._remove([data.at(number) for number in sorted(doomed_numbers, reverse=True)])
+            if version is None:
+                self._remove_directory(data.path)
+        return len(doomed_numbers)
+
+    def remove_latest_marker(self, data: DataName) -> DataVersion | None:
+        """Soft delete: a version that says `deleted`. Older ones stay readable by number. None if nothing is there."""
+        found = self.newest(data)
+        if found is None or found.meta.lifecycle == "deleted":
+            return None
+        for ref in self._next_refs(data):
+            with self._tree.announce([ref.path]):
+                if self._claimed(ref):
+                    return self._publish_tombstone(ref, found.meta.draft, "deleted", None)
+        raise AssertionError("unreachable")
+
+    def rename(self, data: DataName, new_name: str) -> Renamed:
+        """The latest version under a new name; the old name points to it and keeps its history."""
+        latest = self.get(data)
+        target = latest.ref.data.sibling(new_name)
+        self._check_free(target, latest)
+        source = self.raw(latest)
+        for ref, marker in zip(self._next_refs(target), self._next_refs(latest.ref.data), strict=False):
+            with self._tree.announce([ref.path, marker.path]):
+                if not self._claimed(ref):
+                    continue
+                if self._claimed(marker):
+                    return self._rename_into(latest, source, ref, marker)
+                self._remove_directory(ref.path)
+        raise AssertionError("unreachable")
+
+    def _rename_into(self, latest: DataVersion, source: Path, ref: VersionRef, marker: VersionRef) -> Renamed:
+        with self._undone_on_failure(ref), self._undone_on_failure(marker):
+            new = self._publish(ref, replace(latest.meta.draft, write_id=None), self._fill_any(ref, source))
+            old = self._publish_tombstone(marker, latest.meta.draft, "renamed", ref.data.name)
+            return Renamed(old, new)
+
+    def collect_garbage(
+        self, *, dry_run: bool = False, run_over: Callable[[str], bool] = lambda run_id: False, confirmed: bool = False
+    ) -> Reclaimed:
+        """Removes versions that their own retention or lifetime has given up. `run_over` knows finished runs."""
+        now = self._env.clock.now()
+        found: list[DataVersion] = []
+        for data in self.names():
+            everything = [self.read(data.at(number)) for number in self.numbers(data)]
+            found += doomed(everything, now, run_over)
+        return self._reclaim(found, [], dry_run, confirmed)
+
+    def prune(self, *, dry_run: bool = False, confirmed: bool = False) -> Reclaimed:
+        """Removes what nobody can see: soft-deleted names, dead forwards, and writes abandoned for a day."""
+        now = self._env.clock.now()
+        found: list[DataVersion] = []
+        leftovers: list[VersionRef] = []
+        for data in list(self.names()):
+            if hidden(self, data):
+                found += [self.read(data.at(number)) for number in self.numbers(data)]
+            leftovers += abandoned(self._tree.root, data, now)
+        return self._reclaim(found, leftovers, dry_run, confirmed)
+
+    def _reclaim(
+        self, found: list[DataVersion], leftovers: list[VersionRef], dry_run: bool, confirmed: bool
+    ) -> Reclaimed:
+        refs = [version.ref for version in found] + leftovers
+        result = Reclaimed(tuple(v.ref for v in found), sum(v.meta.size for v in found), len(leftovers), dry_run)
+        if dry_run or not refs:
+            return result
+        with self._tree.announce([ref.path for ref in refs], "delete", confirmed=confirmed):
+            self._remove(sorted(refs, reverse=True))
+        return result
+
+    # -- the steps that mutations are made of; all run inside an announcement
+
+    def _claim(self, data: DataName) -> VersionRef:
+        """A number of my own: mkdir lets exactly one writer have it."""
+        return next(ref for ref in self._next_refs(data) if self._claimed(ref))
+
+    def _next_refs(self, data: DataName) -> Iterator[VersionRef]:
+        number = self.highest_taken(data)
+        while True:
+            number += 1
+            yield data.at(number)
+
+    def _claimed(self, ref: VersionRef) -> bool:
+        directory = self._tree.root / ref.path
+        with on_disk("create", ref.path):
+            while True:
+                directory.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    directory.mkdir()
+                    break
+                except FileExistsError:
+                    return False
+                except FileNotFoundError:
+                    continue  # another process has just removed the empty parent
+            for parent in list(directory.parents)[: ref.path.count("/") + 1]:
+                sync_directory(parent)
+        return True
+
+    def _fill_any(self, ref: VersionRef, content: Path | BinaryIO | Iterable[bytes]) -> Part | list[Part]:
+        if isinstance(content, Path) and content.is_dir():
+            return self._fill_parts(ref, content)
+        return self._fill(ref, _chunks(content))
+
+    def _fill(self, ref: VersionRef, chunks: Iterable[bytes]) -> Part:
+        staged = stage_file(self._tree.root / ref.path, chunks)
+        place(staged, self._tree.root, ref.raw_path)
+        return Part("", staged.size, staged.sha256)
+
+    def _fill_parts(self, ref: VersionRef, source: Path) -> list[Part]:
+        parts = []
+        for file in sorted(p for p in source.rglob("*") if p.is_file()):
+            name = file.relative_to(source).as_posix()
+            staged = stage_file(self._tree.root / ref.path, _chunks(file))
+            place(staged, self._tree.root, f"{ref.raw_path}/{name}")
+            parts.append(Part(name, staged.size, staged.sha256))
+        if not parts:
+            raise UsageError(f"{source} holds no files", hint="an artifact of several parts needs at least one")
+        return parts
+
+    def _measure(self, claim: Claim) -> Part | list[Part]:
+        """Size and checksum of what was written, and its bytes on disk for good."""
+        if claim.raw.is_dir():
+            files = sorted(p for p in claim.raw.rglob("*") if p.is_file())
+            return [_measured(file, file.relative_to(claim.raw).as_posix()) for file in files]
+        if not claim.raw.exists():
+            return self._fill(claim.ref, [])
+        return _measured(claim.raw, "")
+
+    def _publish(self, ref: VersionRef, draft: Draft, filled: Part | list[Part]) -> DataVersion:
+        """Metadata last: from here on the version exists. inv[unit.whole]"""
+        parts = tuple(filled) if isinstance(filled, list) else ()
+        meta = Metadata(
+            id=self._env.uuid(),
+            name=ref.data.name,
+            version=ref.version,
+            draft=draft,
+            created_at=rfc3339(self._env.clock.now()),
+            size=sum(part.size for part in parts) if isinstance(filled, list) else filled.size,
+            checksum=combined_checksum(parts) if isinstance(filled, list) else filled.checksum,
+            parts=parts,
+        )
+        return self._describe(ref, meta)
+
+    def _publish_tombstone(self, ref: VersionRef, draft: Draft, lifecycle: str, renamed_to: str | None) -> DataVersion:
+        empty = self._fill(ref, [])
+        meta = Metadata(
+            id=self._env.uuid(),
+            name=ref.data.name,
+            version=ref.version,
+            draft=replace(draft, write_id=None),
+            created_at=rfc3339(self._env.clock.now()),
+            size=0,
+            checksum=empty.checksum,
+            lifecycle="renamed" if lifecycle == "renamed" else "deleted",
+            renamed_to=renamed_to,
+        )
+        return self._describe(ref, meta)
+
+    def _describe(self, ref: VersionRef, meta: Metadata) -> DataVersion:
+        place(stage_file(self._tree.root / ref.path, [encode(meta)]), self._tree.root, ref.metadata_path)
+        self._mark_latest(ref.data)
+        version = DataVersion(ref, meta)
+        if self._catalog is not None:
+            self._catalog.record(version)
+        return version
+
+    def _mark_latest(self, data: DataName) -> None:
+        """A convenience for people and scripts: nothing here reads it."""
+        numbers = self.numbers(data)
+        marker = self._tree.root / data.path / LATEST
+        if not numbers:
+            marker.unlink(missing_ok=True)
+            return
+        staged = stage_file(marker.parent, [f"{numbers[0]}\n".encode()])
+        staged.path.replace(marker)
+
+    def _remove(self, refs: list[VersionRef]) -> None:
+        """Metadata first, newest first: what is left of a crash is a version that does not exist."""
+        for ref in refs:
+            (self._tree.root / ref.metadata_path).unlink(missing_ok=True)
+            self._remove_directory(ref.path)
+        for data in {ref.data for ref in refs}:
+            if (self._tree.root / data.path).is_dir():
+                self._mark_latest(data)
+            remove_empty_parents(self._tree.root, f"{data.path}/{LATEST}")
+        if self._catalog is not None:
+            self._catalog.forget(refs)
+
+    def _remove_directory(self, path: str) -> None:
+        directory = self._tree.root / path
+        with on_disk("delete", path):
+            if directory.is_dir():
+                shutil.rmtree(directory)
+        remove_empty_parents(self._tree.root, path)
+
+    @contextmanager
+    def _undone_on_failure(self, ref: VersionRef) -> Iterator[None]:
+        """What never got metadata leaves no directory behind."""
+        try:
+            yield
+        except BaseException:
+            if not (self._tree.root / ref.metadata_path).exists():
+                shutil.rmtree(self._tree.root / ref.path, ignore_errors=True)
+            raise
+
+    # -- checks; they run before anything is announced
+
+    def _check_owner(self, data: DataName, draft: Draft) -> None:
+        newest = self.newest(data)
+        if newest is None or newest.meta.lifecycle == "deleted" or newest.meta.owner.owns(draft.owner):
+            return
+        owner = newest.meta.owner
+        raise UsageError(
+            f"{data.name} belongs to {owner.owner_type} {owner.owner_ref}, not to "
+            f"{draft.owner.owner_type} {draft.owner.owner_ref}",
+            hint="write under another name, or delete this one first",
+        )
+
+    def _check_free(self, target: DataName, latest: DataVersion) -> None:
+        found = self.newest(target)
+        if target == latest.ref.data or (found is not None and found.meta.active):
+            raise UsageError(f"there is already data named {target.name}", hint="choose a name that is not taken")
+
+    def _check_open(self, claim: Claim) -> None:
+        if not (self._tree.root / claim.ref.path).is_dir():
+            raise NotFound(f"version {claim.ref.version} of {claim.ref.data.name} was removed while it was written")
+        if (self._tree.root / claim.ref.path / METADATA).exists():
+            raise Failed(f"version {claim.ref.version} of {claim.ref.data.name} is finished: it cannot change")
+
+
+def _measured(file: Path, name: str) -> Part:
+    hashed = hash_file(file)
+    with on_disk("flush", str(file)), file.open("rb") as opened:
+        os.fsync(opened.fileno())
+    return Part(name, hashed.size, hashed.sha256)
+
+
+def _chunks(content: Path | BinaryIO | Iterable[bytes]) -> Iterator[bytes]:
+    if isinstance(content, Path):
+        with on_disk("read", str(content)), content.open("rb") as file:
+            yield from iter(lambda: file.read(CHUNK), b"")
+    elif hasattr(content, "read"):
+        yield from iter(lambda: content.read(CHUNK), b"")
+    else:
+        yield from content

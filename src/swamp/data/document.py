@@ -1,0 +1,113 @@
+"""YAML as we store it: fast, safe, and bounded against files that were made to hurt."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, Final
+
+from swamp.errors import CorruptData, UsageError
+
+MAX_BYTES: Final = 16 << 20
+MAX_DEPTH: Final = 64
+REPAIR: Final = "swamp datastore verify --repair"
+_INDENTED = re.compile(rf"^[ ?:-]{{{MAX_DEPTH // 2}}}", re.MULTILINE)  # blocks nest to the right, two per column
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
+
+def load(raw: bytes, path: str, *, limit: int = MAX_BYTES) -> Any:
+    """The value in a YAML file. Raises CorruptData that names the file and the command that repairs it."""
+    import yaml
+
+    if len(raw) > limit:
+        raise damaged(path, f"it is larger than {limit} bytes")
+    try:
+        text = raw.decode("utf-8")
+        if _is_deep(text):
+            _check_shape(text, path)
+        return yaml.load(text, Loader=_loader())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise damaged(path, _first_line(error)) from error
+
+
+def load_mapping(raw: bytes, path: str, *, limit: int = MAX_BYTES) -> dict[str, Any]:
+    """A YAML file that must be a mapping with text keys."""
+    value = load(raw, path, limit=limit)
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise damaged(path, "it is not a mapping")
+    return value
+
+
+def damaged(path: str, why: str) -> CorruptData:
+    """The error for a file whose bytes are not what they must be."""
+    return CorruptData(
+        f"{path} is damaged: {why}",
+        hint=f"run `{REPAIR}` to fetch the stored copy, or delete that version",
+        details={"path": path, "repair": REPAIR},
+    )
+
+
+def dump(value: Any) -> bytes:
+    """Block-style YAML, keys in the given order, texts that look like something else quoted."""
+    import yaml
+
+    text: str = yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=4096)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError("a text is not valid Unicode and cannot be stored") from error
+
+
+def _is_deep(text: str) -> bool:
+    """Whether the text might nest deeply or use aliases: only such a text pays for the closer look."""
+    brackets = text.count("[") + text.count("{")
+    return brackets > MAX_DEPTH or "*" in text or _INDENTED.search(text) is not None
+
+
+def _check_shape(text: str, path: str) -> None:
+    """Aliases multiply and nesting recurses in C: both are refused before anything is built from them."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        if isinstance(event, yaml.AliasEvent):
+            raise damaged(path, "it uses YAML aliases")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise damaged(path, f"it nests deeper than {MAX_DEPTH} levels")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@functools.cache
+def _loader() -> Any:
+    """Without implicit timestamps: a time is a text here, whoever wrote it."""
+    import yaml
+
+    parent: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(parent):  # type: ignore[misc]
+        yaml_implicit_resolvers = {  # noqa: RUF012
+            first: [(tag, pattern) for tag, pattern in found if tag != _TIMESTAMP]
+            for first, found in parent.yaml_implicit_resolvers.items()
+        }
+
+    return Loader
+
+
+@functools.cache
+def _dumper() -> Any:
+    import yaml
+
+    parent: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(parent):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    return Dumper

@@ -1,0 +1,287 @@
+"""What `metadata.yaml` says of one version: the only place that knows its keys."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, cast, get_args
+
+from swamp.data.document import damaged, dump, load_mapping
+from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
+from swamp.env import parse_rfc3339, rfc3339
+from swamp.errors import CorruptData, UsageError
+
+OwnerType = Literal["model-method", "workflow-step", "manual"]
+Lifecycle = Literal["active", "deleted", "renamed"]
+MAX_METADATA: Final = 4 << 20
+JSON_TYPES: Final = ("application/json", "text/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who may write a name: type and ref decide, the rest says where it came from."""
+
+    owner_type: OwnerType
+    owner_ref: str
+    workflow_id: str | None = None
+    workflow_run_id: str | None = None
+    workflow_name: str | None = None
+    job_name: str | None = None
+    step_name: str | None = None
+    source: str | None = None
+
+    def owns(self, other: Owner) -> bool:
+        return (self.owner_type, self.owner_ref) == (other.owner_type, other.owner_ref)
+
+    @classmethod
+    def manual(cls, model_id: str) -> Owner:
+        """The owner of manual data is the model, not a user, host or repository."""
+        return cls("manual", model_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a multi-part artifact; `name` is its path below `raw`."""
+
+    name: str
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a writer says of data before it has a version; keep it to write the same again."""
+
+    owner: Owner
+    content_type: str = "application/octet-stream"
+    lifetime: Lifetime = FOREVER
+    retention: Retention = KEEP_TEN
+    tags: Mapping[str, str] = field(default_factory=dict)
+    streaming: bool = False
+    write_id: str | None = None
+
+    def tagged(self, **tags: str | None) -> Draft:
+        """The same draft with these tags where a value is given."""
+        return replace(self, tags={**self.tags, **{k: v for k, v in tags.items() if v is not None}})
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """One version as its `metadata.yaml` describes it."""
+
+    id: str
+    name: str
+    version: int
+    draft: Draft
+    created_at: str
+    size: int
+    checksum: str
+    parts: tuple[Part, ...] = ()
+    lifecycle: Lifecycle = "active"
+    renamed_to: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> Owner:
+        return self.draft.owner
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        return self.draft.tags
+
+    @property
+    def content_type(self) -> str:
+        return self.draft.content_type
+
+    @property
+    def created(self) -> dt.datetime:
+        return parse_rfc3339(self.created_at)
+
+    @property
+    def active(self) -> bool:
+        return self.lifecycle == "active"
+
+    @property
+    def is_json(self) -> bool:
+        plain = self.content_type.partition(";")[0].strip().lower()
+        return plain in JSON_TYPES or plain.endswith("+json")
+
+
+def combined_checksum(parts: Iterable[Part]) -> str:
+    """The checksum of a multi-part artifact: of its parts' names and checksums, in name order."""
+    digest = hashlib.sha256()
+    for part in sorted(parts, key=lambda p: p.name):
+        digest.update(f"{part.name}\0{part.checksum}\n".encode())
+    return digest.hexdigest()
+
+
+_OWNER_KEYS: Final = {
+    "ownerType": "owner_type",
+    "ownerRef": "owner_ref",
+    "workflowId": "workflow_id",
+    "workflowRunId": "workflow_run_id",
+    "workflowName": "workflow_name",
+    "jobName": "job_name",
+    "stepName": "step_name",
+    "source": "source",
+}
+_KNOWN: Final = frozenset(
+    "id name version contentType lifetime garbageCollection streaming tags ownerDefinition createdAt size "
+    "checksum parts lifecycle renamedTo writeId".split()
+)
+
+
+def encode(meta: Metadata) -> bytes:
+    """The bytes of `metadata.yaml`; unknown keys of a newer writer are kept."""
+    draft = meta.draft
+    document: dict[str, Any] = {
+        "id": meta.id,
+        "name": meta.name,
+        "version": meta.version,
+        "contentType": draft.content_type,
+        "lifetime": draft.lifetime.text,
+        "garbageCollection": draft.retention.value,
+        "streaming": draft.streaming,
+        "tags": dict(draft.tags),
+        "ownerDefinition": _encode_owner(draft.owner),
+        "createdAt": meta.created_at,
+        "size": meta.size,
+        "checksum": meta.checksum,
+    }
+    if meta.parts:
+        document["parts"] = [{"name": p.name, "size": p.size, "checksum": p.checksum} for p in meta.parts]
+    if not meta.active:
+        document["lifecycle"] = meta.lifecycle
+    if meta.renamed_to is not None:
+        document["renamedTo"] = meta.renamed_to
+    if draft.write_id is not None:
+        document["writeId"] = draft.write_id
+    return dump({**document, **meta.extra})
+
+
+def _encode_owner(owner: Owner) -> dict[str, str]:
+    found = {key: getattr(owner, attribute) for key, attribute in _OWNER_KEYS.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def decode(raw: bytes, path: str) -> Metadata:
+    """What the bytes say. Raises CorruptData naming the file, the key and the command that repairs it."""
+    document = load_mapping(raw, path, limit=MAX_METADATA)
+    reader = _Reader(document, path)
+    return Metadata(
+        id=reader.text("id", ""),
+        name=reader.text("name"),
+        version=reader.whole("version"),
+        draft=_decode_draft(reader),
+        created_at=reader.parsed("createdAt", lambda value: rfc3339(_aware(parse_rfc3339(str(value))))),
+        size=reader.whole("size"),
+        checksum=reader.text("checksum", ""),
+        parts=tuple(_decode_part(item, path) for item in reader.items("parts")),
+        lifecycle=reader.choice("lifecycle", get_args(Lifecycle), "active"),
+        renamed_to=reader.optional("renamedTo"),
+        extra={key: value for key, value in document.items() if key not in _KNOWN},
+    )
+
+
+def _decode_draft(reader: _Reader) -> Draft:
+    return Draft(
+        owner=_decode_owner(reader.mapping("ownerDefinition"), reader.path),
+        content_type=reader.text("contentType", "application/octet-stream"),
+        lifetime=reader.parsed("lifetime", lambda value: Lifetime.parse(str(value)), FOREVER),
+        retention=reader.parsed("garbageCollection", Retention.parse, KEEP_TEN),
+        tags={key: _tag(value) for key, value in reader.mapping("tags").items()},
+        streaming=reader.flag("streaming"),
+        write_id=reader.optional("writeId"),
+    )
+
+
+def _tag(value: Any) -> str:
+    """Tags are texts: what YAML reads as a number or a truth value goes back to the text it was."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def _decode_owner(document: Mapping[str, Any], path: str) -> Owner:
+    reader = _Reader(document, path)
+    kind = cast(OwnerType, reader.choice("ownerType", get_args(OwnerType)))
+    rest = {attribute: reader.optional(key) for key, attribute in list(_OWNER_KEYS.items())[2:]}
+    return Owner(kind, reader.text("ownerRef"), **rest)
+
+
+def _decode_part(item: Any, path: str) -> Part:
+    reader = _Reader(item if isinstance(item, dict) else {}, path)
+    return Part(reader.text("name"), reader.whole("size"), reader.text("checksum"))
+
+
+def _aware(moment: dt.datetime) -> dt.datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+_REQUIRED: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Typed access to a document; what does not fit is damage."""
+
+    document: Mapping[str, Any]
+    path: str
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.document.get(key, default)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return str(value)  # an unquoted name such as 2026
+        raise self._wrong(key)
+
+    def optional(self, key: str) -> str | None:
+        return None if self.document.get(key) is None else self.text(key)
+
+    def whole(self, key: str) -> int:
+        value = self.document.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+            return value
+        raise self._wrong(key)
+
+    def flag(self, key: str) -> bool:
+        value = self.document.get(key, False)
+        if isinstance(value, bool):
+            return value
+        raise self._wrong(key)
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self.document.get(key)
+        if value is None:
+            return {}
+        if isinstance(value, dict) and all(isinstance(k, (str, int, float)) for k in value):
+            return {str(k): v for k, v in value.items()}
+        raise self._wrong(key)
+
+    def items(self, key: str) -> list[Any]:
+        value = self.document.get(key)
+        if value is None or isinstance(value, list):
+            return value or []
+        raise self._wrong(key)
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> Any:
+        value = self.document.get(key, default)
+        if value in allowed:
+            return value
+        raise self._wrong(key)
+
+    def parsed(self, key: str, parse: Callable[[Any], Any], default: Any = _REQUIRED) -> Any:
+        value = self.document.get(key)
+        if value is None and default is not _REQUIRED:
+            return default
+        try:
+            return parse(value)
+        except (UsageError, ValueError, OverflowError) as error:
+            raise self._wrong(key) from error
+
+    def _wrong(self, key: str) -> CorruptData:
+        state = f"{self.document[key]!r:.60}" if key in self.document else "missing"
+        return damaged(self.path, f"`{key}` is {state}")

@@ -1,0 +1,138 @@
+"""What things are called: types, data names, versions, and the paths that spell them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from swamp.cache.paths import is_internal, is_temp, safe_path
+from swamp.errors import UsageError
+
+DATA: Final = "data"
+METADATA: Final = "metadata.yaml"
+RAW: Final = "raw"
+LATEST: Final = "latest"
+AUTO_NAMESPACE: Final = uuid.UUID("5b0f6d0e-2c53-5e0b-9d9a-7c7b0d1f6a11")
+MAX_VERSION: Final = 2**53 - 1
+_SEPARATORS = re.compile(r"::|[\s./]+")
+_VERSION = re.compile(r"[1-9][0-9]{0,15}\Z")
+
+
+def normalise_type(text: str) -> str:
+    """`AWS::EC2::VPC` -> `aws/ec2/vpc`: one spelling per type, safe as a path. Raises UsageError."""
+    parts = [part for part in _SEPARATORS.sub("/", text.strip().lower()).split("/") if part]
+    if not parts:
+        raise UsageError(f"{text!r} is not a type", hint="a type looks like `command/shell` or `@org/thing`")
+    return "/".join(_segment(part, "type") for part in parts)
+
+
+def check_name(text: str) -> str:
+    """The same data name, if it can be one. Raises UsageError that says what is allowed."""
+    if text == LATEST or ".." in text:
+        raise _refused(text, "data name")
+    return _segment(text, "data name")
+
+
+def check_id(text: str) -> str:
+    """The same model, workflow or run id, if it can be one path segment."""
+    return _segment(text, "id")
+
+
+def _segment(text: str, what: str) -> str:
+    if not text or text == "." or "/" in text or ".." in text or is_temp(text) or is_internal(f"data/t/{text}"):
+        raise _refused(text, what)
+    return safe_path(text)
+
+
+def _refused(text: str, what: str) -> UsageError:
+    return UsageError(
+        f"{text!r} cannot be a {what}",
+        hint="allowed: a non-empty text without `/`, `\\`, `..` and control characters, not `latest` or `.lock`",
+    )
+
+
+def auto_id(model_type: str, name: str) -> str:
+    """The id of an auto-definition: the same on every machine, so that two of them agree."""
+    return str(uuid.uuid5(AUTO_NAMESPACE, f"{normalise_type(model_type)}\n{name}"))
+
+
+def parse_version(text: str) -> int | None:
+    """The number that a version directory's name stands for, None if it is not one."""
+    return int(text) if _VERSION.match(text) else None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DataName:
+    """One named artifact of one model, over all its versions."""
+
+    type: str
+    model_id: str
+    name: str
+
+    @classmethod
+    def of(cls, model_type: str, model_id: str, name: str) -> DataName:
+        """From what a user typed: normalised and checked."""
+        return cls(normalise_type(model_type), check_id(model_id), check_name(name))
+
+    @property
+    def path(self) -> str:
+        return f"{DATA}/{self.type}/{self.model_id}/{self.name}"
+
+    @property
+    def model_path(self) -> str:
+        return f"{DATA}/{self.type}/{self.model_id}"
+
+    def at(self, version: int) -> VersionRef:
+        return VersionRef(self, version)
+
+    def sibling(self, name: str) -> DataName:
+        return DataName(self.type, self.model_id, check_name(name))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VersionRef:
+    """One version of one artifact; `path` is its directory in the tree."""
+
+    data: DataName
+    version: int
+
+    @property
+    def path(self) -> str:
+        return f"{self.data.path}/{self.version}"
+
+    @property
+    def metadata_path(self) -> str:
+        return f"{self.path}/{METADATA}"
+
+    @property
+    def raw_path(self) -> str:
+        return f"{self.path}/{RAW}"
+
+
+def version_of(path: str) -> VersionRef | None:
+    """The version that a file of the tree belongs to: its metadata, or something at or below its `raw`."""
+    parts = path.split("/")
+    if parts[0] != DATA:
+        return None
+    for i in range(4, len(parts) - 1):
+        number = parse_version(parts[i])
+        if number is not None and _is_content(parts[i + 1 :]):
+            return VersionRef(DataName("/".join(parts[1 : i - 2]), parts[i - 2], parts[i - 1]), number)
+    return None
+
+
+def _is_content(rest: list[str]) -> bool:
+    return rest == [METADATA] or rest[0] == RAW
+
+
+def version_of_directory(path: str) -> VersionRef | None:
+    """The version whose directory `path` is."""
+    return version_of(f"{path}/{METADATA}")
+
+
+def name_of_directory(path: str) -> DataName | None:
+    """The data name whose directory `path` is, if it is deep enough to be one."""
+    found = version_of(f"{path}/1/{METADATA}")
+    return found.data if found and found.path == f"{path}/1" else None

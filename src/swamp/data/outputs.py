@@ -1,0 +1,184 @@
+"""Output records: what one method run did, from its start to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from swamp.data.document import damaged, dump
+from swamp.data.names import check_id, normalise_type
+from swamp.data.records import SUFFIX, RecordFiles
+from swamp.errors import NotFound
+from swamp.sync.port import Tree
+
+OUTPUTS: Final = "outputs"
+OutputStatus = Literal["pending", "running", "succeeded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    definition_hash: str
+    triggered_by: str
+    initiated_by: str
+    workflow_run_id: str | None = None
+    step_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One run of one method. `artifacts` come from `DataVersion.artifact()`."""
+
+    id: str
+    definition_id: str
+    model_type: str
+    method_name: str
+    status: OutputStatus
+    started_at: str
+    provenance: Provenance
+    completed_at: str | None = None
+    duration_ms: int | None = None
+    artifacts: tuple[Mapping[str, Any], ...] = ()
+    log_file: str | None = None
+    error: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        folder = f"{OUTPUTS}/{normalise_type(self.model_type)}/{check_id(self.method_name)}"
+        return f"{folder}/{check_id(self.definition_id)}-{self.started_at}{SUFFIX}"
+
+
+class OutputRepository:
+    """The output records of a tree."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._files = RecordFiles(tree, OUTPUTS)
+
+    def save(self, output: Output) -> str:
+        """Writes the record, over an earlier state of the same run; its path."""
+        path = self._path_for(output)
+        self._files.write(path, encode(output))
+        return path
+
+    def _path_for(self, output: Output) -> str:
+        """Two runs of one definition in one millisecond get two files."""
+        found = self._files.read(output.path)
+        if found is None or found.get("id") == output.id:
+            return output.path
+        return f"{output.path.removesuffix(SUFFIX)}-{check_id(output.id)}{SUFFIX}"
+
+    def get(self, output_id: str) -> Output:
+        """The record with this id. Raises NotFound."""
+        return self._find(output_id)[1]
+
+    def list(self, model_type: str | None = None, method: str | None = None) -> Iterator[Output]:
+        """Records, newest first within a method, one in memory at a time."""
+        under = normalise_type(model_type) if model_type else ""
+        for path in self._files.paths(f"{under}/{method}" if under and method else under):
+            output = self._read(path)
+            if output is not None and (method is None or output.method_name == method):
+                yield output
+
+    def search(
+        self,
+        *,
+        definition_id: str | None = None,
+        status: str | None = None,
+        workflow_run_id: str | None = None,
+        since: str | None = None,
+    ) -> Iterator[Output]:
+        """Records that fit everything given; `since` is an RFC 3339 time."""
+        for output in self.list():
+            wanted = (
+                (definition_id, output.definition_id),
+                (status, output.status),
+                (workflow_run_id, output.provenance.workflow_run_id),
+            )
+            if all(want is None or want == has for want, has in wanted) and (not since or output.started_at >= since):
+                yield output
+
+    def delete(self, output_id: str, *, confirmed: bool = False) -> bool:
+        """Removes the record; False if there is none."""
+        try:
+            path, _ = self._find(output_id)
+        except NotFound:
+            return False
+        return self._files.remove([path], confirmed=confirmed) > 0
+
+    def _find(self, output_id: str) -> tuple[str, Output]:
+        for path in self._files.holding(output_id):
+            output = self._read(path)
+            if output is not None and output.id == output_id:
+                return path, output
+        raise NotFound(f"there is no output {output_id}", hint="`swamp model output list` shows what is there")
+
+    def _read(self, path: str) -> Output | None:
+        document = self._files.read(path)
+        return None if document is None else decode(document, path)
+
+
+_KNOWN: Final = frozenset(
+    "id definitionId methodName status startedAt completedAt durationMs provenance artifacts logFile error".split()
+)
+
+
+def encode(output: Output) -> bytes:
+    proof = output.provenance
+    document: dict[str, Any] = {
+        "id": output.id,
+        "definitionId": output.definition_id,
+        "methodName": output.method_name,
+        "status": output.status,
+        "startedAt": output.started_at,
+        "completedAt": output.completed_at,
+        "durationMs": output.duration_ms,
+        "provenance": {
+            "definitionHash": proof.definition_hash,
+            "triggeredBy": proof.triggered_by,
+            "workflowRunId": proof.workflow_run_id,
+            "stepName": proof.step_name,
+            "initiatedBy": proof.initiated_by,
+        },
+        "artifacts": {"dataArtifacts": [dict(artifact) for artifact in output.artifacts]},
+        "logFile": output.log_file,
+        "error": output.error,
+    }
+    return dump({**_without_none(document), **output.extra})
+
+
+def _without_none(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in document.items()
+        if value is not None
+    }
+
+
+def decode(document: Mapping[str, Any], path: str) -> Output:
+    """The record in a document. Raises CorruptData naming the file."""
+    try:
+        proof = document.get("provenance") or {}
+        return Output(
+            id=document["id"],
+            definition_id=document["definitionId"],
+            model_type="/".join(path.split("/")[1:-2]),
+            method_name=document["methodName"],
+            status=document["status"],
+            started_at=document["startedAt"],
+            provenance=Provenance(
+                definition_hash=proof.get("definitionHash", ""),
+                triggered_by=proof.get("triggeredBy", ""),
+                initiated_by=proof.get("initiatedBy", ""),
+                workflow_run_id=proof.get("workflowRunId"),
+                step_name=proof.get("stepName"),
+            ),
+            completed_at=document.get("completedAt"),
+            duration_ms=document.get("durationMs"),
+            artifacts=tuple((document.get("artifacts") or {}).get("dataArtifacts") or ()),
+            log_file=document.get("logFile"),
+            error=document.get("error"),
+            extra={key: value for key, value in document.items() if key not in _KNOWN},
+        )
+    except (KeyError, AttributeError, TypeError) as error:
+        raise damaged(path, f"it is not an output record ({error})") from error

@@ -1,0 +1,224 @@
+"""Reading versions from the tree: what is there, which one is meant, and its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+from swamp.cache.files import CHUNK, disk_error, on_disk, stage_file
+from swamp.data.document import damaged
+from swamp.data.metadata import Metadata, combined_checksum, decode
+from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
+from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.sync.port import Tree
+
+MAX_HOPS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """A version that exists: where it is and what it is. Holds all that is needed to save the same again."""
+
+    ref: VersionRef
+    meta: Metadata
+
+    @property
+    def name(self) -> str:
+        return self.ref.data.name
+
+    @property
+    def version(self) -> int:
+        return self.ref.version
+
+    @property
+    def path(self) -> str:
+        return self.ref.path
+
+    @property
+    def model_name(self) -> str | None:
+        return self.meta.tags.get("modelName")
+
+    def artifact(self) -> dict[str, Any]:
+        """How an output or run record names this version; `path` lets the engine hold records back with it."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "modelName": self.model_name or self.ref.data.model_id,
+            "path": self.path,
+        }
+
+
+class Recorder(Protocol):
+    """What a repository tells after each change; the catalog is one."""
+
+    def record(self, version: DataVersion) -> None: ...
+
+    def forget(self, refs: list[VersionRef]) -> None: ...
+
+
+class VersionReader:
+    """The versions in a tree. Reads only, trusts no `latest`: the newest is the highest with metadata."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def numbers(self, data: DataName) -> list[int]:
+        """The versions that exist, newest first, tombstones included."""
+        directory = self._tree.root / data.path
+        found = [n for n in _numbers_in(directory) if (directory / str(n) / METADATA).is_file()]
+        return sorted(found, reverse=True)
+
+    def highest_taken(self, data: DataName) -> int:
+        """The highest number that anyone is known to use, also remote only and unfinished ones."""
+        taken = _numbers_in(self._tree.root / data.path)
+        for file in self._tree.remote_only(data.path):  # a lazy cache must not use a number again
+            ref = version_of(file.path)
+            if ref is not None and ref.data == data:
+                taken.append(ref.version)
+        return max(taken, default=0)
+
+    def read(self, ref: VersionRef) -> DataVersion:
+        """Exactly this version, whatever its lifecycle. Raises NotFound or CorruptData."""
+        try:
+            raw = (self._tree.root / ref.metadata_path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"{ref.data.name} has no version {ref.version}") from None
+        except OSError as error:
+            raise disk_error(error, "read", ref.metadata_path) from error
+        return DataVersion(ref, decode(raw, ref.metadata_path))
+
+    def newest(self, data: DataName) -> DataVersion | None:
+        """The highest version, tombstone or not; None if there is none."""
+        for number in self.numbers(data):
+            try:
+                return self.read(data.at(number))
+            except NotFound:
+                continue  # deleted between the listing and now
+        return None
+
+    def get(self, data: DataName, version: int | None = None) -> DataVersion:
+        """This version, or the latest one, following renames. Raises NotFound."""
+        if version is not None:
+            found = self.read(data.at(version))
+            if found.meta.active:
+                return found
+            raise NotFound(f"version {version} of {data.name} only says that it was {found.meta.lifecycle}")
+        return self._follow(data)
+
+    def _follow(self, data: DataName) -> DataVersion:
+        here = data
+        for _ in range(MAX_HOPS):
+            found = self.newest(here)
+            if found is None:
+                raise NotFound(f"there is no data named {here.name}", hint="`swamp data list` shows what is there")
+            if found.meta.active:
+                return found
+            if found.meta.renamed_to is None:
+                raise NotFound(
+                    f"{here.name} was deleted",
+                    hint=f"its history is still there: `swamp data versions MODEL {here.name}`",
+                )
+            here = here.sibling(found.meta.renamed_to)
+        raise NotFound(f"{data.name} was renamed in a circle", hint="`swamp data rename` one of them to a new name")
+
+    def versions(self, data: DataName) -> list[DataVersion]:
+        """The versions that hold data, newest first."""
+        found = (self.read(data.at(number)) for number in self.numbers(data))
+        return [version for version in found if version.meta.active]
+
+    def names(self, under: str = DATA) -> Iterator[DataName]:
+        """Every data name below a directory of the tree, also one that has only unfinished versions."""
+        for directory, children, _ in os.walk(self._tree.root / under):
+            if not any(parse_version(child) for child in children):
+                children.sort()
+                continue
+            path = Path(directory).relative_to(self._tree.root).as_posix()
+            data = name_of_directory(path)
+            if data is not None and _holds_versions(Path(directory), children):
+                children.clear()
+                yield data
+
+    def list(self, under: str = DATA) -> Iterator[DataVersion]:
+        """The latest version of every name whose latest version holds data."""
+        for data in self.names(under):
+            found = self.newest(data)
+            if found is not None and found.meta.active:
+                yield found
+
+    def raw(self, version: DataVersion) -> Path:
+        """The local file or directory of parts, fetched first where the cache is lazy."""
+        return self._tree.materialize(version.ref.raw_path)
+
+    def open(self, version: DataVersion) -> BinaryIO:
+        """The bytes of a single-file artifact, to be read and closed by the caller."""
+        path = self.raw(version)
+        if path.is_dir():
+            raise UsageError(f"{version.name} has several parts", hint="use `--output DIR` to get them as files")
+        with on_disk("read", version.ref.raw_path):
+            return path.open("rb")
+
+    def content(self, version: DataVersion, limit: int | None = None) -> bytes:
+        """All bytes, verified. Raises UsageError if there are more than `limit`."""
+        if limit is not None and version.meta.size > limit:
+            raise UsageError(f"{version.name} has {version.meta.size} bytes", hint="use `--output FILE`")
+        with closing(self.open(version)) as file:
+            data = file.read()
+        _verify(version, hashlib.sha256(data).hexdigest())
+        return data
+
+    def copy_to(self, version: DataVersion, target: Path) -> int:
+        """Copies the content to a file, or its parts to a directory, verified; the number of bytes."""
+        source = self.raw(version)
+        if not source.is_dir():
+            return _copy_file(version, source, target)
+        with on_disk("write", str(target)):
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        return version.meta.size
+
+
+def _numbers_in(directory: Path) -> list[int]:
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - names only, no stat
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise disk_error(error, "read", str(directory)) from error
+    return [number for number in map(parse_version, names) if number is not None]
+
+
+def _holds_versions(directory: Path, children: list[str]) -> bool:
+    """A number as a directory name is a version if it holds one: types and ids may be numbers too."""
+    for child in children:
+        if parse_version(child) and ((directory / child / METADATA).exists() or (directory / child / "raw").exists()):
+            return True
+    return (directory / "latest").exists()
+
+
+def _copy_file(version: DataVersion, source: Path, target: Path) -> int:
+    with on_disk("read", version.ref.raw_path), source.open("rb") as file:
+        staged = stage_file(target.parent, iter(lambda: file.read(CHUNK), b""))
+    try:
+        _verify(version, staged.sha256)
+        with on_disk("write", str(target)):
+            staged.path.replace(target)
+    except BaseException:
+        staged.discard()
+        raise
+    return staged.size
+
+
+def _verify(version: DataVersion, sha256: str) -> None:
+    """Bytes that are not what was saved are never handed out as if they were."""
+    expected = combined_checksum(version.meta.parts) if version.meta.parts else version.meta.checksum
+    if expected and sha256 != expected:
+        raise _torn(version)
+
+
+def _torn(version: DataVersion) -> CorruptData:
+    return damaged(version.ref.raw_path, "its bytes do not have the checksum in its metadata")
