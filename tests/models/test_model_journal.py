@@ -55,6 +55,10 @@ class World(NamedTuple):
         return any(p.at not in ("idle", "end") for p in (self.background, self.own, self.pull))
 
 
+def turned(world: World, who: str, push: Push) -> World:
+    return world._replace(background=push) if who == "background" else world._replace(own=push)
+
+
 @dataclass(frozen=True)
 class Rules:
     first: bool = True  # rows are on disk before the first byte changes
@@ -97,7 +101,7 @@ def pushing(rules: Rules, world: World, who: str) -> Steps[World]:
     push: Push = getattr(world, who)
 
     def with_push(state: World, **changes: Any) -> World:
-        return state._replace(**{who: push._replace(**changes)})
+        return turned(state, who, push._replace(**changes))
 
     match push.at:
         case "idle" if not world.syncing() and (who == "background" or world.user == "done"):
@@ -123,7 +127,7 @@ def decided(world: World, who: str, push: Push) -> tuple[str, World]:
     local, base, remote = push.local, push.base, world.root
 
     def then(state: World, **changes: Any) -> World:
-        return state._replace(**{who: push._replace(**changes)})
+        return turned(state, who, push._replace(**changes))
 
     if not push.rows:
         return f"{who}: nothing announced", then(world, at="end")
