@@ -1,0 +1,216 @@
+"""CEL in one place: queries, models and workflows compile, check and evaluate their expressions here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import importlib.machinery
+import importlib.util
+import itertools
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from swamp.catalog.syntax import Call, Name, Node, NotUnderstood, free_names, parse, tokens, walk
+from swamp.env import rfc3339
+from swamp.errors import MissingTool, SwampError, UsageError
+
+MAX_LENGTH: Final = 8192
+_POSITION = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?(.*)")
+_UNDEFINED = re.compile(r"Undefined variable or function: '([^']*)'")
+_COUNT: Final = "swamp_count_"
+_UNANSWERED: Final = (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError)
+
+
+class NoAnswer(UsageError):
+    """The expression is well formed and has no value here: a missing key, a wrong type, a division by zero."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression may use. `lazy` is asked for a variable when it is needed, and None means: not mine."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    lazy: Callable[[str], Any] | None = None
+
+
+class Expression:
+    """A compiled CEL expression. Compile once, evaluate often, from any thread."""
+
+    def __init__(self, source: str) -> None:
+        if len(source) > MAX_LENGTH:  # the parser behind this recurses: a text without bound could end the process
+            raise UsageError(f"the expression is longer than {MAX_LENGTH} characters")
+        self.source = source
+        self.tree = _look(source)
+        self._program = _compile(source, _counted(source) if self.tree is not None else source)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables it mentions, without those that its macros bind."""
+        if self.tree is None:
+            return frozenset(self._program.variables())
+        return frozenset(node.name for node in free_names(self.tree))
+
+    def unknown(self, known: Collection[str], functions: Collection[str] = ()) -> list[str]:
+        """The variables that it mentions and nobody knows; `data` in `data.latest(…)` is part of a function."""
+        if self.tree is None:
+            return []
+        calls = (node for node in walk(self.tree) if isinstance(node, Call))
+        spaces = {id(call.target) for call in calls if _is_namespaced(call, functions)}
+        found = (node.name for node in free_names(self.tree) if id(node) not in spaces)
+        return sorted({name for name in found if name not in known})
+
+    def check(self, known: Collection[str], functions: Collection[str] = (), what: str = "name") -> None:
+        """Raises UsageError if it mentions something unknown; the error lists what there is."""
+        unknown = self.unknown(known, functions)
+        if unknown:
+            raise _unknown(unknown[0], known, what)
+
+    def evaluate(self, scope: Scope) -> Any:
+        """The value, as plain Python. Raises NoAnswer; errors of the scope's own functions come through as they are."""
+        raised: list[BaseException] = []
+        context = _context(scope, raised)
+        try:
+            return self._program.execute(context)
+        except _UNANSWERED as error:
+            if raised and isinstance(raised[-1], SwampError):
+                raise raised[-1] from error
+            raise self._no_answer(error, scope) from error
+
+    def _no_answer(self, error: Exception, scope: Scope) -> UsageError:
+        missing = _UNDEFINED.search(str(error))
+        if missing and missing[1] not in scope.variables and self.tree is None:
+            return _unknown(missing[1], scope.variables, "name")
+        reason = f"there is no key {error}" if isinstance(error, KeyError) else str(error).split(". ")[0]
+        return NoAnswer(
+            f"`{self.source}` has no answer: {reason}",
+            hint="guard optional values with has(…)",
+            details={"expression": self.source},
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def compile_expression(source: str) -> Expression:
+    """The expression of a text. Raises UsageError with the position of what is wrong."""
+    return Expression(source)
+
+
+def evaluate(source: str, scope: Scope) -> Any:
+    """Compile, check names, evaluate."""
+    expression = compile_expression(source)
+    if scope.lazy is None:
+        expression.check(scope.variables.keys(), scope.functions.keys())
+    return expression.evaluate(scope)
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON has it: times as RFC 3339, spans in seconds, bytes as text where they are text."""
+    if isinstance(value, dt.datetime):
+        return rfc3339(value)
+    if isinstance(value, dt.timedelta):
+        return f"{value.total_seconds():g}s"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _look(source: str) -> Node | None:
+    try:
+        return parse(source)
+    except NotUnderstood:
+        return None
+
+
+def _counted(source: str) -> str:
+    """`size` of the library counts the bytes of a text; CEL counts its characters, so ours stands in."""
+    words = tokens(source)
+    calls = [a for a, b in itertools.pairwise(words) if (a.kind, a.text, b.text) == ("name", "size", "(")]
+    for word in reversed(calls):
+        source = source[: word.start] + _COUNT + source[word.end :]
+    return source
+
+
+def _compile(source: str, actual: str) -> Any:
+    try:
+        return _library().compile(actual)
+    except (ValueError, RuntimeError, UnicodeError) as error:
+        if actual != source:
+            return _compile(source, source)  # only for its message, which must show what the user wrote
+        raise _syntax_error(source, str(error)) from error
+
+
+def _syntax_error(source: str, message: str) -> UsageError:
+    found = _POSITION.search(message)
+    line, column, what = (int(found[1]), int(found[2]), found[3]) if found else (1, 1, "it is not valid CEL")
+    shown = source.splitlines()[line - 1] if source.splitlines() else ""
+    pointer = " " * (column - 1) + "^"
+    return UsageError(
+        f"the expression does not parse at line {line}, column {column}: {what}\n  {shown}\n  {pointer}",
+        hint='compare with `==`, join with `&&` and `||`, and quote texts: name == "a" && version > 1',
+        details={"expression": source, "line": line, "column": column},
+    )
+
+
+def _unknown(name: str, known: Collection[str], what: str) -> UsageError:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    meant = f"; did you mean `{close[0]}`?" if close else ""
+    listed = ", ".join(sorted(known)) or "none"
+    return UsageError(f"there is no {what} `{name}`{meant}", hint=f"known: {listed}", details={"known": sorted(known)})
+
+
+def _is_namespaced(call: Call, functions: Collection[str]) -> bool:
+    return isinstance(call.target, Name) and f"{call.target.name}.{call.function}" in functions
+
+
+def _context(scope: Scope, raised: list[BaseException]) -> Any:
+    functions = {name: _kept(function, raised) for name, function in scope.functions.items()}
+    context = _library().Context(variables=dict(scope.variables), functions={_COUNT: len, **functions})
+    if scope.lazy is not None:
+        context.set_variable_resolver(_kept(scope.lazy, raised))
+    return context
+
+
+def _kept(function: Callable[..., Any], raised: list[BaseException]) -> Callable[..., Any]:
+    """The library turns what a function raises into text; this keeps the error itself."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    return call
+
+
+@functools.cache
+def _library() -> Any:
+    """The compiled part of the CEL package alone: the package itself imports a terminal application (0.5 s)."""
+    logging.getLogger("cel").setLevel(logging.CRITICAL)  # it logs errors that it also raises
+    spec = importlib.util.find_spec("cel")
+    for place in spec.submodule_search_locations or () if spec else ():
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            found = Path(place) / f"cel{suffix}"
+            if found.exists():
+                return _load_extension(found)
+    raise MissingTool("the CEL library is not installed", hint="install `common-expression-language`")
+
+
+def _load_extension(path: Path) -> Any:
+    loader = importlib.machinery.ExtensionFileLoader("cel.cel", str(path))
+    spec = importlib.util.spec_from_loader("cel.cel", loader)
+    if spec is None:
+        raise MissingTool(f"{path} cannot be loaded", hint="reinstall `common-expression-language`")
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
