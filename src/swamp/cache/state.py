@@ -287,6 +287,10 @@ class Transaction:
         sql, args = _over(path, after)
         return self._db.execute(sql, args).fetchone() is not None
 
+    def rows_after(self, after: int) -> bool:
+        """Whether anything at all was announced since."""
+        return self._db.execute("SELECT 1 FROM journal WHERE id > ? LIMIT 1", (after,)).fetchone() is not None
+
     def base(self, path: str) -> BaseRow | None:
         row = self._db.execute(f"SELECT {_BASE} FROM base WHERE path = ?", (path,)).fetchone()
         return _base_row(row) if row else None

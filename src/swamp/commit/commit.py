@@ -48,6 +48,8 @@ class Changes:
     gc_epoch_step: int = 0
     horizon_seq: int = 0
     forgotten: frozenset[str] = frozenset()
+    learned: tuple[Entry, ...] = ()
+    """Rows of the newest layer whose hash is now known: same key, same number, so nobody takes them for a change."""
 
     @property
     def rows(self) -> int:
@@ -286,6 +288,9 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
     for path in changes.forgotten:
         entries.pop(path, None)
         deleted.pop(path, None)
+    for known in changes.learned:
+        if known.path in entries and entries[known.path].key == known.key:
+            entries[known.path] = replace(entries[known.path], sha256=known.sha256)
     for put in changes.puts:
         entries[put.path] = put.at(seq)
         tomb = deleted.pop(put.path, None)

@@ -1,4 +1,4 @@
-"""The decision table, as data. The planner looks rows up, the Spark stage builds its CASE WHEN from them, the docs print them.
+"""The decision table, as data: the planner looks rows up, Spark builds its CASE WHEN from them, the docs print them.
 
 Per path: `local` is what the cache holds against base, `remote` what the root names against base (by key), and `equal`
 whether both sides hold the same bytes. Rows do not overlap and cover every combination that can occur.

@@ -1,0 +1,112 @@
+"""What is known of one path before anything is decided: base, local, remote, and who announced what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swamp.cache.scan import Observed
+from swamp.cache.state import BaseRow
+from swamp.index.entry import Entry, Row, Tombstone
+from swamp.rules import rule
+from swamp.sync.decide import Decision, Local, Remote, decide
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One path, seen from three sides. `sha256` is the local content's hash where it had to be learned."""
+
+    path: str
+    base: BaseRow | None
+    local: Observed | None
+    remote: Row | None
+    edited: bool = False
+    deleted: bool = False
+    sha256: str | None = None
+    remote_sha256: str | None = None
+    in_history: bool = True
+    """Whether base is an earlier state of this very root: only then does absence from the root mean anything."""
+
+    @property
+    def unchanged(self) -> bool:
+        """Local holds what base says, proven by hash or by a hint that can be trusted. inv[hint.racy]"""
+        if self.local is None or self.base is None or not self.base.present:
+            return False
+        if self.local.size != self.base.size:
+            return False
+        if self.base.hint is not None and self.base.hint == self.local.hint:
+            return True
+        return self.sha256 is not None and self.sha256 == self.base.sha256
+
+    @property
+    def equal(self) -> bool:
+        """Both sides hold the same bytes, by content hash."""
+        if self.local is None or not isinstance(self.remote, Entry) or self.local.size != self.remote.size:
+            return False
+        mine = self.base.sha256 if self.unchanged and self.base else self.sha256
+        theirs = self.remote.sha256 or self.remote_sha256
+        return mine is not None and mine == theirs
+
+    @property
+    def needs_hash(self) -> bool:
+        """Whether the table cannot be read before the local bytes are."""
+        if self.local is None or self.sha256 is not None or self.unchanged:
+            return False
+        known = self.base is not None and self.base.present and self.base.size == self.local.size
+        return known or (isinstance(self.remote, Entry) and self.remote.size == self.local.size)
+
+    @property
+    def needs_remote_hash(self) -> bool:
+        """A missing hash is unknown, and unknown means: read it before deciding."""
+        if self.local is None or not isinstance(self.remote, Entry) or self.remote.sha256 or self.remote_sha256:
+            return False
+        if self.base is not None and self.remote.key == self.base.key and self.unchanged:
+            return False
+        return self.remote.size == self.local.size
+
+    @property
+    def local_label(self) -> Local:
+        if self.local is None:
+            return "deleted" if self.deleted else "absent"
+        if self.unchanged and (isinstance(self.remote, Entry | Tombstone) or self.in_history):
+            return "same"
+        return "edited" if self.edited else "found"
+
+    @property
+    def remote_label(self) -> Remote:
+        match self.remote:
+            case None:
+                # Absent from a root that grew out of what base saw: its tombstone was compacted away.
+                return "tombstone" if self.base is not None and self.in_history else "none"
+            case Tombstone():
+                return "tombstone"
+            case Entry() as entry:
+                return "same" if self._is_base(entry) else "newer"
+
+    def _is_base(self, entry: Entry) -> bool:
+        """R = B by key: the key is a file's remote identity.
+
+        For a delete the number counts too: what was undeleted since is not what was deleted. inv[delete.by-key]
+        """
+        if self.base is None:
+            return False
+        if not rule("delete.by-key") and entry.sha256 == self.base.sha256:
+            return True
+        if entry.key != self.base.key:
+            return False
+        return not (self.deleted and self.local is None and entry.seq > self.base.seq)
+
+    def decision(self) -> Decision:
+        return decide(self.local_label, self.remote_label, self.equal)
+
+    @property
+    def trivial(self) -> bool:
+        """Nothing to do and nothing to learn: not worth keeping in memory."""
+        return (
+            not self.edited
+            and not self.deleted
+            and self.unchanged
+            and self.base is not None
+            and isinstance(self.remote, Entry)
+            and self.remote.key == self.base.key
+            and self.remote.seq == self.base.seq
+        )

@@ -1,0 +1,227 @@
+"""Collects facts: reads the journal and base, looks at files, asks the view. The planner's eyes; decides nothing."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+
+from swamp.cache.paths import is_below
+from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, scan
+from swamp.cache.state import BaseRow, JournalRow, State, ancestors
+from swamp.index.entry import Entry, Row
+from swamp.rules import rule
+from swamp.sync.facts import Facts
+from swamp.sync.units import unit_of
+from swamp.sync.view import View, as_entry
+
+Scope = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The journal as it was when nobody was mutating: rows later than `last` belong to the next sync."""
+
+    rows: tuple[JournalRow, ...]
+
+    @property
+    def last(self) -> int:
+        return self.rows[-1].id if self.rows else 0
+
+    def intent(self) -> Intent:
+        writes = {r.path for r in self.rows if r.kind == "write"}
+        found = {r.path for r in self.rows if r.kind == "found"}
+        deletes = {r.path for r in self.rows if r.kind == "delete"}
+        return Intent(writes, found, deletes)
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Which paths were announced, as files or through a directory above them."""
+
+    writes: set[str]
+    found: set[str]
+    deletes: set[str]
+
+    def edited(self, path: str) -> bool:
+        return path in self.writes or any(a in self.writes for a in ancestors(path))
+
+    def deleted(self, path: str) -> bool:
+        return path in self.deletes
+
+
+@dataclass
+class Gathered:
+    """Facts in path order, and what could not be observed."""
+
+    facts: list[Facts] = field(default_factory=list)
+    problems: list[ScanProblem] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """One look at the cache. `full_local` walks the whole tree instead of the announced paths."""
+
+    state: State
+    tree: Path
+    view: View
+    snapshot: Snapshot
+    scope: Scope
+    full_local: bool
+    exclude: Exclude
+    deferred: dict[str, Row | None]
+    hydrating: bool = False
+
+    def gather(self) -> Gathered:
+        out = Gathered()
+        intent = self.snapshot.intent()
+        everything = self.full_local or self.view.full
+        triples = self._everything(out) if everything else self._announced(out)
+        for path, base, local, remote in triples:
+            if not self._in_scope(path):
+                continue
+            if local is None and any(p.hides(path) for p in out.problems):
+                continue  # neither present nor absent: nothing is concluded. inv[scan.honest]
+            facts = self._facts(path, base, local, remote, intent)
+            if not facts.trivial or (self.hydrating and facts.local is None):
+                out.facts.append(facts)
+        return out
+
+    def _facts(
+        self, path: str, base: BaseRow | None, local: Observed | None, remote: Row | None, intent: Intent
+    ) -> Facts:
+        base = self._mine(path, base, remote)
+        return Facts(
+            path,
+            base,
+            local,
+            remote,
+            edited=intent.edited(path),
+            deleted=intent.deleted(path),
+            in_history=self.view.in_history,
+        )
+
+    def _mine(self, path: str, base: BaseRow | None, remote: Row | None) -> BaseRow | None:
+        """A remote row that names my upload proves that my commit landed: it is base. inv[crash.resolved]"""
+        if not rule("staged.mine"):
+            return base
+        for staged in self.state.staged_for(path):
+            named = remote is not None and remote.key == staged.key
+            if named or staged.key in self.view.dropped:
+                seq = remote.seq if named and remote is not None else self.view.dropped[staged.key].seq
+                if base is None or base.key != staged.key:
+                    base = BaseRow(path, staged.key, staged.size, staged.sha256, seq, present=True)
+        return base
+
+    def _in_scope(self, path: str) -> bool:
+        return not self.scope or any(is_below(path, prefix) for prefix in self.scope)
+
+    def _everything(self, out: Gathered) -> Iterator[_Triple]:
+        bases = self.state.base_below("")
+        remotes = self.view.stream() if self.view.full else iter(_sorted_rows(self.view.delta, self.deferred))
+        starts = self.scope if self.scope and not self.view.full else ("",)
+        locals_ = (s for start in _outermost(starts) for s in scan(self.tree, start, exclude=self.exclude))
+        for path, base, local, remote in _merge(bases, locals_, remotes, out):
+            if remote is None and base is not None and not self.view.full:
+                remote = as_entry(base)
+            yield path, base, local, remote
+
+    def _announced(self, out: Gathered) -> Iterator[_Triple]:
+        """Only what somebody announced, what the root changed, and what an earlier pull owes."""
+        touched = {unit_of(r.path) for r in self.snapshot.rows}
+        touched |= {unit_of(p) for p in self.view.delta} | {unit_of(p) for p in self.deferred}
+        if self.hydrating:
+            touched |= {unit_of(r.path) for r in self.state.remote_only()}
+        if self.scope:
+            touched = {u for u in touched if any(is_below(u, s) or is_below(s, u) for s in self.scope)}
+        owed = {p: r for p, r in self.deferred.items() if r is not None}
+        remote_rows: dict[str, Row] = {**owed, **self.view.delta}
+        below = _by_start(remote_rows, _outermost(touched))
+        for start in _outermost(touched):
+            rows = sorted(below.get(start, ()), key=lambda r: r.path)
+            bases = self.state.base_below(start)
+            locals_ = scan(self.tree, start, exclude=self.exclude)
+            for path, base, local, remote in _merge(bases, locals_, iter(rows), out):
+                yield path, base, local, remote if remote is not None else (as_entry(base) if base else None)
+
+
+_Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
+
+
+def _merge(
+    bases: Iterable[BaseRow], locals_: Iterable[Seen], remotes: Iterable[Row], out: Gathered
+) -> Iterator[_Triple]:
+    """Three streams in path order as one: nothing is held but the path at hand."""
+    streams = (
+        ((r.path, 0, r) for r in bases),
+        ((s.path, 1, s) for s in locals_),
+        ((r.path, 2, r) for r in remotes),
+    )
+    merged: Iterator[tuple[str, int, BaseRow | Seen | Row]] = heapq.merge(*streams, key=lambda t: (t[0], t[1]))
+    for path, group in groupby(merged, key=lambda t: t[0]):
+        base: BaseRow | None = None
+        local: Observed | None = None
+        remote: Row | None = None
+        hidden = False
+        for _, _, item in group:
+            match item:
+                case BaseRow():
+                    base = item
+                case Observed():
+                    local = item
+                case ScanProblem():
+                    out.problems.append(item)
+                    hidden = True
+                case _:
+                    remote = item
+        if not hidden:
+            yield path, base, local, remote
+
+
+def _sorted_rows(delta: dict[str, Row], deferred: dict[str, Row | None]) -> list[Row]:
+    owed = {p: r for p, r in deferred.items() if r is not None}
+    return [row for _, row in sorted({**owed, **delta}.items())]
+
+
+def _outermost(prefixes: Iterable[str]) -> list[str]:
+    """The prefixes that no other one contains, in order."""
+    kept: list[str] = []
+    for prefix in sorted(set(prefixes), key=lambda p: p + "/"):
+        if not kept or not is_below(prefix, kept[-1]):
+            kept.append(prefix)
+    return kept
+
+
+def _by_start(rows: dict[str, Row], starts: list[str]) -> dict[str, list[Row]]:
+    wanted = set(starts)
+    found: dict[str, list[Row]] = {}
+    for path, row in rows.items():
+        for candidate in (path, *ancestors(path)):
+            if candidate in wanted:
+                found.setdefault(candidate, []).append(row)
+                break
+    return found
+
+
+Hasher = Callable[[list[Facts]], dict[str, str]]
+"""Hashes the local files of these facts; a file that changed or failed meanwhile is left out."""
+
+
+def learn(
+    facts: list[Facts], hash_local: Hasher, hash_remote: Callable[[Entry], str | None]
+) -> tuple[list[Facts], set[str]]:
+    """The same facts with every hash that the table needs, and the paths that could not be read: undecided."""
+    local = hash_local([f for f in facts if f.needs_hash])
+    known = [replace(f, sha256=local[f.path]) if f.path in local else f for f in facts]
+    learned: list[Facts] = []
+    unread: set[str] = set()
+    for f in known:
+        if f.needs_hash:
+            unread.add(f.path)
+        elif f.needs_remote_hash and isinstance(f.remote, Entry):
+            learned.append(replace(f, remote_sha256=hash_remote(f.remote)))
+        else:
+            learned.append(f)
+    return learned, unread

@@ -1,0 +1,235 @@
+"""(base, local, remote) + policy -> Plan. Pure: `--dry-run` prints what comes out, tests build what goes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from swamp.cache.paths import fold
+from swamp.cache.state import ancestors
+from swamp.index.entry import Entry
+from swamp.sync.decide import Verb
+from swamp.sync.facts import Facts
+from swamp.sync.result import Mode
+from swamp.sync.units import is_content, is_record, is_version, metadata_of, unit_of
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is to be done about one path, and why."""
+
+    facts: Facts
+    verb: Verb
+    why: str
+
+    @property
+    def path(self) -> str:
+        return self.facts.path
+
+    @property
+    def size(self) -> int:
+        """Bytes that would move or go."""
+        if self.verb in ("push", "conflict", "bury") and self.facts.local:
+            return self.facts.local.size
+        return self.facts.remote.size if self.facts.remote else 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPlan:
+    """The actions of one unit: all of them happen, or none."""
+
+    unit: str
+    actions: tuple[Action, ...]
+
+    @property
+    def verbs(self) -> frozenset[Verb]:
+        return frozenset(a.verb for a in self.actions)
+
+    @property
+    def is_record(self) -> bool:
+        return is_record(self.unit)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Whole units in path order; `held` are units that wait, with the reason."""
+
+    units: tuple[UnitPlan, ...] = ()
+    held: dict[str, str] = field(default_factory=dict)
+    deletes_held: int = 0
+
+    def actions(self, *verbs: Verb) -> Iterator[Action]:
+        for unit in self.units:
+            for action in unit.actions:
+                if not verbs or action.verb in verbs:
+                    yield action
+
+    def to_json(self, mode: Mode) -> dict[str, Any]:
+        wanted = [a for a in self.actions() if a.verb in MODE_VERBS[mode]]
+        totals: dict[str, dict[str, int]] = {}
+        for action in wanted:
+            total = totals.setdefault(action.verb, {"files": 0, "bytes": 0})
+            total["files"] += 1
+            total["bytes"] += action.size
+        rows = [{"path": a.path, "action": a.verb, "reason": a.why, "size": a.size} for a in wanted]
+        held = [{"path": unit, "reason": why} for unit, why in sorted(self.held.items())]
+        return {"mode": mode, "plan": rows, "totals": totals, "held": held, "deletesHeld": self.deletes_held}
+
+
+_BOTH: frozenset[Verb] = frozenset({"adopt", "forget", "conflict", "bury"})
+MODE_VERBS: dict[Mode, frozenset[Verb]] = {
+    "push": _BOTH | {"push", "delete"},
+    "pull": _BOTH | {"pull", "restore", "aside"},
+    "sync": _BOTH | {"push", "delete", "pull", "restore", "aside"},
+}
+
+Clash = Callable[[str], str | None]
+"""The path already in the store that cannot stand beside this one, if any."""
+
+
+@dataclass(frozen=True)
+class PlanPolicy:
+    lazy: bool = False
+    delete_fraction: float = 0.2
+    delete_floor: int = 100
+    allow_deletes: int | None = None
+    index_size: int = 0
+    confirmed: Callable[[str], bool] = lambda path: False
+
+
+def plan(
+    facts: Iterable[Facts], policy: PlanPolicy, clash: Clash = lambda p: None, blocked: frozenset[str] = frozenset()
+) -> Plan:
+    """Decides every path, then every unit, then the cap. `blocked` units hold something that could not be read."""
+    units: list[UnitPlan] = []
+    held: dict[str, str] = {}
+    room = _Room(clash)
+    ordered = sorted(facts, key=lambda f: (unit_of(f.path), f.path))
+    for unit, group in groupby(ordered, key=lambda f: unit_of(f.path)):
+        actions = [_act(f, policy) for f in group]
+        if unit in blocked:
+            held[unit] = "something in it cannot be read"
+            continue
+        planned = _whole(unit, actions, room)
+        if isinstance(planned, str):
+            held[unit] = planned
+        elif planned.actions:
+            units.append(planned)
+    return _capped(Plan(tuple(units), held), policy)
+
+
+def _act(facts: Facts, policy: PlanPolicy) -> Action:
+    decision = facts.decision()
+    verb, why = decision.verb, decision.why
+    if verb in ("pull", "restore") and policy.lazy and facts.local is None and is_content(facts.path):
+        return Action(facts, "adopt", "stays remote until it is read")
+    if verb == "nothing" and _stale_base(facts):
+        return Action(facts, "adopt", "seen again under a new number")
+    return Action(facts, verb, why)
+
+
+def _stale_base(facts: Facts) -> bool:
+    return isinstance(facts.remote, Entry) and facts.base is not None and facts.remote.seq != facts.base.seq
+
+
+def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
+    """The rules that hold for a unit as a whole. A text says why it waits. inv[unit.whole]"""
+    version = any(is_version(unit, a.path) for a in actions)
+    actions = _edit_beats_delete(actions)
+    actions = _all_deletes_or_none(actions)
+    clashing = next((other for a in actions if a.verb == "push" and (other := room.clash(a)) is not None), None)
+    if clashing is not None:
+        actions = [
+            replace(a, verb="conflict", why=f"cannot stand beside {clashing}") if a.facts.local else a for a in actions
+        ]
+    if any(a.verb == "conflict" for a in actions):
+        actions = [_conflicted(a) for a in actions]
+    if version and any(a.verb == "push" for a in actions) and not _has_metadata(unit, actions):
+        return "its metadata is not written yet"
+    for a in actions:
+        if a.verb == "push":
+            room.take(a.path)
+    return UnitPlan(unit, tuple(a for a in actions if a.verb != "nothing" or a.facts.edited or a.facts.deleted))
+
+
+def _edit_beats_delete(actions: list[Action]) -> list[Action]:
+    """A unit that is edited here and deleted there comes back whole, not the edited file alone."""
+    if not any(a.verb == "push" and a.facts.remote_label == "tombstone" for a in actions):
+        return actions
+    return [
+        replace(a, verb="push", why="an edit beats a delete") if a.verb in ("aside", "bury") else a for a in actions
+    ]
+
+
+def _all_deletes_or_none(actions: list[Action]) -> list[Action]:
+    """Delete rows of a unit apply all or none; otherwise its missing files come back. inv[delete.intent]"""
+    if not any(a.verb == "delete" for a in actions):
+        return actions
+    staying = [a for a in actions if isinstance(a.facts.remote, Entry) and a.verb != "delete"]
+    if not staying:
+        return actions
+    return [
+        replace(a, verb="restore", why="only part of its unit was deleted") if a.verb == "delete" else a
+        for a in actions
+    ]
+
+
+def _conflicted(action: Action) -> Action:
+    """In a conflicted unit nothing of ours is pushed or deleted: the remote keeps the path."""
+    if action.verb == "push":
+        return replace(action, verb="conflict", why="its unit changed on both sides")
+    if action.verb == "delete":
+        return replace(action, verb="restore", why="its unit changed on both sides")
+    return action
+
+
+def _has_metadata(unit: str, actions: list[Action]) -> bool:
+    """Whether the version will have its metadata in the bucket after this push."""
+    meta = metadata_of(unit)
+    for a in actions:
+        if a.path == meta:
+            return a.verb == "push" or isinstance(a.facts.remote, Entry)
+    return False
+
+
+class _Room:
+    """Which paths are taken, in the store and by this plan: two that cannot coexist are a conflict for the later."""
+
+    def __init__(self, clash: Clash) -> None:
+        self._clash = clash
+        self._folds: dict[str, str] = {}
+        self._directories: dict[str, str] = {}
+
+    def clash(self, action: Action) -> str | None:
+        if isinstance(action.facts.remote, Entry):
+            return None
+        path = action.path
+        other = self._folds.get(fold(path))
+        if other is not None and other != path:
+            return other
+        above = next((self._folds[fold(a)] for a in ancestors(path) if fold(a) in self._folds), None)
+        return above or self._directories.get(fold(path)) or self._clash(path)
+
+    def take(self, path: str) -> None:
+        self._folds[fold(path)] = path
+        for above in ancestors(path):
+            self._directories.setdefault(fold(above), path)
+
+
+def _capped(planned: Plan, policy: PlanPolicy) -> Plan:
+    """Deletes beyond the cap wait for a confirmation; everything else goes on (L44)."""
+    deletes = [a for a in planned.actions("delete") if not policy.confirmed(a.path)]
+    limit = max(policy.delete_floor, int(policy.index_size * policy.delete_fraction))
+    if policy.allow_deletes is not None:
+        limit = policy.allow_deletes
+    if len(deletes) <= limit:
+        return planned
+    waiting = {a.path for a in deletes}
+    units = [
+        replace(u, actions=tuple(a for a in u.actions if a.path not in waiting)) if "delete" in u.verbs else u
+        for u in planned.units
+    ]
+    held = planned.held | {unit_of(p): "held back by the delete cap" for p in waiting}
+    return Plan(tuple(u for u in units if u.actions), held, deletes_held=len(waiting))

@@ -1,0 +1,198 @@
+"""Plan -> downloads -> renames. Files wait in staging until their whole unit is there, verified and durable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from swamp.cache.files import Hint, Staged, place, sync_parents
+from swamp.cache.state import BaseRow, Transaction
+from swamp.commit.commit import RootRead
+from swamp.env import parse_rfc3339
+
+from swamp.index.entry import Entry
+from swamp.rules import rule
+from swamp.sync.bulk import Download, Got, Work
+from swamp.sync.gather import Scope, Snapshot
+from swamp.sync.plan import Action, Plan, UnitPlan
+from swamp.sync.progress import Patience
+from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
+from swamp.sync.result import Conflict
+from swamp.sync.settle import adopt, as_planned, forget, keep_both, put_aside, tree_exclusive
+from swamp.sync.units import unit_of
+from swamp.sync.view import View
+
+PLACE_BATCH: Final = 500
+_QUIET_NS: Final = 3_000_000_000
+_FETCHED = frozenset({"pull", "restore", "conflict"})
+_PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", "bury", "nothing"})
+
+
+@dataclass
+class Pull:
+    """One pull under `sync.lock`. What cannot be brought is deferred, and the rest arrives."""
+
+    parts: Parts
+    view: View
+    read: RootRead
+    planned: Plan
+    snapshot: Snapshot
+    scope: Scope
+    patience: Patience
+    tally: Tally
+    pulled_before: str | None
+    complete: bool
+    """Whether the plan looked at every path that the root may have changed: only then may the mark move."""
+    got: dict[str, Got] = field(default_factory=dict)
+    op: str = ""
+
+    def run(self) -> None:
+        self.op = self.parts.env.ulid()
+        units = [u for u in self.planned.units if u.verbs & _PULLED]
+        ready: list[UnitPlan] = []
+        try:
+            for unit in self._fetched(units):
+                ready.append(unit)
+                if len(ready) >= PLACE_BATCH:
+                    self._place(ready)
+                    ready = []
+            self._place(ready)
+            self._finish()
+        finally:
+            for left in self.got.values():
+                if left.file:
+                    Path(left.file).unlink(missing_ok=True)
+
+    # -- download
+
+    def _fetched(self, units: list[UnitPlan]) -> Iterator[UnitPlan]:
+        """Units as soon as all their files are in staging; those that need none come first."""
+        missing: dict[str, set[str]] = {}
+        jobs: list[Download] = []
+        for unit in units:
+            wanted = [a for a in unit.actions if self._is_fetched(a)]
+            missing[unit.unit] = {a.path for a in wanted}
+            jobs += [self._job(a) for a in wanted]
+            if not wanted:
+                yield unit
+        by_name = {u.unit: u for u in units}
+        for got in self._downloaded(jobs):
+            unit = by_name[unit_of(got.path)]
+            self.got[got.path] = got
+            missing[unit.unit].discard(got.path)
+            if not missing[unit.unit]:
+                yield unit
+
+    def _is_fetched(self, action: Action) -> bool:
+        return action.verb in _FETCHED and isinstance(action.facts.remote, Entry)
+
+    def _job(self, action: Action) -> Download:
+        remote = action.facts.remote
+        assert isinstance(remote, Entry)
+        return Download(
+            action.path, remote.key, remote.size, remote.sha256, str(self.parts.cache.staging), self._quiet(remote)
+        )
+
+    def _quiet(self, entry: Entry) -> int:
+        """An mtime that lies in the past, so that the file's stat can vouch for it at once. inv[hint.racy]"""
+        latest = int(self.parts.env.clock.now().timestamp() * 1e9) - _QUIET_NS
+        try:
+            return min(latest, int(parse_rfc3339(entry.last_modified).timestamp() * 1e9))
+        except ValueError:
+            return latest
+
+    def _downloaded(self, jobs: list[Download]) -> Iterator[Got]:
+        if not jobs:
+            return
+        total = sum(j.size for j in jobs)
+        executor = self.tally.executor = self.parts.pick(Work("download", len(jobs), total))
+        self.parts.progress.begin("pulling", len(jobs), total)
+        try:
+            for got in executor.download(jobs, self.patience):
+                self.parts.progress.advance(1, got.size)
+                yield got
+        finally:
+            self.parts.progress.end()
+
+    # -- place
+
+    def _place(self, units: list[UnitPlan]) -> None:
+        """One batch of whole units: renamed and recorded in one transaction while nobody mutates."""
+        if not units:
+            return
+        with tree_exclusive(self.parts, "tree-lock.rename"), self.parts.state.transaction() as tx:
+            placed: list[str] = []
+            for unit in units:
+                placed += self._place_unit(tx, unit)
+            sync_parents(self.parts.cache.tree, placed)
+            tx.touch(placed)
+        self.tally.touched += placed
+
+    def _place_unit(self, tx: Transaction, unit: UnitPlan) -> list[str]:
+        why = self._obstacle(tx, unit)
+        if why is not None:
+            self._defer(tx, unit, why)
+            return []
+        changed: list[str] = []
+        if unit.verbs & {"conflict", "bury"}:
+            keep_both(tx, self.parts, unit, self.op, self.tally)
+        for action in unit.actions:
+            if action.verb == "aside":
+                put_aside(tx, self.parts, action, self.op)
+            elif action.verb == "adopt":
+                adopt(tx, self.parts, action)
+            elif action.verb == "forget":
+                forget(tx, action)
+            elif self._is_fetched(action):
+                self._rename(tx, action)
+            else:
+                continue
+            changed.append(action.path)
+        return changed
+
+    def _obstacle(self, tx: Transaction, unit: UnitPlan) -> str | None:
+        for action in unit.actions:
+            got = self.got.get(action.path)
+            if got is not None and got.error is not None:
+                self.tally.fail(action.path, got.error)
+                return got.error
+            if action.verb in _PULLED and not as_planned(tx, self.parts, action.facts, self.snapshot.last):
+                return "it was changed here while it was being pulled"
+        return None
+
+    def _defer(self, tx: Transaction, unit: UnitPlan, why: str) -> None:
+        """Remembered with what the root said: the next pull decides again. inv[sync.derived]"""
+        self.tally.unresolved.add(unit.unit)
+        self.tally.again |= not any(a.path in self.tally.failed for a in unit.actions)
+        if rule("pull.deferred"):
+            for action in unit.actions:
+                tx.defer(action.path, action.facts.remote, why)
+
+    def _rename(self, tx: Transaction, action: Action) -> None:
+        remote, got = action.facts.remote, self.got.pop(action.path)
+        assert isinstance(remote, Entry) and got.file is not None
+        staged = Staged(Path(got.file), got.size, got.sha256 or "")
+        hint: Hint = place(staged, self.parts.cache.tree, action.path, sync=False)
+        row = BaseRow(action.path, remote.key, remote.size, got.sha256, remote.seq, True, self.parts.vouching(hint))
+        tx.put_base(row)
+        tx.drop_staged_for(action.path)
+        tx.undefer(action.path)
+        self.tally.files_pulled += 1
+        self.tally.bytes_pulled += got.size
+        if action.verb == "restore":
+            self.tally.conflicts.append(Conflict(action.path, action.path))
+
+    # -- finish
+
+    def _finish(self) -> None:
+        """The mark moves when every path was reconciled or deferred, and nobody moved it meanwhile."""
+        root = self.view.root
+        waiting = {a.path for a in self.planned.actions("push", "delete")} | set(self.planned.held)
+        with self.parts.state.transaction() as tx:
+            retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
+            remember(tx, self.parts, root, self.read.token, self.read.body)
+            unmoved = tx.meta("pulledOp") == self.pulled_before
+            if self.complete and not self.scope and unmoved:
+                mark_pulled(tx, root)

@@ -1,0 +1,320 @@
+"""Plan -> uploads -> commits -> record. Whole units, about one commit a minute, so that a kill costs at most that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from swamp.cache.files import hash_file, hint_of
+from swamp.cache.paths import fold, is_internal
+from swamp.cache.state import BaseRow, StagedRow, Transaction, ancestors
+from swamp.commit.commit import Changes, Committed, RootRead
+from swamp.errors import ObjectMissing, SwampError
+from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.root import Root
+from swamp.rules import rule
+from swamp.sync.bulk import Sent, Upload, Work
+from swamp.sync.gather import Scope, Snapshot
+from swamp.sync.plan import Action, Plan, UnitPlan
+from swamp.sync.progress import Patience
+from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
+from swamp.sync.settle import settle, tree_exclusive
+from swamp.sync.units import names_unit, unit_of
+from swamp.sync.view import View, since
+
+STAGED_BATCH: Final = 256
+COMMIT_ROWS: Final = 20_000
+
+
+@dataclass
+class Push:
+    """One push under `sync.lock`. Failed files hold back their unit; everything else is committed."""
+
+    parts: Parts
+    view: View
+    read: RootRead
+    planned: Plan
+    snapshot: Snapshot
+    scope: Scope
+    patience: Patience
+    tally: Tally
+    uploads: dict[str, StagedRow] = field(default_factory=dict)
+    sent: dict[str, Sent] = field(default_factory=dict)
+    unsaved: list[StagedRow] = field(default_factory=list)
+    news: tuple[str, View] | None = None
+
+    def run(self) -> RootRead:
+        """The root after the last commit (or as it was read, when nothing was to be committed)."""
+        self.tally.deletes_held += self.planned.deletes_held
+        self.tally.unresolved |= set(self.planned.held)
+        self._settle()
+        units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.tally.unresolved]
+        self._deliver([u for u in units if not u.is_record])
+        self._deliver([u for u in units if u.is_record and not self._names_waiting(u)])
+        self._retire()
+        return self.read
+
+    def _settle(self) -> None:
+        units = [u for u in self.planned.units if u.verbs & {"adopt", "forget", "conflict", "bury", "nothing"}]
+        if not units:
+            return
+        waiting: set[str] = set()
+        op = self.parts.env.ulid()
+        with tree_exclusive(self.parts, "tree-lock.plan"), self.parts.state.transaction() as tx:
+            settle(tx, self.parts, units, self.snapshot.last, op, self.tally, mark=waiting)
+        self.tally.unresolved |= waiting
+        self.tally.again |= bool(waiting)
+
+    def _names_waiting(self, unit: UnitPlan) -> bool:
+        """Records wait for every version they name (L42). inv[unit.whole]"""
+        waiting = [u for u in self.tally.unresolved if u != unit.unit]
+        if not waiting or not rule("unit.whole"):
+            return False
+        body = (self.parts.cache.tree / unit.unit).read_bytes()
+        if any(names_unit(body, unit_of(path)) for path in waiting):
+            self.tally.unresolved.add(unit.unit)
+            return True
+        return False
+
+    # -- stage
+
+    def _deliver(self, units: list[UnitPlan]) -> None:
+        if not units:
+            return
+        missing = {u.unit: {a.path for a in u.actions if a.verb == "push"} for u in units}
+        by_name = {u.unit: u for u in units}
+        ready: list[UnitPlan] = []
+        started = self.parts.env.clock.monotonic()
+        for unit, path in self._staged(units, missing):
+            missing[unit].discard(path)
+            if missing[unit] or unit in self.tally.unresolved:
+                continue
+            ready.append(by_name[unit])
+            if self.parts.env.clock.monotonic() - started > self.parts.commit_every or len(ready) >= COMMIT_ROWS:
+                self._commit(ready)
+                ready, started = [], self.parts.env.clock.monotonic()
+        self._commit(ready)
+
+    def _staged(self, units: list[UnitPlan], missing: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
+        """Units and paths as their bytes are known to be in the bucket; a unit without uploads comes at once."""
+        jobs: list[Upload] = []
+        for unit in units:
+            if not missing[unit.unit]:
+                yield unit.unit, ""
+            for action in unit.actions:
+                if action.verb != "push" or action.facts.local is None:
+                    continue
+                if self._reused(action):
+                    yield unit.unit, action.path
+                else:
+                    file = str(self.parts.cache.tree / action.path)
+                    jobs.append(Upload(action.path, file, action.facts.local.size))
+        if jobs:
+            yield from self._uploaded(jobs, {a.path: a for u in units for a in u.actions})
+
+    def _uploaded(self, jobs: list[Upload], actions: dict[str, Action]) -> Iterator[tuple[str, str]]:
+        total = sum(j.size for j in jobs)
+        executor = self.tally.executor = self.parts.pick(Work("upload", len(jobs), total))
+        epoch = self.view.root.gc_epoch
+        self.parts.progress.begin("pushing", len(jobs), total)
+        try:
+            for sent in executor.upload(jobs, self.patience):
+                self.parts.progress.advance(1, sent.size)
+                if self._accept(sent, actions[sent.path], epoch):
+                    yield unit_of(sent.path), sent.path
+        finally:
+            self._save_staged()
+            self.parts.progress.end()
+
+    def _accept(self, sent: Sent, action: Action, epoch: int) -> bool:
+        """A file whose stat changed since the plan is left for the next push: what was sent may be a mixture."""
+        local = action.facts.local
+        if sent.error is not None or sent.key is None or sent.sha256 is None:
+            self.tally.fail(sent.path, sent.error or "the upload failed")
+        elif sent.changed or local is None or (sent.hint is not None and sent.hint != local.hint):
+            self.tally.fail(sent.path, "it changed while it was being pushed; the next push takes it")
+        else:
+            row = StagedRow(sent.key, sent.path, sent.sha256, sent.size, epoch)
+            self.uploads[sent.path] = row
+            self.sent[sent.path] = sent
+            self.unsaved.append(row)
+            if len(self.unsaved) >= STAGED_BATCH:
+                self._save_staged()
+            return True
+        self.tally.unresolved.add(unit_of(sent.path))
+        return False
+
+    def _save_staged(self) -> None:
+        """Finished uploads are known to later attempts, and prove a commit whose answer was lost."""
+        if self.unsaved:
+            with self.parts.state.transaction() as tx:
+                for row in self.unsaved:
+                    tx.put_staged(row)
+            self.unsaved.clear()
+
+    def _reused(self, action: Action) -> bool:
+        """An upload of an earlier attempt, if the file still holds those bytes."""
+        rows = self.parts.state.staged_for(action.path)
+        local = action.facts.local
+        if not rows or local is None:
+            return False
+        try:
+            found = hash_file(self.parts.cache.tree / action.path)
+        except SwampError:
+            return False  # the upload itself will report it
+        row = next((r for r in rows if r.sha256 == found.sha256), None)
+        if row is None or hint_of(found.stat) != local.hint:
+            return False
+        self.uploads[action.path] = row
+        return True
+
+    # -- commit
+
+    def _commit(self, units: list[UnitPlan]) -> None:
+        """Publishes whole units; those that the newest root no longer allows wait for another look."""
+        self._save_staged()
+        if not units:
+            return
+        going: list[UnitPlan] = []
+
+        def propose(root: Root) -> Changes | None:
+            going[:] = [u for u in units if self._still_right(u, root)]
+            return self._changes(going, root) if going else None
+
+        logged = self.parts.state.meta("loggedOp") or ""
+        done = self.parts.committer.commit(propose, self.patience.check, start=self.read, logged=logged)
+        self.patience.progressed()
+        left = [u.unit for u in units if u not in going]
+        self.tally.unresolved |= set(left)
+        self.tally.again |= bool(left)
+        if done is not None:
+            self._record(going, done)
+
+    def _still_right(self, unit: UnitPlan, root: Root) -> bool:
+        return self._untouched(unit, root) and self._still_there(unit, root)
+
+    def _untouched(self, unit: UnitPlan, root: Root) -> bool:
+        """Nobody else changed the unit, or what may stand beside it, since the plan looked."""
+        if root.op == self.view.root.op:
+            return True
+        news = self._news(root)
+        if news is None:
+            return False
+        planned = {a.path: a.facts.remote for a in unit.actions}
+        for path, row in news.delta.items():
+            if path in planned and not _same_row(row, planned[path]):
+                return False
+            if path not in planned and unit_of(path) == unit.unit:
+                return False
+        return not _clashes([a.path for a in unit.actions if a.verb == "push"], news.delta.values())
+
+    def _news(self, root: Root) -> View | None:
+        """What has come since the plan's root; None when that root is not in this one's past."""
+        if self.news is None or self.news[0] != root.op:
+            if not root.knows_op(self.view.root.op) or root.horizon_seq > self.view.root.seq:
+                return None
+            self.news = (root.op, since(self.parts.committer.store, root, self.view.root.seq))
+        return self.news[1]
+
+    def _still_there(self, unit: UnitPlan, root: Root) -> bool:
+        """My uploads survive the collector: a condemned key is given up, a collection means looking again."""
+        condemned = set(root.collecting)
+        for action in unit.actions:
+            if action.verb != "push":
+                continue
+            row = self.uploads[action.path]
+            if row.key in condemned and rule("gc.collecting-check"):
+                self._give_up(row)
+                return False
+            if row.gc_epoch != root.gc_epoch and rule("gc.epoch-check"):
+                try:
+                    self.parts.committer.store.head(row.key)
+                except ObjectMissing:
+                    self._give_up(row)
+                    return False
+                self.uploads[action.path] = StagedRow(row.key, row.path, row.sha256, row.size, root.gc_epoch)
+        return True
+
+    def _give_up(self, row: StagedRow) -> None:
+        with self.parts.state.transaction() as tx:
+            tx.drop_staged(row.key)
+
+    def _changes(self, units: Iterable[UnitPlan], root: Root) -> Changes:
+        puts: list[Entry] = []
+        deletes: list[Tombstone] = []
+        dropped: list[Dropped] = []
+        for action in (a for u in units for a in u.actions):
+            remote = action.facts.remote
+            if action.verb == "push":
+                row = self.uploads[action.path]
+                at = self.sent[action.path].last_modified if action.path in self.sent else ""
+                puts.append(Entry(action.path, row.key, row.size, row.sha256, at or ""))
+                if isinstance(remote, Entry) and remote.key != row.key:
+                    dropped.append(Dropped(remote.key, action.path))
+            elif action.verb == "delete" and isinstance(remote, Entry):
+                deletes.append(Tombstone(action.path, remote.key, remote.size, remote.sha256))
+        internal = frozenset(p for p in root.entries if is_internal(p))
+        return Changes(tuple(puts), tuple(deletes), tuple(dropped), forgotten=internal, learned=self._learned(root))
+
+    def _learned(self, root: Root) -> tuple[Entry, ...]:
+        """Hashes of adopted content that reading it has taught us go along with a real commit."""
+        found: list[Entry] = []
+        for entry in root.entries.values():
+            base = self.parts.state.base(entry.path) if entry.sha256 is None else None
+            if base is not None and base.sha256 and base.key == entry.key:
+                found.append(Entry(entry.path, entry.key, entry.size, base.sha256, entry.last_modified, entry.seq))
+        return tuple(found)
+
+    # -- record
+
+    def _record(self, units: list[UnitPlan], done: Committed) -> None:
+        """Base says what the bucket now holds; the mark moves only if this commit built on what was pulled."""
+        with self.parts.state.transaction() as tx:
+            for action in (a for u in units for a in u.actions):
+                if action.verb == "push":
+                    self._record_put(action, done.root.seq, tx)
+                elif action.verb == "delete":
+                    tx.drop_base(action.path)
+                    tx.drop_staged_for(action.path)
+                    tx.undefer(action.path)
+                    self.tally.files_deleted += 1
+            remember(tx, self.parts, done.root, done.token, done.body)
+            tx.set_meta("loggedOp", done.root.op)
+            if done.token and (done.root.prev_op == tx.meta("pulledOp") or not rule("pulled.op")):
+                mark_pulled(tx, done.root)
+        self.read = RootRead(done.root, done.token, done.body) if done.token else self.parts.committer.read()
+
+    def _record_put(self, action: Action, seq: int, tx: Transaction) -> None:
+        row = self.uploads[action.path]
+        local = action.facts.local
+        hint = self.parts.vouching(local.hint) if local else None
+        tx.put_base(BaseRow(action.path, row.key, row.size, row.sha256, seq, present=True, hint=hint))
+        tx.drop_staged_for(action.path)
+        tx.undefer(action.path)
+        self.tally.files_pushed += 1
+        self.tally.bytes_pushed += row.size
+
+    def _retire(self) -> None:
+        skipped = {a.path for a in self.planned.actions("pull", "restore", "aside")}
+        with self.parts.state.transaction() as tx:
+            retire(tx, self.snapshot, self.scope, self.tally.unresolved | skipped)
+
+
+def _same_row(row: Row, planned: Row | None) -> bool:
+    return planned is not None and type(row) is type(planned) and row.key == planned.key
+
+
+def _clashes(paths: list[str], rows: Iterable[Row]) -> bool:
+    """Whether a path of ours cannot stand beside a path that appeared meanwhile."""
+    mine = {fold(p): p for p in paths}
+    above_mine = {fold(a) for p in paths for a in ancestors(p)}
+    for row in rows:
+        if not isinstance(row, Entry):
+            continue
+        folded = fold(row.path)
+        if folded in above_mine or mine.get(folded, row.path) != row.path:
+            return True
+        if any(fold(a) in mine for a in ancestors(row.path)):
+            return True
+    return False

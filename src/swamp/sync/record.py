@@ -1,0 +1,125 @@
+"""What a push or pull works with, and how its effects become state: retired journal rows and the pulled mark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from swamp.cache.files import Hint, hint_of, trusted
+from swamp.cache.layout import CacheDir
+from swamp.cache.locks import FileLock
+from swamp.cache.paths import is_below
+from swamp.cache.state import JournalRow, State, Transaction, ancestors
+from swamp.commit.commit import Committer
+from swamp.env import Env, rfc3339
+from swamp.index.root import Root
+from swamp.rules import rule
+from swamp.sync.bulk import Executor, Pick
+from swamp.sync.gather import Scope, Snapshot
+from swamp.sync.progress import Progress
+from swamp.sync.result import Conflict, FailedFile, Mode, SyncResult
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The live parts of one engine."""
+
+    state: State
+    cache: CacheDir
+    committer: Committer
+    env: Env
+    pick: Pick
+    progress: Progress
+    tree_lock: FileLock
+    sync_lock: FileLock
+    exclude: Callable[[str, bool], bool]
+    lazy: bool
+    commit_every: float
+    lock_timeout: float
+
+    def hint(self, path: str) -> Hint | None:
+        """The file's stat, if it can vouch for its content from now on. inv[hint.racy]"""
+        try:
+            hint = hint_of((self.cache.tree / path).stat())
+        except OSError:
+            return None
+        return self.vouching(hint)
+
+    def vouching(self, hint: Hint) -> Hint | None:
+        return hint if trusted(hint, int(self.env.clock.now().timestamp() * 1e9)) else None
+
+
+@dataclass
+class Tally:
+    """Counts of one push or pull while it runs."""
+
+    mode: Mode
+    files_pushed: int = 0
+    files_pulled: int = 0
+    files_deleted: int = 0
+    bytes_pushed: int = 0
+    bytes_pulled: int = 0
+    deletes_held: int = 0
+    conflicts: list[Conflict] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    unresolved: set[str] = field(default_factory=set)
+    touched: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    executor: Executor | None = None
+    again: bool = False
+
+    def fail(self, path: str, why: str) -> None:
+        self.failed[path] = why
+        self.unresolved.add(path)
+
+    def result(self, root: Root | None) -> SyncResult:
+        used = self.executor
+        return SyncResult(
+            mode=self.mode,
+            files_pushed=self.files_pushed,
+            files_pulled=self.files_pulled,
+            files_deleted=self.files_deleted,
+            bytes_pushed=self.bytes_pushed,
+            bytes_pulled=self.bytes_pulled,
+            conflicts=tuple(self.conflicts),
+            failed=tuple(FailedFile(p, e) for p, e in sorted(self.failed.items())),
+            engine=used.name if used else "none",
+            engine_reason=used.reason if used else "",
+            spark=used.report() if used else None,
+            seq=root.seq if root else 0,
+            deletes_held=self.deletes_held,
+            warnings=tuple(self.warnings),
+            touched=tuple(self.touched),
+        )
+
+
+def retire(tx: Transaction, snapshot: Snapshot, scope: Scope, unresolved: Iterable[str]) -> None:
+    """Drops the snapshot's rows whose paths now equal base, and that nobody announced again. inv[journal.survives]"""
+    open_paths = set(unresolved)
+    above = {a for p in open_paths for a in ancestors(p)}
+    done = [r for r in snapshot.rows if _settled(r, scope, open_paths, above)]
+    if done and rule("journal.survives") and tx.rows_after(snapshot.last):
+        done = [r for r in done if not tx.newer_row_over(r.path, snapshot.last)]
+    tx.drop_journal(r.id for r in done)
+
+
+def _settled(row: JournalRow, scope: Scope, open_paths: set[str], above: set[str]) -> bool:
+    if scope and not any(is_below(row.path, prefix) for prefix in scope):
+        return False
+    if row.path in open_paths or row.path in above:
+        return False
+    return not any(a in open_paths for a in ancestors(row.path))
+
+
+def remember(tx: Transaction, parts: Parts, root: Root, token: str | None, body: bytes) -> None:
+    """The root as last seen: the next conditional GET asks for anything newer."""
+    tx.set_meta("seenToken", token)
+    tx.set_meta("seenBody", body.decode("utf-8", "surrogatepass") if token else None)
+    tx.set_meta("storeId", root.store_id)
+    tx.set_meta("lastSyncAt", rfc3339(parts.env.clock.now()))
+
+
+def mark_pulled(tx: Transaction, root: Root) -> None:
+    """From now on only what comes after this root is news. inv[sync.derived]"""
+    tx.set_meta("pulledSeq", str(root.seq))
+    tx.set_meta("pulledOp", root.op)

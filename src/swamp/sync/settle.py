@@ -1,0 +1,110 @@
+"""Effects on the cache that need no commit: adopting, forgetting, moving aside. In one transaction."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+from swamp.cache.files import move_aside
+from swamp.cache.scan import Observed, scan, stat_one
+from swamp.cache.state import BaseRow, Transaction
+from swamp.index.entry import Entry
+from swamp.rules import rule
+from swamp.sync.facts import Facts
+from swamp.sync.plan import Action, UnitPlan
+from swamp.sync.record import Parts, Tally
+from swamp.sync.result import Conflict
+
+
+def tree_exclusive(parts: Parts, switch: str) -> AbstractContextManager[None]:
+    """Nobody mutates the tree meanwhile (`switch` names the rule, so that a test can take it out)."""
+    return parts.tree_lock.exclusive(parts.lock_timeout) if rule(switch) else nullcontext()
+
+
+def as_planned(tx: Transaction, parts: Parts, facts: Facts, last: int) -> bool:
+    """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
+    if rule("tree-lock.rename") and tx.newer_row_over(facts.path, last):
+        return False
+    if rule("pull.base-unchanged") and _differs(tx.base(facts.path), facts):
+        return False
+    now = stat_one(parts.cache.tree, facts.path)
+    if facts.local is None:
+        return now is None
+    return isinstance(now, Observed) and now.hint == facts.local.hint
+
+
+def _differs(base: BaseRow | None, facts: Facts) -> bool:
+    """Base moved since the plan. A base that the plan took from `staged` is not in the table yet."""
+    if base is None or facts.base is None:
+        return base is not None
+    return base.key != facts.base.key and base.seq > facts.base.seq
+
+
+def adopt(tx: Transaction, parts: Parts, action: Action) -> None:
+    """Records that this cache holds, or knows, what the root names; nothing moves."""
+    facts, remote = action.facts, action.facts.remote
+    assert isinstance(remote, Entry)
+    known = remote.sha256 or facts.remote_sha256 or facts.sha256
+    hint = parts.vouching(facts.local.hint) if facts.local else None
+    present = facts.local is not None
+    tx.put_base(BaseRow(facts.path, remote.key, remote.size, known, remote.seq, present, hint))
+    tx.drop_staged_for(facts.path)
+    tx.undefer(facts.path)
+
+
+def forget(tx: Transaction, action: Action) -> None:
+    tx.drop_base(action.path)
+    tx.drop_staged_for(action.path)
+    tx.undefer(action.path)
+
+
+def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, tally: Tally) -> None:
+    """The remote keeps the path; the local unit goes to conflicts/ as a whole. inv[conflict.keeps-both]"""
+    losing = [a for a in unit.actions if a.verb in ("conflict", "bury") and a.facts.local is not None]
+    moving = {a.path for a in losing}
+    for seen in list(scan(parts.cache.tree, unit.unit)):
+        if isinstance(seen, Observed) and seen.path not in moving:
+            target = parts.cache.conflicts / op / seen.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(parts.cache.tree / seen.path, target)
+    for action in losing:
+        kept = move_aside(parts.cache.tree, action.path, parts.cache.conflicts, op)
+        tally.conflicts.append(Conflict(action.path, f"conflicts/{kept}"))
+        tx.drop_staged_for(action.path)
+        if isinstance(action.facts.remote, Entry):
+            tx.defer(action.path, action.facts.remote, "lost a conflict")
+        elif action.verb == "bury" or not isinstance(action.facts.remote, Entry):
+            tx.drop_base(action.path)
+            tx.undefer(action.path)
+    tx.touch(moving)
+    tally.touched += moving
+
+
+def put_aside(tx: Transaction, parts: Parts, action: Action, op: str) -> None:
+    """A file that was deleted remotely leaves the tree; its bytes stay in conflicts/ until the user removes them."""
+    if action.facts.local is not None:
+        move_aside(parts.cache.tree, action.path, parts.cache.conflicts, op)
+    forget(tx, action)
+
+
+def settle(
+    tx: Transaction, parts: Parts, units: Iterable[UnitPlan], last: int, op: str, tally: Tally, *, mark: set[str]
+) -> None:
+    """Adopts, forgets, keeps both: what a push and a pull have in common. `mark` collects units that must wait."""
+    for unit in units:
+        if not all(as_planned(tx, parts, a.facts, last) for a in unit.actions if a.verb in _SETTLED):
+            mark.add(unit.unit)
+            continue
+        if unit.verbs & {"conflict", "bury"}:
+            keep_both(tx, parts, unit, op, tally)
+        for action in unit.actions:
+            if action.verb == "adopt":
+                adopt(tx, parts, action)
+            elif action.verb == "forget":
+                forget(tx, action)
+            elif action.verb == "nothing":
+                tx.undefer(action.path)
+
+
+_SETTLED = frozenset({"adopt", "forget", "conflict", "bury"})

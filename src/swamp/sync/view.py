@@ -1,0 +1,105 @@
+"""What the root says, seen from this cache: everything, or only what is new since the recorded pull."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from swamp.cache.paths import is_internal, is_safe
+from swamp.cache.state import BaseRow, State
+from swamp.commit.log import has_op
+from swamp.errors import CorruptData
+from swamp.index.entry import Dropped, Entry, Row
+from swamp.index.lookup import live_rows, rows_since
+from swamp.index.root import Root, SegmentRef
+from swamp.rules import rule
+from swamp.store.port import ObjectStore
+
+
+@dataclass(frozen=True)
+class View:
+    """A root as a cache reads it. `delta` holds the rows that are new since the pull; unless `full`, every other path
+    is what base says. inv[read.snapshot]"""
+
+    root: Root
+    store: ObjectStore
+    full: bool
+    in_history: bool
+    delta: dict[str, Row] = field(default_factory=dict)
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+    unsafe: tuple[str, ...] = ()
+
+    def row(self, path: str, base: BaseRow | None) -> Row | None:
+        """What the root says of a path whose base is known (incremental views only)."""
+        found = self.delta.get(path)
+        if found is not None:
+            return found
+        return None if base is None else as_entry(base)
+
+    def stream(self) -> Iterator[Row]:
+        """Every live or deleted path, in path order (full views only)."""
+        for row in live_rows(self.root, lambda ref: fetch_segment(self.store, ref)):
+            if usable(row.path):
+                yield row
+
+
+def usable(path: str) -> bool:
+    """Hostile and internal names in an index are never acted on."""
+    return is_safe(path) and not is_internal(path)
+
+
+def as_entry(base: BaseRow) -> Entry:
+    return Entry(base.path, base.key, base.size, base.sha256, "", base.seq)
+
+
+def fetch_segment(store: ObjectStore, ref: SegmentRef) -> bytes:
+    """A segment's bytes, proven to be the ones that were published."""
+    body = store.get(ref.key).body
+    if hashlib.sha256(body).hexdigest() != ref.sha256:
+        raise CorruptData(
+            f"the index segment {ref.key} is damaged",
+            hint="run: swamp datastore doctor --repair",
+            details={"key": ref.key},
+        )
+    return body
+
+
+def look(store: ObjectStore, state: State, root: Root) -> View:
+    """How this cache stands to `root`; a root older than what was pulled is CorruptData. inv[state.bound]"""
+    known = state.meta("storeId") == root.store_id or not rule("state.identity")
+    pulled_op, pulled_seq = state.meta("pulledOp"), int(state.meta("pulledSeq") or 0)
+    if not known or pulled_op is None:
+        return View(root, store, full=True, in_history=False)
+    if root.seq < pulled_seq:
+        raise CorruptData(
+            f"the store's index is at {root.seq}, but this cache has already seen {pulled_seq}: "
+            "it was rolled back or restored from a backup",
+            hint="run: swamp datastore doctor --repair",
+        )
+    in_history = _descends(store, root, pulled_op, pulled_seq)
+    if not in_history or pulled_seq < root.horizon_seq:
+        return View(root, store, full=True, in_history=in_history)
+    return since(store, root, pulled_seq)
+
+
+def since(store: ObjectStore, root: Root, seq: int) -> View:
+    """Only what came after `seq`: the newest layer and the segments added since."""
+    delta: dict[str, Row] = {}
+    dropped: dict[str, Dropped] = {}
+    unsafe: list[str] = []
+    for row in rows_since(root, seq, lambda ref: fetch_segment(store, ref)):
+        if isinstance(row, Dropped):
+            dropped[row.key] = row
+        elif not usable(row.path):
+            unsafe.append(row.path)
+        elif row.path not in delta or delta[row.path].seq <= row.seq or not rule("index.highest-seq"):
+            delta[row.path] = row
+    return View(root, store, full=False, in_history=True, delta=delta, dropped=dropped, unsafe=tuple(unsafe))
+
+
+def _descends(store: ObjectStore, root: Root, op: str, seq: int) -> bool:
+    """Whether the commit `op` is an ancestor of `root`."""
+    if root.op == op or root.knows_op(op):
+        return True
+    return seq < root.oldest_known_seq and has_op(store, op, after_seq=seq - 1)
