@@ -85,9 +85,14 @@ class Capabilities:
         return self.create_only and self.compare_and_swap
 
     def to_json(self) -> dict[str, bool]:
-        names = {"create_only": "createOnly", "compare_and_swap": "compareAndSwap",
-                 "read_after_write": "readAfterWrite", "list_after_write": "listAfterWrite",
-                 "conditional_delete": "conditionalDelete", "conditional_multipart": "conditionalMultipart"}
+        names = {
+            "create_only": "createOnly",
+            "compare_and_swap": "compareAndSwap",
+            "read_after_write": "readAfterWrite",
+            "list_after_write": "listAfterWrite",
+            "conditional_delete": "conditionalDelete",
+            "conditional_multipart": "conditionalMultipart",
+        }
         return {names[k]: v for k, v in asdict(self).items()}
 
 

@@ -1,0 +1,42 @@
+"""A bound on the bytes that uploads and downloads hold in memory, whatever the number of threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+MIB: Final = 1024 * 1024
+PART_BYTES: Final = 8 * MIB
+"""Files up to this size are one PUT; larger ones go in parts, and reads in ranges, of this size."""
+IN_FLIGHT_BYTES: Final = 96 * MIB
+
+
+class ByteBudget:
+    """Lets work in while its bytes fit; a piece larger than everything waits until it is alone."""
+
+    def __init__(self, total: int = IN_FLIGHT_BYTES) -> None:
+        self._total = total
+        self._free = total
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """inv[store.bounded-memory]: nothing is read into memory before its bytes were granted here."""
+        size = min(size, self._total)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= size)
+            self._free -= size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += size
+                self._changed.notify_all()
+
+
+def part_bytes(size: int) -> int:
+    """The part size for an object: S3 allows 10,000 parts, so very large ones need larger parts."""
+    needed = -(-size // 9_000)
+    return max(PART_BYTES, -(-needed // MIB) * MIB)

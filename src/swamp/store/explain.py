@@ -1,0 +1,193 @@
+"""What a store's refusal means, in our own errors: one table for every HTTP backend.
+
+Adapters take a foreign error apart into an `Answer`; here it becomes the error whose class says what the caller
+does next. Only fields we picked reach a message, so that no signature, token or key of the user can.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from swamp.errors import (
+    AccessDenied,
+    ConditionFailed,
+    Misconfigured,
+    ObjectMissing,
+    OutcomeUnknown,
+    StoreError,
+    Unavailable,
+)
+
+CONNECT, TIMEOUT, CUT = "connect", "timeout", "cut"
+
+_NO_BUCKET: Final = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted", "bucketNotFound"}
+_WRONG_REGION: Final = {
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "BareRedirect",
+}
+_EXPIRED: Final = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "RequestExpired"}
+_NO_LOGIN: Final = {"NoCredentials"}
+_SKEW: Final = {"RequestTimeTooSkewed"}
+_DENIED: Final = _EXPIRED | _NO_LOGIN | _SKEW
+_EXISTS: Final = {
+    "BlobAlreadyExists",
+    "ConditionalRequestConflict",
+    "PreconditionFailed",
+    "ConditionNotMet",
+    "AlreadyExists",
+    "OperationAborted",
+    "TargetConditionNotMet",
+}
+_MISSING: Final = {"NoSuchKey", "BlobNotFound", "NotFound", "ResourceNotFound", "notFound"}
+
+_LOGIN: Final = {
+    "s3": 'run `aws sso login --profile "{profile}"` or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY',
+    "gcs": "run `gcloud auth application-default login`",
+    "azure": "run `az login` or set AZURE_STORAGE_CONNECTION_STRING",
+}
+_SECRET_LIKE: Final = re.compile(
+    r"(?i)(sig|signature|credential|token|accountkey|secret|password|x-amz-[a-z-]+)=[^&;\s<>\"']+"
+)
+_USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who answered: what messages need to know about a store."""
+
+    kind: str
+    url: str
+    profile: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A refusal taken apart. `failure` says why there is no status: connect, timeout or cut."""
+
+    verb: str
+    key: str | None = None
+    status: int | None = None
+    code: str | None = None
+    text: str = ""
+    request_id: str | None = None
+    region: str | None = None
+    retry_after: float | None = None
+    failure: str | None = None
+
+    @property
+    def write(self) -> bool:
+        return self.verb == "PUT"
+
+
+def to_error(place: Place, answer: Answer) -> StoreError:
+    """The one of our errors that says what the caller does next."""
+    for judge in (_configuration, _access, _condition, _absence):
+        error = judge(place, answer)
+        if error is not None:
+            return error
+    return _weather(place, answer)
+
+
+def redact(text: str) -> str:
+    """Text from outside without anything that looks like a credential, short enough for a message."""
+    return scrub(text)[:300]
+
+
+def scrub(text: str) -> str:
+    return _USERINFO.sub("***@", _SECRET_LIKE.sub(lambda m: m.group(1) + "=***", text))
+
+
+def _configuration(place: Place, answer: Answer) -> StoreError | None:
+    if answer.code in _NO_BUCKET or (answer.status == 404 and answer.verb in ("LIST", "PUT", "DELETE")):
+        return _make(
+            Misconfigured, place, answer, f"there is no bucket at {place.url}", "create it, or correct its name"
+        )
+    if answer.code in _WRONG_REGION or answer.status in (301, 307):
+        where = f"; it lies in {answer.region}" if answer.region else ""
+        hint = f"set region to {answer.region or 'the region of the bucket'} (config `region` or AWS_REGION)"
+        return _make(Misconfigured, place, answer, f"wrong region for {place.url}{where}", hint)
+    if answer.status in (501, 505):
+        return _make(Misconfigured, place, answer, f"{place.url} does not support this request", "use another endpoint")
+    return None
+
+
+def _access(place: Place, answer: Answer) -> StoreError | None:
+    if answer.status not in (401, 403) and answer.code not in _DENIED:
+        return None
+    login = _LOGIN.get(place.kind, "check who you are logged in as").format(profile=place.profile)
+    if answer.code in _SKEW:
+        login, why = "set this machine's clock", "it differs too much from the store's"
+    elif answer.code in _EXPIRED or answer.status == 401:
+        why = "the session has expired or was not accepted"
+    elif answer.code in _NO_LOGIN:
+        why = "no credentials were found"
+    else:
+        why = "access was denied; if you are logged in, ask for the right to read, write, list and delete there"
+    return _make(AccessDenied, place, answer, f"{login}: {why} ({place.url})", login)
+
+
+def _condition(place: Place, answer: Answer) -> StoreError | None:
+    if answer.status in (412, 304) or (answer.status in (409, None) and answer.code in _EXISTS):
+        return _make(
+            ConditionFailed,
+            place,
+            answer,
+            f"{answer.key or place.url} was written by somebody else first",
+            "read it again and decide again",
+        )
+    return None
+
+
+def _absence(place: Place, answer: Answer) -> StoreError | None:
+    if answer.status == 404 or answer.code in _MISSING:
+        return _make(ObjectMissing, place, answer, f"no object {answer.key!r} in {place.url}", "check the name")
+    return None
+
+
+def _weather(place: Place, answer: Answer) -> StoreError:
+    """What is left: transient trouble, and refusals that no retry changes."""
+    if answer.failure == CONNECT:
+        error = _make(
+            Unavailable,
+            place,
+            answer,
+            f"cannot reach {place.url}: {answer.text or 'connection refused'}",
+            "check the endpoint, the network and any proxy",
+        )
+        error.details["unreachable"] = True
+        return error
+    if answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
+        what = f"{answer.verb} {answer.key or ''} was refused by {place.url}"
+        return _make(StoreError, place, answer, what, "the message names the reason; trying again will not help")
+    if answer.write:
+        what = f"the answer to writing {answer.key} was lost ({_cause(answer)})"
+        return _make(OutcomeUnknown, place, answer, what, "read it back: it may or may not have been written")
+    what = f"{place.url} did not answer properly ({_cause(answer)})"
+    return _make(Unavailable, place, answer, what, "try again later")
+
+
+def _cause(answer: Answer) -> str:
+    causes = {TIMEOUT: "timed out", CUT: "connection closed", CONNECT: "cannot connect"}
+    return f"HTTP {answer.status}" if answer.status else causes.get(answer.failure or "", "no usable response")
+
+
+def _make(kind: type[StoreError], place: Place, answer: Answer, what: str, hint: str) -> StoreError:
+    facts: dict[str, object] = {
+        "status": answer.status,
+        "code": answer.code,
+        "requestId": answer.request_id,
+        "key": answer.key,
+    }
+    facts |= {"verb": answer.verb, "retryAfter": answer.retry_after, "store": place.url}
+    text = "" if kind is ConditionFailed else redact(answer.text)
+    shown = [f"HTTP {answer.status}" if answer.status else "", answer.code or "", text]
+    if answer.request_id:
+        shown.append(f"request {answer.request_id}")
+    tail = ", ".join(dict.fromkeys(s for s in shown if s and s not in what))
+    message = f"{what} [{tail}]" if tail else what
+    return kind(message, hint=hint, details={k: v for k, v in facts.items() if v is not None})

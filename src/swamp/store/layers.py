@@ -1,0 +1,228 @@
+"""Layers with the ObjectStore protocol in and out: prefix, meter, limit, and retry, which has its own module."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from swamp.store.keys import check_key
+from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
+from swamp.store.retry import RetryPolicy, RetryStore
+
+__all__ = ["LimitStore", "Meter", "MeterStore", "PrefixStore", "RetryPolicy", "RetryStore"]
+
+
+class PrefixStore:
+    """A part of a bucket that looks like a whole one. Nothing outside the prefix can be named."""
+
+    def __init__(self, inner: ObjectStore, prefix: str) -> None:
+        self._inner = inner
+        self._prefix = check_key(prefix.strip("/")) + "/"
+
+    @property
+    def url(self) -> str:
+        base, question, query = self._inner.url.partition("?")
+        return f"{base.rstrip('/')}/{self._prefix[:-1]}{question}{query}"
+
+    def __repr__(self) -> str:
+        return f"PrefixStore({self.url!r})"
+
+    def _full(self, key: str) -> str:
+        return self._prefix + check_key(key)  # inv[store.prefix-closed]: no `..` and no absolute key passes
+
+    def _own(self, meta: ObjectMeta) -> ObjectMeta:
+        return replace(meta, key=meta.key[len(self._prefix) :])
+
+    def head(self, key: str) -> ObjectMeta:
+        return self._own(self._inner.head(self._full(key)))
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        fetched = self._inner.get(self._full(key), start=start, length=length)
+        return Fetched(self._own(fetched.meta), fetched.body)
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        fetched = self._inner.get_if_changed(self._full(key), token)
+        return None if fetched is None else Fetched(self._own(fetched.meta), fetched.body)
+
+    @contextmanager
+    def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
+        with self._inner.open(self._full(key), start=start) as body:
+            yield _Renamed(body, self._own(body.meta))
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        return self._own(self._inner.put(self._full(key), body, condition))
+
+    def put_file(self, key: str, path: Path) -> Uploaded:
+        done = self._inner.put_file(self._full(key), path)
+        return Uploaded(self._own(done.meta), done.sha256)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._inner.delete([self._full(k) for k in keys])
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        after = None if start_after is None else self._prefix + start_after
+        for page in self._inner.list(self._prefix + prefix, start_after=after):
+            yield [self._own(m) for m in page]
+
+    def level(self, prefix: str = "") -> Level:
+        found = self._inner.level(self._prefix + prefix)
+        cut = len(self._prefix)
+        return Level(tuple(d[cut:] for d in found.dirs), tuple(map(self._own, found.objects)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    body: Body
+    meta: ObjectMeta
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.body)
+
+
+@dataclass
+class Meter:
+    """What a store was asked to do: calls by verb, bytes in and out. Safe to use from many threads."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    received: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def requests(self) -> int:
+        return sum(self.calls.values())
+
+    def count(self, verb: str, *, calls: int = 1, sent: int = 0, received: int = 0) -> None:
+        with self._lock:
+            self.calls[verb] += calls
+            self.sent += sent
+            self.received += received
+
+
+class MeterStore:
+    """Counts requests by verb and bytes, also those of calls that fail."""
+
+    def __init__(self, inner: ObjectStore, meter: Meter | None = None) -> None:
+        self._inner = inner
+        self.meter = meter or Meter()
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @property
+    def requests(self) -> int:
+        return self.meter.requests
+
+    def head(self, key: str) -> ObjectMeta:
+        self.meter.count("head")
+        return self._inner.head(key)
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        self.meter.count("get")
+        fetched = self._inner.get(key, start=start, length=length)
+        self.meter.count("get", calls=0, received=len(fetched.body))
+        return fetched
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        self.meter.count("get")
+        fetched = self._inner.get_if_changed(key, token)
+        self.meter.count("get", calls=0, received=0 if fetched is None else len(fetched.body))
+        return fetched
+
+    @contextmanager
+    def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
+        self.meter.count("get")
+        with self._inner.open(key, start=start) as body:
+            yield _Counted(body, self.meter)
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        self.meter.count("put", sent=len(body))
+        return self._inner.put(key, body, condition)
+
+    def put_file(self, key: str, path: Path) -> Uploaded:
+        self.meter.count("put", sent=path.stat().st_size)
+        return self._inner.put_file(key, path)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.meter.count("delete", calls=-(-len(keys) // 1000))
+        self._inner.delete(keys)
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        self.meter.count("list")
+        for number, page in enumerate(self._inner.list(prefix, start_after=start_after)):
+            self.meter.count("list", calls=1 if number else 0)
+            yield page
+
+    def level(self, prefix: str = "") -> Level:
+        self.meter.count("list")
+        return self._inner.level(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    body: Body
+    meter: Meter
+
+    @property
+    def meta(self) -> ObjectMeta:
+        return self.body.meta
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self.body:
+            self.meter.count("get", calls=0, received=len(chunk))
+            yield chunk
+
+
+class LimitStore:
+    """At most `uploads` writes and `downloads` reads at a time, whatever the number of threads above."""
+
+    def __init__(self, inner: ObjectStore, *, uploads: int = 64, downloads: int = 64) -> None:
+        self._inner = inner
+        self._writes = threading.BoundedSemaphore(uploads)
+        self._reads = threading.BoundedSemaphore(downloads)
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def head(self, key: str) -> ObjectMeta:
+        with self._reads:
+            return self._inner.head(key)
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        with self._reads:
+            return self._inner.get(key, start=start, length=length)
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        with self._reads:
+            return self._inner.get_if_changed(key, token)
+
+    @contextmanager
+    def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
+        with self._reads, self._inner.open(key, start=start) as body:
+            yield body
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        with self._writes:
+            return self._inner.put(key, body, condition)
+
+    def put_file(self, key: str, path: Path) -> Uploaded:
+        with self._writes:
+            return self._inner.put_file(key, path)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        with self._writes:
+            self._inner.delete(keys)
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        # Not held between pages: a caller may well read what it lists.
+        return self._inner.list(prefix, start_after=start_after)
+
+    def level(self, prefix: str = "") -> Level:
+        with self._reads:
+            return self._inner.level(prefix)

@@ -1,0 +1,462 @@
+"""ONE adapter on obstore for S3 and everything that speaks it, Azure Blob and memory."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import obstore
+from obstore import exceptions as foreign
+
+from swamp.env import SYSTEM, Env, is_ulid
+from swamp.errors import ConditionFailed, ObjectMissing, StoreError, Unavailable
+from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, redact, scrub, to_error
+from swamp.store.keys import byte_before, check_key, check_prefix
+from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded
+
+CHUNK_BYTES: Final = MIB
+LIST_CHUNK: Final = 1000
+DELETE_BATCH: Final = 1000
+PARTS_AT_ONCE: Final = 3
+
+# inv[store.errors-mapped]: every class obstore can raise, and the status it means when its text names none.
+FOREIGN: Final[dict[type[BaseException], tuple[int | None, str | None]]] = {
+    foreign.BaseError: (None, None),
+    foreign.GenericError: (None, None),
+    foreign.JoinError: (None, None),
+    foreign.AlreadyExistsError: (412, "PreconditionFailed"),
+    foreign.PreconditionError: (412, "PreconditionFailed"),
+    foreign.NotModifiedError: (304, None),
+    foreign.PermissionDeniedError: (403, None),
+    foreign.UnauthenticatedError: (401, None),
+    foreign.NotSupportedError: (501, None),
+    foreign.InvalidPathError: (400, "InvalidPath"),
+    foreign.UnknownConfigurationKeyError: (400, "UnknownConfigurationKey"),
+    FileNotFoundError: (404, None),
+    ValueError: (400, "InvalidArgument"),
+}
+_CAUGHT: Final = (foreign.BaseError, FileNotFoundError, ValueError)
+_DECISIVE: Final = (foreign.AlreadyExistsError, foreign.PreconditionError, foreign.NotModifiedError)
+_STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})\b")
+_ELEMENT = re.compile(r"<(Code|Message|RequestId|Region)>([^<]{1,500})</")
+_AZURE_REQUEST = re.compile(r"RequestId:([0-9a-fA-F-]{8,})")
+_EXPECTING = re.compile(r"expecting '([a-z0-9-]+)'")
+_METADATA_SERVICE = re.compile(r"169\.254\.\d+\.\d+|metadata\.google|/metadata/identity|AssumeRoleWithWebIdentity")
+_NO_LOGIN = re.compile(r"(?i)credential|access key|NoCredentials")
+_KIND = re.compile(r"kind: (Connect|Timeout|Interrupted|Request|Decode)\b")
+_FAILURES: Final = {"Connect": CONNECT, "Timeout": TIMEOUT, "Interrupted": CUT, "Request": CUT, "Decode": CUT}
+
+
+@dataclass(frozen=True)
+class Clients:
+    """obstore clients of one bucket. `make(timeout factor, retries)` builds one; each has its own connections.
+
+    A single PUT is never sent twice by a client (inv[store.no-blind-retry]): only parts of a multipart upload,
+    which nobody can see before it is completed, are.
+    """
+
+    make: Callable[[float, int], Any]
+
+    @cached_property
+    def quick(self) -> Any:
+        return self.make(1, 0)
+
+    @cached_property
+    def patient(self) -> Any:
+        """For single PUTs of megabytes over a slow line."""
+        return self.make(10, 0)
+
+    @cached_property
+    def parts(self) -> Any:
+        return self.make(10, 6)
+
+
+class Objects:
+    """An ObjectStore on obstore."""
+
+    def __init__(self, place: Place, clients: Clients, env: Env = SYSTEM) -> None:
+        self._place = place
+        self._clients = clients
+        self._env = env
+        self._budget = ByteBudget()
+        # Learned by use, per endpoint: which form of If-Match is accepted, and whether a range that covers the
+        # whole object is answered with 200 (which obstore takes for an error).
+        self._quoted = True
+        self._form_proven = place.kind != "s3"
+        self._whole_first = False
+
+    @property
+    def url(self) -> str:
+        return self._place.url
+
+    def __repr__(self) -> str:
+        return f"Objects({self.url!r})"
+
+    # -- reading
+
+    def head(self, key: str) -> ObjectMeta:
+        check_key(key)
+        try:
+            return _meta(obstore.head(self._clients.quick, key))
+        except _CAUGHT as error:
+            raise self._explained(error, "HEAD", key) from _safe(error)
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        check_key(key)
+        if start == 0 and length is None:
+            result = self._request(key, {})
+            return self._collected(result, key)
+        return self._get_range(key, start, length)
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        check_key(key)
+        try:
+            result = self._request(key, {"if_none_match": _quote(token)})
+        except ConditionFailed:
+            return None
+        # A server that does not know If-None-Match sends the object: its token still tells.
+        return None if _token(result.meta) == token else self._collected(result, key)
+
+    def open(self, key: str, *, start: int = 0) -> RangedBody:
+        return RangedBody(self, check_key(key), start)
+
+    def _get_range(self, key: str, start: int, length: int | None) -> Fetched:
+        if length == 0:
+            return Fetched(self.head(key), b"")
+        wanted: Any = {"offset": start} if length is None else (start, start + length)
+        try:
+            result = self._request(key, {"range": wanted})
+        except NotPartial:
+            whole = self.get(key)
+            return Fetched(whole.meta, whole.body[start : None if length is None else start + length])
+        except StoreError as error:
+            if not _beyond_end(error):
+                raise
+            return Fetched(self.head(key), b"")
+        return self._collected(result, key)
+
+    def _request(self, key: str, options: dict[str, Any]) -> Any:
+        try:
+            return obstore.get(self._clients.quick, key, options=options or None)  # type: ignore[arg-type]
+        except _CAUGHT as error:
+            if "non-partial response" in str(error):
+                self._whole_first = True
+                raise NotPartial(key) from None
+            raise self._explained(error, "GET", key) from _safe(error)
+
+    def _collected(self, result: Any, key: str) -> Fetched:
+        meta, (first, last) = _meta(result.meta), result.range
+        try:
+            body = result.bytes().to_bytes()
+        except _CAUGHT as error:
+            raise self._explained(error, "GET", key) from _safe(error)
+        if len(body) != last - first:
+            raise self._cut(key)
+        return Fetched(meta, body)
+
+    def _cut(self, key: str) -> StoreError:
+        return to_error(self._place, Answer("GET", key, failure=CUT))
+
+    # -- writing
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        check_key(key)
+        if condition is None:
+            return self._put(key, body, "overwrite")
+        if isinstance(condition, CreateOnly):
+            return self._put(key, body, "create")
+        return self._put_match(key, body, condition.token)
+
+    def _put_match(self, key: str, body: bytes, token: Token) -> ObjectMeta:
+        """Ceph takes an If-Match only without its quotes; the standard wants them.
+
+        A refusal is believed at once after one form was seen to work. Before that, a refusal although the
+        object still has this very token means: wrong form, nothing was written, try the other one.
+        """
+        try:
+            done = self._put(key, body, {"e_tag": _quote(token) if self._quoted else token})
+        except ConditionFailed:
+            if self._form_proven or self._current(key) != token:
+                raise
+            done = self._put(key, body, {"e_tag": token if self._quoted else _quote(token)})
+            self._quoted = not self._quoted
+        self._form_proven = True
+        return done
+
+    def _current(self, key: str) -> Token | None:
+        try:
+            return self.head(key).token
+        except ObjectMissing:
+            return None
+
+    def _put(self, key: str, body: bytes, mode: Any) -> ObjectMeta:
+        client = self._clients.quick if len(body) < MIB else self._clients.patient
+        try:
+            done = obstore.put(client, key, body, mode=mode, use_multipart=False)
+        except _CAUGHT as error:
+            raise self._explained(error, "PUT", key) from _safe(error)
+        return ObjectMeta(key, len(body), (done["e_tag"] or "").strip('"'), self._env.clock.now())
+
+    def put_file(self, key: str, path: Path) -> Uploaded:
+        check_key(key)
+        size = path.stat().st_size
+        if size > PART_BYTES:
+            return self._put_parts(key, path, size)
+        with self._budget.hold(size):
+            body = path.read_bytes()
+            return Uploaded(self.put(key, body), hashlib.sha256(body).hexdigest())
+
+    def _put_parts(self, key: str, path: Path, size: int) -> Uploaded:
+        part = part_bytes(size)
+        source = HashedFile(path, part)
+        with self._budget.hold(part * (PARTS_AT_ONCE + 1)):
+            try:
+                done = obstore.put(
+                    self._clients.parts,
+                    key,
+                    iter(source),
+                    use_multipart=True,
+                    chunk_size=part,
+                    max_concurrency=PARTS_AT_ONCE,
+                )
+            except _CAUGHT as error:
+                raise self._explained(error, "PUT", key) from _safe(error)
+        token = (done["e_tag"] or "").strip('"') or self.head(key).token
+        return Uploaded(ObjectMeta(key, source.sent, token, self._env.clock.now()), source.sha256.hexdigest())
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        for first in range(0, len(keys), DELETE_BATCH):
+            self._delete(list(keys[first : first + DELETE_BATCH]))
+
+    def _delete(self, keys: list[str]) -> None:
+        try:
+            obstore.delete(self._clients.quick, keys)
+        except FileNotFoundError as error:
+            if len(keys) == 1 and "NoSuchBucket" not in str(error) and "ContainerNotFound" not in str(error):
+                return
+            # Azure stops a batch at a key that is not there: the rest one by one.
+            for key in keys if len(keys) > 1 else ():
+                self._delete([key])
+            if len(keys) == 1:
+                raise self._explained(error, "DELETE", keys[0]) from _safe(error)
+        except _CAUGHT as error:
+            raise self._explained(error, "DELETE", keys[0]) from _safe(error)
+
+    # -- listing
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        check_prefix(prefix)
+        folder, _, rest = prefix.rpartition("/")
+        after = start_after or ""
+        if rest:
+            # obstore's prefixes are whole segments: begin just before the rest and stop behind it.
+            after = max(after, byte_before(prefix))
+        for page in self._pages(folder, after or None):
+            kept = [m for m in page if m.key.startswith(prefix) and m.key > (start_after or "")]
+            if kept:
+                yield kept
+            if rest and page and page[-1].key > prefix and not page[-1].key.startswith(prefix):
+                return
+
+    def _pages(self, folder: str, after: str | None) -> Iterator[Sequence[ObjectMeta]]:
+        try:
+            stream = obstore.list(self._clients.quick, folder or None, offset=after, chunk_size=LIST_CHUNK)
+            for chunk in stream:
+                yield [m for m in map(_meta, chunk) if m.size or not self._is_marker(m)]
+        except _CAUGHT as error:
+            raise self._explained(error, "LIST", folder or None) from _safe(error)
+
+    def _is_marker(self, meta: ObjectMeta) -> bool:
+        """A `dir/` placeholder that some consoles make; obstore lists it as an object `dir` that does not exist."""
+        if self._place.kind == "memory" or (meta.key[-27:-26] == "~" and is_ulid(meta.key[-26:])):
+            return False
+        return self._current(meta.key) is None
+
+    def level(self, prefix: str = "") -> Level:
+        check_prefix(prefix)
+        try:
+            found = obstore.list_with_delimiter(self._clients.quick, prefix.rstrip("/") or None)
+        except _CAUGHT as error:
+            raise self._explained(error, "LIST", prefix or None) from _safe(error)
+        dirs = sorted(d.rstrip("/") for d in found["common_prefixes"])
+        objects = sorted(map(_meta, found["objects"]), key=lambda m: m.key)
+        return Level(tuple(dirs), tuple(objects))
+
+    # -- errors
+
+    def _explained(self, error: BaseException, verb: str, key: str | None) -> StoreError:
+        return to_error(self._place, read_refusal(error, verb, key))
+
+
+class NotPartial(Exception):
+    """The server sent the whole object although a range was asked for."""
+
+
+class RangedBody:
+    """An object as ranges pinned to the first one's token: a time limit covers each range, none the object."""
+
+    def __init__(self, store: Objects, key: str, start: int) -> None:
+        self._store = store
+        self._key = key
+        self._at = start
+        self._result: Any = self._first()
+
+    @property
+    def meta(self) -> ObjectMeta:
+        return self._meta
+
+    def __enter__(self) -> RangedBody:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._result = None
+
+    def _first(self) -> Any:
+        store = self._store
+        try:
+            if store._whole_first and self._at == 0:
+                return self._whole()
+            result = store._request(self._key, {"range": (self._at, self._at + PART_BYTES)})
+        except NotPartial:
+            return self._whole()
+        except StoreError as error:
+            if not _beyond_end(error):
+                raise
+            self._meta = store.head(self._key)
+            return None
+        self._meta = _meta(result.meta)
+        return result
+
+    def _whole(self) -> Any:
+        result = self._store._request(self._key, {})
+        self._meta = _meta(result.meta)
+        if self._meta.size <= PART_BYTES and self._at == 0:
+            return result
+        result = None  # closes the connection: the rest comes in ranges
+        return self._next() if self._at < self._meta.size else None
+
+    def _next(self) -> Any:
+        end = min(self._at + PART_BYTES, self._meta.size)
+        try:
+            result = self._store._request(self._key, {"range": (self._at, end)})
+        except NotPartial:
+            result = self._store._request(self._key, {})
+        if _token(result.meta) != self._meta.token:
+            # inv[store.pinned-read]: bytes of two versions are never joined.
+            raise Unavailable(
+                f"{self._key} changed while it was read", hint="read it again", details={"key": self._key}
+            )
+        return result
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._result is not None:
+            yield from self._drain(self._result)
+            self._result = self._next() if self._at < self._meta.size else None
+
+    def _drain(self, result: Any) -> Iterator[bytes]:
+        first, last = result.range
+        skip, expected = self._at - first, last
+        try:
+            for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
+                data = bytes(chunk)
+                data, skip = data[skip:], max(0, skip - len(data))
+                self._at += len(data)
+                if data:
+                    yield data
+        except _CAUGHT as error:
+            raise self._store._explained(error, "GET", self._key) from _safe(error)
+        if self._at != expected:
+            raise self._store._cut(self._key)
+
+
+class HashedFile:
+    """A file in pieces; what was handed out is what was hashed. inv[store.hash-of-sent]"""
+
+    def __init__(self, path: Path, piece: int) -> None:
+        self._path = path
+        self._piece = piece
+        self.sha256 = hashlib.sha256()
+        self.sent = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as source:
+            while piece := source.read(self._piece):
+                self.sha256.update(piece)
+                self.sent += len(piece)
+                yield piece
+
+
+def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
+    """Takes an obstore error apart: its text is the only place where status, code and request id stand."""
+    text = str(error)
+    status, code = _defaults(error)
+    found = dict(_ELEMENT.findall(text))
+    number = _STATUS.search(text)
+    if number and not isinstance(error, _DECISIVE):
+        status = int(number.group(1) or number.group(2))
+    if _METADATA_SERVICE.search(text) or (not number and _NO_LOGIN.search(text.partition("Debug source")[0])):
+        return Answer(verb, key, code="NoCredentials")
+    code = found.get("Code") or ("BareRedirect" if "BareRedirect" in text else code)
+    message, request = found.get("Message", ""), found.get("RequestId")
+    azure = _AZURE_REQUEST.search(message)
+    region = found.get("Region") or (m.group(1) if (m := _EXPECTING.search(message)) else None)
+    failure = None if status else _failure(text)
+    if not message and not number:
+        message = _plain_reason(text)
+    if azure:
+        request, message = azure.group(1), message.partition("RequestId:")[0].strip()
+    return Answer(verb, key, status, code, message, request, region, failure=failure)
+
+
+def _defaults(error: BaseException) -> tuple[int | None, str | None]:
+    return next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (None, None))
+
+
+def _failure(text: str) -> str | None:
+    kind = _KIND.search(text)
+    return _FAILURES[kind.group(1)] if kind else None
+
+
+def _plain_reason(text: str) -> str:
+    """The part of an obstore text that people can use."""
+    for sign, reason in (
+        ("dns error", "its name is not known"),
+        ("ConnectionRefused", "connection refused"),
+        ("InvalidContentType", "it does not speak TLS (http, not https?)"),
+        ("certificate", "its certificate is not trusted"),
+    ):
+        if sign in text:
+            return reason
+    head = text.partition("\n\nDebug source")[0]
+    return redact(head.rpartition(" - ")[2].rpartition("Generic ")[2])
+
+
+def _beyond_end(error: StoreError) -> bool:
+    return error.details.get("status") == 416 or "Wanted range starting at" in error.message
+
+
+def _safe(error: BaseException) -> BaseException | None:
+    """The cause to keep: none, if its text could carry a credential."""
+    return error if scrub(text := str(error)) == text and "Signature" not in text else None
+
+
+def _quote(token: Token) -> str:
+    return f'"{token}"'
+
+
+def _token(meta: Any) -> Token:
+    return str(meta["e_tag"] or meta["version"] or "").strip('"')
+
+
+def _meta(meta: Any) -> ObjectMeta:
+    modified: dt.datetime = meta["last_modified"]
+    return ObjectMeta(meta["path"], meta["size"], (meta["e_tag"] or "").strip('"'), modified)

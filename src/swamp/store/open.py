@@ -1,0 +1,291 @@
+"""A URL, or a type and its configuration, becomes a store. Clients are imported only when their cloud is used."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from swamp.env import SYSTEM, Env
+from swamp.errors import Misconfigured
+from swamp.store.explain import Place, redact
+from swamp.store.keys import check_key
+from swamp.store.layers import LimitStore, PrefixStore
+from swamp.store.login import aws_login, azure_login, refuse_secrets
+from swamp.store.port import ObjectStore
+from swamp.store.retry import RetryStore
+
+SCHEMES: Final = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "az": "azure",
+    "azure": "azure",
+    "file": "file",
+    "memory": "memory",
+}
+TYPES: Final = {
+    "@swamp/s3-datastore": "s3",
+    "@swamp/gcs-datastore": "gs",
+    "@swamp/azure-datastore": "az",
+}
+KEYS: Final = frozenset(
+    {"bucket", "container", "prefix", "region", "endpoint", "forcePathStyle", "account"}
+    | {"pushConcurrency", "pullConcurrency", "requestTimeoutMs"}
+)
+TIMEOUT_MS: Final = 30_000
+CONNECTIONS: Final = 64
+
+
+@dataclass(frozen=True)
+class Target:
+    """An address taken apart: which cloud, which bucket, what lies under the prefix, and how to talk to it."""
+
+    kind: str
+    bucket: str
+    prefix: str
+    config: Mapping[str, Any]
+
+    @property
+    def timeout(self) -> float:
+        return _number(self.config, "requestTimeoutMs", TIMEOUT_MS) / 1000
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """How to open a store again, elsewhere: it is pickled into Spark tasks and holds no credentials."""
+
+    url: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str | None = None
+
+    def open(self, env: Env = SYSTEM) -> ObjectStore:
+        store = open_store(self.url, self.config, env)
+        return PrefixStore(store, self.namespace) if self.namespace else store
+
+
+def open_store(
+    url: str,
+    config: Mapping[str, Any] | None = None,
+    env: Env = SYSTEM,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> ObjectStore:
+    """The store at `url` (or of a type such as `@swamp/s3-datastore`), with retries for all but writes."""
+    target = parse_target(url, config)
+    environ = os.environ if environ is None else environ
+    bucket = _OPENERS[target.kind](target, env, environ)
+    return PrefixStore(bucket, target.prefix) if target.prefix else bucket
+
+
+def parse_target(url: str, config: Mapping[str, Any] | None = None) -> Target:
+    """Raises Misconfigured for an address that names no bucket we can speak to."""
+    config = dict(config or {})
+    refuse_secrets(config)
+    if url in TYPES:
+        url = f"{TYPES[url]}://{config.get('bucket') or config.get('container') or ''}"
+    parts = urlsplit(url)
+    kind = SCHEMES.get(parts.scheme)
+    if kind is None or "@" in parts.netloc or parts.fragment:
+        raise _bad_url(url)
+    config = dict(parse_qsl(parts.query)) | {k: v for k, v in config.items() if v is not None}
+    refuse_secrets(config)
+    _refuse_unknown(config)
+    if kind == "file":
+        return _directory_target(parts.netloc, unquote(parts.path), config, url)
+    path = "/".join(p.strip("/") for p in (unquote(parts.path), str(config.get("prefix") or "")) if p.strip("/"))
+    if not parts.netloc and kind != "memory":
+        raise _bad_url(url)
+    return Target(kind, parts.netloc, check_key(path) if path else "", config)
+
+
+def _directory_target(host: str, path: str, config: Mapping[str, Any], url: str) -> Target:
+    if host not in ("", "localhost") or not path.startswith("/"):
+        raise _bad_url(url)
+    prefix = str(config.get("prefix") or "").strip("/")
+    return Target("file", path, check_key(prefix) if prefix else "", config)
+
+
+def _bad_url(url: str) -> Misconfigured:
+    shown = url.partition("?")[0].rpartition("@")[2][:200]
+    return Misconfigured(
+        f"not a store's address: {shown!r}",
+        hint="use s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory",
+    )
+
+
+def _refuse_unknown(config: Mapping[str, Any]) -> None:
+    unknown = sorted(set(config) - KEYS)
+    if unknown:
+        known = ", ".join(sorted(KEYS))
+        raise Misconfigured(f"unknown store configuration: {', '.join(unknown)}", hint=f"known are: {known}")
+
+
+def _open_file(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+    from swamp.store.directory import DirectoryStore
+
+    return DirectoryStore(Path(target.bucket), env)
+
+
+_memories: dict[str, ObjectStore] = {}
+_memories_lock = threading.Lock()
+
+
+def _open_memory(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+    """The same name is the same store within a process."""
+    from obstore.store import MemoryStore
+
+    from swamp.store.objects import Clients, Objects
+
+    with _memories_lock:
+        if target.bucket not in _memories:
+            store = MemoryStore()
+            place = Place("memory", f"memory://{target.bucket}")
+            _memories[target.bucket] = Objects(place, Clients(lambda _factor, _retries: store), env)
+        return _memories[target.bucket]
+
+
+def _open_s3(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+    from obstore.store import S3Store
+
+    login = aws_login(environ)
+    endpoint = _endpoint(target.config.get("endpoint") or _aws_endpoint(environ) or login.endpoint)
+    region = target.config.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    settings: dict[str, Any] = dict(login.settings) | {"region": region or login.region or "us-east-1"}
+    settings |= _addressing(target, endpoint)
+    if login.provider is not None:
+        settings["credential_provider"] = login.provider
+    url = f"s3://{target.bucket}" + (f"?endpoint={endpoint}" if endpoint else "")
+    place = Place("s3", url, login.profile)
+    return _layered(target, env, place, lambda http: S3Store(target.bucket, **settings, **http), endpoint)
+
+
+def _aws_endpoint(environ: Mapping[str, str]) -> str | None:
+    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
+
+
+def _addressing(target: Target, endpoint: str | None) -> dict[str, Any]:
+    """Path style where an endpoint is given (most of them know nothing else), virtual hosts at Amazon."""
+    asked = target.config.get("forcePathStyle")
+    path_style = bool(endpoint) or "." in target.bucket if asked is None else _truth(asked)
+    if path_style or endpoint is None:
+        found: dict[str, Any] = {"virtual_hosted_style_request": not path_style}
+        return found | ({"endpoint": endpoint} if endpoint else {})
+    scheme, _, host = endpoint.partition("://")
+    return {"virtual_hosted_style_request": True, "endpoint": f"{scheme}://{target.bucket}.{host}"}
+
+
+def _open_azure(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+    from obstore.store import AzureStore
+
+    login = azure_login(environ)
+    settings: dict[str, Any] = dict(login.settings)
+    if target.config.get("account"):
+        settings["account_name"] = target.config["account"]
+    endpoint = _endpoint(target.config.get("endpoint") or login.endpoint)
+    if endpoint:
+        settings["endpoint"] = endpoint
+    elif "account_name" not in settings and not environ.get("AZURE_STORAGE_USE_EMULATOR"):
+        raise Misconfigured(
+            f"which storage account holds the container {target.bucket!r}?",
+            hint="set AZURE_STORAGE_ACCOUNT_NAME or AZURE_STORAGE_CONNECTION_STRING, or config `account`",
+        )
+    where = endpoint or f"{settings.get('account_name', 'emulator')}"
+    place = Place(
+        "azure", f"az://{target.bucket}?endpoint={where}" if endpoint else f"az://{target.bucket}?account={where}"
+    )
+    return _layered(target, env, place, lambda http: AzureStore(target.bucket, **settings, **http), endpoint)
+
+
+def _open_gcs(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+    from swamp.store.gcs import connect
+
+    endpoint = _endpoint(target.config.get("endpoint") or _with_scheme(environ.get("STORAGE_EMULATOR_HOST")))
+    return _limited(target, env, connect(target.bucket, endpoint, target.timeout, env))
+
+
+def _layered(target: Target, env: Env, place: Place, build: Any, endpoint: str | None) -> ObjectStore:
+    from obstore.exceptions import BaseError
+
+    from swamp.store.objects import Clients, Objects
+
+    def make(factor: float, retries: int) -> Any:
+        return build(_http(target.timeout * factor, retries, (endpoint or "").startswith("http://")))
+
+    try:
+        clients = Clients(make)
+        _ = clients.quick
+    except (BaseError, ValueError, TypeError) as error:
+        raise _misbuilt(place, error) from None
+    return _limited(target, env, Objects(place, clients, env))
+
+
+def _limited(target: Target, env: Env, store: ObjectStore) -> ObjectStore:
+    # Retry outside the limit: a request that waits for its next attempt takes nobody's place.
+    uploads = int(_number(target.config, "pushConcurrency", CONNECTIONS))
+    downloads = int(_number(target.config, "pullConcurrency", CONNECTIONS))
+    return RetryStore(LimitStore(store, uploads=uploads, downloads=downloads), env)
+
+
+def _http(timeout: float, retries: int, insecure: bool) -> dict[str, Any]:
+    backoff = {"init_backoff": dt.timedelta(milliseconds=100), "max_backoff": dt.timedelta(seconds=5), "base": 2}
+    seconds = dt.timedelta(seconds=timeout)
+    return {
+        "client_options": {
+            "timeout": seconds,
+            "connect_timeout": min(seconds, dt.timedelta(seconds=5)),
+            "allow_http": insecure,
+            "pool_max_idle_per_host": str(CONNECTIONS * 2),
+            "user_agent": "swamp",
+        },
+        "retry_config": {"max_retries": retries, "backoff": backoff, "retry_timeout": dt.timedelta(minutes=2)},
+    }
+
+
+def _misbuilt(place: Place, error: Exception) -> Misconfigured:
+    text = redact(str(error).partition("\n")[0])
+    return Misconfigured(f"cannot open {place.url}: {text}", hint="check its name, endpoint and account")
+
+
+def _endpoint(value: Any) -> str | None:
+    if not value:
+        return None
+    text = str(value).rstrip("/")
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        shown = text.rpartition("@")[2][:200]
+        raise Misconfigured(f"not an endpoint: {shown!r}", hint="use https://host[:port]")
+    return text
+
+
+def _with_scheme(host: str | None) -> str | None:
+    return host if not host or "://" in host else f"http://{host}"
+
+
+def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number <= 0:
+        raise Misconfigured(f"`{name}` must be a positive number, not {value!r}", hint="correct the configuration")
+    return number
+
+
+def _truth(value: Any) -> bool:
+    return value if isinstance(value, bool) else str(value).lower() in ("1", "true", "yes")
+
+
+_OPENERS: Final = {
+    "file": _open_file,
+    "memory": _open_memory,
+    "s3": _open_s3,
+    "azure": _open_azure,
+    "gcs": _open_gcs,
+}

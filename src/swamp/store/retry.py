@@ -1,0 +1,164 @@
+"""Tries again what may be tried again: reads, listings and deletes. Never a write. inv[store.no-blind-retry]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from swamp.env import SYSTEM, Env
+from swamp.errors import OutcomeUnknown, Unavailable
+from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long and how often. `unreachable` bounds attempts at an endpoint that takes no connection at all."""
+
+    seconds: float = 30.0
+    first_wait: float = 0.1
+    longest_wait: float = 5.0
+    unreachable: int = 4
+
+
+class Attempts:
+    """The memory of one request: when it began, how often it failed. Progress starts it afresh."""
+
+    def __init__(self, policy: RetryPolicy, env: Env) -> None:
+        self._policy = policy
+        self._env = env
+        self.progressed()
+
+    def progressed(self) -> None:
+        self._count = 0
+        self._until = self._env.clock.monotonic() + self._policy.seconds
+
+    def wait(self, error: Unavailable) -> None:
+        """Sleeps before the next attempt, or raises `error` when there is to be none."""
+        self._count += 1
+        if error.details.get("unreachable") and self._count >= self._policy.unreachable:
+            raise error
+        pause = min(self._policy.longest_wait, self._policy.first_wait * 2 ** (self._count - 1))
+        asked = error.details.get("retryAfter")
+        pause = max(self._env.jitter(pause), float(asked or 0))
+        if self._env.clock.monotonic() + pause > self._until:
+            raise error
+        self._env.clock.sleep(pause)
+
+
+class RetryStore:
+    """Retries 5xx, 429, timeouts and cut connections for everything but writes."""
+
+    def __init__(self, inner: ObjectStore, env: Env = SYSTEM, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
+        self._inner = inner
+        self._env = env
+        self._policy = policy
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def __repr__(self) -> str:
+        return f"RetryStore({self._inner!r})"
+
+    def _try(self, call: Callable[[], T], attempts: Attempts | None = None) -> T:
+        attempts = attempts or Attempts(self._policy, self._env)
+        while True:
+            try:
+                return call()
+            except OutcomeUnknown:
+                raise
+            except Unavailable as error:
+                attempts.wait(error)
+
+    def head(self, key: str) -> ObjectMeta:
+        return self._try(lambda: self._inner.head(key))
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        return self._try(lambda: self._inner.get(key, start=start, length=length))
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        return self._try(lambda: self._inner.get_if_changed(key, token))
+
+    def open(self, key: str, *, start: int = 0) -> ResumingBody:
+        return ResumingBody(self, key, start)
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        return self._inner.put(key, body, condition)
+
+    def put_file(self, key: str, path: Path) -> Uploaded:
+        return self._inner.put_file(key, path)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._try(lambda: self._inner.delete(keys))
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        attempts = Attempts(self._policy, self._env)
+        after = start_after
+        while True:
+            try:
+                for page in self._inner.list(prefix, start_after=after):
+                    yield page
+                    after = page[-1].key if page else after
+                    attempts.progressed()
+                return
+            except Unavailable as error:
+                attempts.wait(error)
+
+    def level(self, prefix: str = "") -> Level:
+        return self._try(lambda: self._inner.level(prefix))
+
+
+class ResumingBody:
+    """A body that, cut short, goes on from where it was, as long as the object is the same version."""
+
+    def __init__(self, store: RetryStore, key: str, start: int) -> None:
+        self._store = store
+        self._key = key
+        self._at = start
+
+    def __enter__(self) -> ResumingBody:
+        self._stack = ExitStack()
+        self._body = self._store._try(lambda: self._enter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _enter(self) -> Body:
+        return self._stack.enter_context(self._store._inner.open(self._key, start=self._at))
+
+    @property
+    def meta(self) -> ObjectMeta:
+        return self._body.meta
+
+    def __iter__(self) -> Iterator[bytes]:
+        attempts = Attempts(self._store._policy, self._store._env)
+        while True:
+            try:
+                for chunk in self._body:
+                    self._at += len(chunk)
+                    yield chunk
+                    attempts.progressed()
+                return
+            except Unavailable as error:
+                attempts.wait(error)
+                self._resume(attempts)
+
+    def _resume(self, attempts: Attempts) -> None:
+        self._stack.close()
+        token = self._body.meta.token
+        body = self._store._try(self._enter, attempts)
+        if body.meta.token != token:
+            # inv[store.pinned-read]: bytes of two versions are never joined.
+            raise Unavailable(
+                f"{self._key} changed while it was read", hint="read it again", details={"key": self._key}
+            )
+        self._body = body

@@ -1,0 +1,93 @@
+"""Lists a directory bucket in key order, lazily: one directory's names in memory at a time."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from swamp.store.names import INTERNAL, MORE, segment_of
+
+Found = tuple[str, os.stat_result]
+
+
+class Walk:
+    """The objects of a directory bucket whose key starts with `prefix` and sorts after `after`."""
+
+    def __init__(self, root: Path, prefix: str, after: str) -> None:
+        self._root = root
+        self._prefix = prefix
+        self._after = after
+
+    def objects(self) -> Iterator[Found]:
+        yield from self._below("", [self._root])
+
+    def level(self) -> tuple[list[str], list[Found]]:
+        """What lies directly below the prefix."""
+        folders, lead = [self._root], ""
+        for segment in self._prefix.split("/")[:-1]:
+            folders = _entries(folders)[0].get(segment, [])
+            lead += segment + "/"
+        dirs, files = _entries(folders)
+        holding = [lead + name for name in sorted(dirs) if self._holds_any(dirs[name])]
+        found = ((lead + name, _status(files[name])) for name in sorted(files))
+        return holding, [(key, status) for key, status in found if status is not None]
+
+    def _holds_any(self, folders: list[Path]) -> bool:
+        return next(Walk(self._root, "", "")._below("", folders), None) is not None
+
+    def _below(self, lead: str, folders: list[Path]) -> Iterator[Found]:
+        dirs, files = _entries(folders)
+        # A directory sorts where its keys do: as its name with the slash behind it.
+        for name in sorted([*files, *(d + "/" for d in dirs)]):
+            key = lead + name
+            if not name.endswith("/"):
+                status = _status(files[name]) if key.startswith(self._prefix) and key > self._after else None
+                if status is not None:
+                    yield key, status
+            elif self._may_hold(key):
+                yield from self._below(key, dirs[name[:-1]])
+
+    def _may_hold(self, folder: str) -> bool:
+        within = folder.startswith(self._prefix) or self._prefix.startswith(folder)
+        return within and (folder > self._after or self._after.startswith(folder))
+
+
+def _entries(folders: Iterable[Path]) -> tuple[dict[str, list[Path]], dict[str, Path]]:
+    dirs: dict[str, list[Path]] = {}
+    files: dict[str, Path] = {}
+    for folder in folders:
+        for segment, is_dir, path in _scan(folder, ""):
+            if is_dir:
+                dirs.setdefault(segment, []).append(path)
+            else:
+                files.setdefault(segment, path)
+    return dirs, files
+
+
+def _scan(folder: Path, pieces: str) -> Iterator[tuple[str, bool, Path]]:
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return  # deleted while we walked: its objects are gone with it
+    for entry in entries:
+        if entry.name == INTERNAL or not _is_utf8(entry.name):
+            continue
+        is_dir = entry.is_dir(follow_symlinks=False)
+        if is_dir and entry.name.endswith(MORE):
+            yield from _scan(folder / entry.name, pieces + entry.name.removesuffix(MORE))
+        elif is_dir or entry.is_file(follow_symlinks=False):
+            yield segment_of(pieces, entry.name), is_dir, folder / entry.name
+
+
+def _is_utf8(name: str) -> bool:
+    return name.isascii() or not any(0xD800 <= ord(c) <= 0xDFFF for c in name)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
