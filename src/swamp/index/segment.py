@@ -1,0 +1,268 @@
+"""Index segments: immutable, sorted Parquet files, so that a large index costs O(change) per commit.
+
+A row without a number (seq 0 in memory, null in the file) takes the `added_seq` of the descriptor that names its
+segment, because a segment is staged before anyone can know its commit's number. inv[segment.added-seq]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.cache.files import on_disk
+from swamp.errors import CorruptData
+from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.root import REPAIR_HINT, SegmentRef
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AnyRow = Row | Dropped
+Source = bytes | Path
+"""A segment's bytes, or a local file that holds them."""
+
+ROW_GROUP: Final = 16_384
+BATCH: Final = 4_096
+MAX_GROUP_BYTES: Final = 256 << 20
+_MAX_FOOTER: Final = 32 << 20
+_FORMAT: Final = {b"swamp.segment": b"1"}
+_KINDS: Final = {Entry: "entry", Tombstone: "deleted", Dropped: "dropped"}
+# pyarrow's own errors are subclasses of these.
+_DAMAGE: Final = (ValueError, OSError, LookupError, TypeError, NotImplementedError, MemoryError, OverflowError)
+_COLUMNS: Final = ("path", "kind", "key", "size", "sha256", "lastModified", "seq", "missing", "extra")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment before it has a place. The range is that of the rows that decide paths, not of dropped keys."""
+
+    data: bytes
+    rows: int
+    min_path: str
+    max_path: str
+
+    def ref(self, key: str, added_seq: int = 0) -> SegmentRef:
+        """Its descriptor, once it lies under `key`."""
+        digest = hashlib.sha256(self.data).hexdigest()
+        return SegmentRef(key, self.rows, len(self.data), digest, self.min_path, self.max_path, added_seq)
+
+
+def write_segment(rows: Iterable[AnyRow], *, presorted: bool = False) -> Segment:
+    """The rows as Parquet, sorted by path; with `presorted` in one pass and bounded memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out, schema = io.BytesIO(), _schema()
+    count, lowest, highest = 0, "", ""
+    ordered = rows if presorted else sorted(rows, key=_order)
+    try:
+        with pq.ParquetWriter(out, schema, **_WRITER) as writer:
+            for group in _groups(ordered):
+                writer.write_table(pa.Table.from_pydict(_columns(group), schema=schema))
+                count += len(group)
+                deciding = [row.path for row in group if not isinstance(row, Dropped)]
+                lowest = lowest or min(deciding, default="")
+                highest = max(deciding, default=highest)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise CorruptData(f"a row cannot be written into an index segment: {error}") from error
+    return Segment(out.getvalue(), count, lowest, highest)
+
+
+def _order(row: AnyRow) -> tuple[str, bool, int, str]:
+    return row.path, isinstance(row, Dropped), row.seq, row.key
+
+
+_WRITER: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "compression_level": 6,
+    # Neighbours in path order share long beginnings: these encodings write only what differs.
+    "use_dictionary": ["kind", "lastModified", "missing", "seq"],
+    "column_encoding": {"path": "DELTA_BYTE_ARRAY", "key": "DELTA_BYTE_ARRAY"},
+    "write_statistics": ["path"],
+    "version": "2.6",
+}
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    text = pa.string()
+    types = (text, text, text, pa.int64(), text, text, pa.int64(), pa.bool_(), text)
+    needed = {"path", "kind", "key"}
+    fields = [pa.field(n, t, nullable=n not in needed) for n, t in zip(_COLUMNS, types, strict=True)]
+    return pa.schema(fields, metadata=_FORMAT)
+
+
+def _groups(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
+    group: list[AnyRow] = []
+    for row in rows:
+        group.append(row)
+        if len(group) == ROW_GROUP:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _columns(rows: list[AnyRow]) -> dict[str, list[Any]]:
+    return {
+        "path": [r.path for r in rows],
+        "kind": [_KINDS[type(r)] for r in rows],
+        "key": [r.key for r in rows],
+        "size": [None if isinstance(r, Dropped) else r.size for r in rows],
+        "sha256": [None if isinstance(r, Dropped) else r.sha256 for r in rows],
+        "lastModified": [r.last_modified if isinstance(r, Entry) else None for r in rows],
+        "seq": [r.seq or None for r in rows],
+        "missing": [(r.missing or None) if isinstance(r, Entry) else None for r in rows],
+        "extra": [(r.extra or None) if isinstance(r, Entry) else None for r in rows],
+    }
+
+
+def check_segment(ref: SegmentRef, source: Source) -> None:
+    """Raises CorruptData unless these are the very bytes that the root names."""
+    with on_disk("read", str(source) if isinstance(source, Path) else ref.key):
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        same = size == ref.bytes and _digest(source) == ref.sha256
+    if not same:
+        raise _damaged(f"{ref.key} is not the segment that the root names: {size} bytes, or another hash")
+
+
+def _digest(source: Source) -> str:
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    with source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_segment(
+    source: Source,
+    added_seq: int,
+    *,
+    start: str = "",
+    stop: str | None = None,
+    paths: Collection[str] | None = None,
+    dropped: bool = True,
+) -> Iterator[AnyRow]:
+    """The rows with `start <= path < stop` (and in `paths`), in path order, a batch at a time.
+
+    Row groups that cannot hold such a path are not read. Damaged or hostile bytes raise CorruptData.
+    """
+    last = ""
+    for batch in _batches(source, start, stop, paths):
+        for row in _rows(batch, added_seq):
+            if row.path < last:
+                raise _damaged("an index segment is not sorted")
+            last = row.path
+            if start <= last and (stop is None or last < stop) and (dropped or not isinstance(row, Dropped)):
+                yield row
+
+
+def _batches(source: Source, start: str, stop: str | None, paths: Collection[str] | None) -> Iterator[pa.RecordBatch]:
+    with _guarded():
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        raw = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
+        limits = {"thrift_string_size_limit": _MAX_FOOTER, "thrift_container_size_limit": 1_000_000}
+        file = pq.ParquetFile(raw, pre_buffer=False, **limits)
+        _check_shape(file)
+        groups = [i for i in range(file.num_row_groups) if _may_hold(file, i, start, stop, paths)]
+        found = file.iter_batches(BATCH, groups, columns=list(_COLUMNS), use_threads=False) if groups else iter(())
+    while True:
+        with _guarded():
+            batch = next(found, None)
+            if batch is not None and paths is not None:
+                batch = batch.filter(_is_in(batch.column("path"), paths))
+        if batch is None:
+            return
+        yield batch
+
+
+def _check_shape(file: Any) -> None:
+    """The footer must describe a segment of ours and groups that fit into memory."""
+    kept = file.schema_arrow.metadata or {}
+    if kept.get(b"swamp.segment") != b"1" or not set(_COLUMNS) <= set(file.schema_arrow.names):
+        raise _damaged("this is not an index segment that this swamp can read")
+    expected = _schema()
+    if any(file.schema_arrow.field(name).type != expected.field(name).type for name in _COLUMNS):
+        raise _damaged("an index segment has columns of other types")
+    for i in range(file.num_row_groups):
+        group = file.metadata.row_group(i)
+        if not 0 <= group.total_byte_size <= MAX_GROUP_BYTES or not 0 <= group.num_rows <= 64 * ROW_GROUP:
+            raise _damaged("an index segment claims row groups of impossible size")
+
+
+def _may_hold(file: Any, group: int, start: str, stop: str | None, paths: Collection[str] | None) -> bool:
+    if not start and stop is None and paths is None:
+        return True
+    stats = file.metadata.row_group(group).column(0).statistics
+    if stats is None or not stats.has_min_max:
+        return True
+    if stats.max < start or (stop is not None and stats.min >= stop):
+        return False
+    return paths is None or any(stats.min <= path <= stats.max for path in paths)
+
+
+def _is_in(column: Any, paths: Collection[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.is_in(column, value_set=pa.array(list(paths), pa.string()))
+
+
+def _rows(batch: pa.RecordBatch, added_seq: int) -> list[AnyRow]:
+    with _guarded():
+        if any(batch.column(name).null_count for name in _COLUMNS[:3]):
+            raise ValueError("a row without a path, a kind or a key")
+        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+        return [_MAKE[kind](added_seq, path, *rest) for path, kind, *rest in zip(*columns, strict=True)]
+
+
+def _entry(
+    added: int, path: str, key: str, size: int, sha: str | None, at: str | None, seq: int | None, gone: Any, extra: Any
+) -> AnyRow:
+    return Entry(path, key, _size(size), sha, at or "", _seq(seq, added), bool(gone), extra or "")
+
+
+def _deleted(added: int, path: str, key: str, size: int, sha: str | None, at: Any, seq: int | None, *_: Any) -> AnyRow:
+    return Tombstone(path, key, _size(size), sha, _seq(seq, added))
+
+
+def _dropped(added: int, path: str, key: str, size: Any, sha: Any, at: Any, seq: int | None, *_: Any) -> AnyRow:
+    return Dropped(key, path, _seq(seq, added))
+
+
+_MAKE: Final[dict[str, Callable[..., AnyRow]]] = {"entry": _entry, "deleted": _deleted, "dropped": _dropped}
+
+
+def _size(size: int | None) -> int:
+    if size is None or size < 0:
+        raise ValueError("a row without a size")
+    return size
+
+
+def _seq(seq: int | None, added: int) -> int:
+    """inv[segment.added-seq]: a numberless row is as old as the commit that listed its segment, none is younger."""
+    if seq is None:
+        return added
+    if not 0 < seq <= added:
+        raise ValueError(f"a row with number {seq} in a segment of number {added}")
+    return seq
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Whatever a damaged file makes the Parquet reader say, it is CorruptData."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise _damaged(f"an index segment cannot be read: {str(error)[:200]}") from error
+
+
+def _damaged(message: str) -> CorruptData:
+    return CorruptData(message, hint=REPAIR_HINT)
