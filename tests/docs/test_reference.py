@@ -1,0 +1,52 @@
+"""docs/reference is what the code says: `make docs` would change nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+from reading import REPO
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", REPO / "docs" / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PAGES = generator().pages()
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_the_page_is_up_to_date(name: str) -> None:
+    file = REPO / "docs" / "reference" / name
+    assert file.read_text() == PAGES[name], "run: make docs"
+
+
+def test_the_command_line_reference_has_every_command_of_the_contract() -> None:
+    """The groups and commands that scripts depend on."""
+    contract = """
+        repo init
+        datastore setup, sync, status, doctor, verify, gc, compact, undelete, log
+        datastore lock status, release
+        datastore namespace set, unset, list
+        data list, get, versions, put, search, query, delete, rename, gc, prune
+        model create, get, list, edit, delete, validate
+        model type list, describe
+        model method run
+        model output list, get, logs
+        workflow create, get, list, edit, delete, validate, run, resume, approve, reject, cancel
+        workflow history get
+    """
+    missing = []
+    for line in contract.strip().splitlines():
+        *group, first = line.strip().split(",")[0].split()
+        for command in [first, *(c.strip() for c in line.split(",")[1:])]:
+            name = " ".join(["swamp", *group, command])
+            if f" {name}\n" not in PAGES["cli.md"]:
+                missing.append(name)
+    assert missing == []
+    assert "## swamp sql\n" in PAGES["cli.md"]

@@ -1,0 +1,48 @@
+"""The process starts fast: nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "google", "pydantic", "obstore", "boto3", "yaml", "rich", "sqlite3")
+SCRIPT = """
+import json, sys
+from swamp.cli.main import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as leaving:
+    code = leaving.code
+json.dump({"code": code, "modules": sorted(sys.modules)}, sys.stderr)
+"""
+
+
+def imported(tmp_path: Path, *args: str) -> tuple[int, set[str]]:
+    """Exit code and top-level modules of one command, in a process of its own."""
+    environment = {**os.environ, "SWAMP_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *args], capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path
+    )
+    report = json.loads(ran.stderr.splitlines()[-1])
+    return report["code"], {name.partition(".")[0] for name in report["modules"]}
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_import_nothing_heavy(tmp_path: Path, flag: str) -> None:
+    code, modules = imported(tmp_path, flag)
+    assert code == 0
+    assert "typer" in modules
+    assert sorted(modules & set(HEAVY)) == []
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    script = "import swamp, sys; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(ran.stdout.split())
+    assert "swamp" in modules
+    assert sorted(modules & {*HEAVY, "typer", "click"}) == []
