@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from swamp.cache.files import CHUNK, hash_file, on_disk, place, remove_empty_parents, stage_file, sync_directory
 from swamp.data.collect import Reclaimed, abandoned, doomed, hidden
@@ -85,12 +85,12 @@ class DataRepository(VersionReader):
                 file.write(chunk)
             return claim.raw.stat().st_size
 
-    def finalize_version(self, claim: Claim, draft: Draft) -> DataVersion:
-        """Makes a filled version exist. Its bytes do not change any more."""
+    def finalize_version(self, claim: Claim, draft: Draft, extra: Mapping[str, Any] | None = None) -> DataVersion:
+        """Makes a filled version exist. Its bytes do not change any more. `extra` are further keys of its metadata."""
         self._check_open(claim)
         parts = self._measure(claim)
         with self._tree.announce([claim.ref.path]):
-            return self._publish(claim.ref, draft, parts)
+            return self._publish(claim.ref, draft, parts, extra)
 
     # -- removing
 
@@ -230,7 +230,9 @@ class DataRepository(VersionReader):
             return self._fill(claim.ref, [])
         return _measured(claim.raw, "")
 
-    def _publish(self, ref: VersionRef, draft: Draft, filled: Part | list[Part]) -> DataVersion:
+    def _publish(
+        self, ref: VersionRef, draft: Draft, filled: Part | list[Part], extra: Mapping[str, Any] | None = None
+    ) -> DataVersion:
         """Metadata last: from here on the version exists. inv[unit.whole]"""
         parts = tuple(filled) if isinstance(filled, list) else ()
         meta = Metadata(
@@ -242,6 +244,7 @@ class DataRepository(VersionReader):
             size=sum(part.size for part in parts) if isinstance(filled, list) else filled.size,
             checksum=combined_checksum(parts) if isinstance(filled, list) else filled.checksum,
             parts=parts,
+            extra=extra or {},
         )
         return self._describe(ref, meta)
 
