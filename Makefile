@@ -34,7 +34,7 @@ lint: $(STAMP)
 
 # More seeds of the simulator than `make test` runs: make sim SEEDS=100000
 sim: $(STAMP)
-	SWAMP_SIM_SEEDS=$(SEEDS) $(PYTEST) -n $(WORKERS) --timeout 0 -s tests/simulation $(ARGS)
+	$(BIN)/python -m swamp.testing.sim --seeds $(SEEDS) $(ARGS)
 
 bench: $(STAMP) java
 	$(BIN)/python bench/run.py $(ARGS)
