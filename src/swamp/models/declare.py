@@ -15,7 +15,6 @@ A plug-in is a Python file with one or more of these:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
+from swamp.data.names import normalise_type
 from swamp.errors import NotFound, UsageError
 from swamp.models.document import suggest
 
@@ -105,14 +105,16 @@ class Context(Protocol):
         """Save bytes, text, a file or a directory of parts as the next version of `name`."""
         ...
 
-    def open_file(
-        self, name: str, *, spec: str | None = None, **overrides: Any
-    ) -> AbstractContextManager[BinaryIO]:
+    def open_file(self, name: str, *, spec: str | None = None, **overrides: Any) -> AbstractContextManager[BinaryIO]:
         """Write a version bit by bit; it exists once the block ends without an error."""
         ...
 
     def read(self, model: str, name: str, version: int | None = None) -> Path:
         """The content of a version (the newest by default) as a local file or directory."""
+        ...
+
+    def locate(self, model: str, name: str, version: int | None = None) -> tuple[Path, str]:
+        """The same, with its content type."""
         ...
 
     def log(self, line: str) -> None:
@@ -156,7 +158,7 @@ class ModelType:
     source: str = "built in"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", normalise(self.name))
+        object.__setattr__(self, "name", normalise_type(self.name))
 
     def method(self, name: str) -> Method:
         """The method called `name`; NotFound says which there are."""
@@ -205,11 +207,7 @@ def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
 
 def _untitled(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: _untitled(inner)
-            for key, inner in value.items()
-            if key != "title" or not isinstance(inner, str)
-        }
+        return {key: _untitled(inner) for key, inner in value.items() if key != "title" or not isinstance(inner, str)}
     return [_untitled(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -250,12 +248,3 @@ def explain(detail: Any, known: list[str]) -> str:
 def _choices(word: str, names: list[str], lead: str) -> str:
     meant = suggest(word, names)
     return (f"did you mean `{meant}`? " if meant else "") + f"{lead}: {', '.join(sorted(names)) or 'none'}"
-
-
-def normalise(name: str) -> str:
-    """`AWS::EC2::VPC` -> `aws/ec2/vpc`: one spelling of a type name."""
-    text = re.sub(r"::|\s|\.", "/", name.strip().lower())
-    text = re.sub(r"/+", "/", text).strip("/")
-    if not text or any(part in ("", "..") for part in text.split("/")) or "\\" in text or "\0" in text:
-        raise UsageError(f"`{name}` is not a type name", hint="write it like command/shell or @org/thing")
-    return text

@@ -102,11 +102,11 @@ def parse(text: str, source: str) -> Document:
         lines: dict[Path, int] = {}
         problems = list(_walk(node, (), lines))
         refuse(source, problems)
-        return Document(source, loader.construct_document(node), lines)  # type: ignore[no-untyped-call]
+        return Document(source, loader.construct_document(node), lines)
     except yaml.YAMLError as error:
         raise _syntax(error, source) from error
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def _syntax(error: Exception, source: str) -> UsageError:

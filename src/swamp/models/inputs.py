@@ -51,7 +51,7 @@ def _parse_json(name: str, text: str) -> Any:
     except json.JSONDecodeError as error:
         raise UsageError(
             f"the value of `{name}` is not JSON: {error.msg} at character {error.pos}",
-            hint=f"quote it for the shell: --input '{name}:json=[\"a\", \"b\"]'",
+            hint=f'quote it for the shell: --input \'{name}:json=["a", "b"]\'',
         ) from error
 
 

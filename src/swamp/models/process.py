@@ -87,9 +87,7 @@ def run_process(
     )
 
 
-def _start(
-    command: Sequence[str], cwd: Path, environment: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], int]:
+def _start(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
     read_end, write_end = os.pipe()
     try:
         child = subprocess.Popen(

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from swamp.data.names import normalise_type
 from swamp.errors import NotFound
-from swamp.models.declare import ModelType, normalise
+from swamp.models.declare import ModelType
 from swamp.models.document import suggest
 
 EXTENSIONS = Path("extensions") / "models"
@@ -32,7 +33,7 @@ class Registry:
 
     def get(self, name: str) -> ModelType:
         """The type called `name`; NotFound says what was probably meant and which plug-ins are broken."""
-        wanted = normalise(name)
+        wanted = normalise_type(name)
         if wanted in self.types:
             return self.types[wanted]
         raise NotFound(f"there is no model type `{name}`", hint=self._hint(wanted))

@@ -110,7 +110,7 @@ def _job_meaning(path: Path, job: Job, document: Document) -> Iterator[Problem]:
 
 
 def _step_meaning(path: Path, step: Step, document: Document) -> Iterator[Problem]:
-    from swamp.workflows.scope import check_expressions
+    from swamp.models.expressions import check_expressions
 
     if step.concurrency is not None and step.for_each is None:
         yield document.problem((*path, "concurrency"), "`concurrency` of a step limits its `forEach`: add one")

@@ -1,0 +1,174 @@
+"""What a running method is given: writing versions with their specs, a log that is live and kept, a place to work."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from swamp.data.artifacts import DataRepository
+from swamp.data.lifetimes import Lifetime, Retention
+from swamp.data.metadata import Draft, Owner
+from swamp.data.names import DataName
+from swamp.data.versions import DataVersion
+from swamp.errors import Failed
+from swamp.models.declare import Method, OutputSpec, Written
+from swamp.models.define import Definition
+from swamp.models.mask import Masker
+from swamp.sync.progress import Cancel
+
+if TYPE_CHECKING:
+    from swamp.models.lookup import Lookup
+
+OnLog = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The workflow step that a run is for."""
+
+    workflow_id: str
+    workflow_name: str
+    run_id: str
+    job: str
+    step: str
+
+
+def owner_of(definition: Definition, origin: Origin | None) -> Owner:
+    """The model owns its data, whoever runs it: by hand today, in a workflow tomorrow."""
+    owner = Owner("model-method", definition.id)
+    if origin is None:
+        return owner
+    return replace(
+        owner,
+        workflow_id=origin.workflow_id,
+        workflow_run_id=origin.run_id,
+        workflow_name=origin.workflow_name,
+        job_name=origin.job,
+        step_name=origin.step,
+    )
+
+
+class Log:
+    """The lines of a run: shown as they come, written to a file of this machine, without secrets."""
+
+    def __init__(self, file: Path, masker: Masker, on_line: OnLog) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.file = file
+        self._masker, self._on_line = masker, on_line
+        self._lock = threading.Lock()
+        self._out = file.open("w", encoding="utf-8")
+
+    def write(self, line: str) -> None:
+        masked = self._masker.text(line)
+        with self._lock:
+            self._out.write(masked + "\n")
+            self._out.flush()
+        self._on_line(masked)
+
+    def close(self) -> None:
+        self._out.close()
+
+
+@dataclass
+class MethodContext:
+    """Implements `declare.Context` on a repository's data."""
+
+    definition: Definition
+    method: Method
+    global_arguments: Any
+    repo_dir: Path
+    scratch: Path
+    environment: Mapping[str, str]
+    cancel: Cancel
+    data: DataRepository
+    lookup: Lookup
+    owner: Owner
+    tags: Mapping[str, str]
+    masker: Masker
+    writer_log: Log
+    open_spark: Callable[[], Any]
+    check: Callable[[], None]
+    written: list[DataVersion] = field(default_factory=list)
+
+    @property
+    def model_name(self) -> str:
+        return self.definition.name
+
+    @property
+    def model_id(self) -> str:
+        return self.definition.id
+
+    def write_resource(self, name: str, value: Any, *, spec: str | None = None, **overrides: Any) -> Written:
+        """JSON, without the secrets that this run knows."""
+        text = json.dumps(self.masker.value(value), ensure_ascii=False, indent=2, default=str)
+        overrides.setdefault("content_type", "application/json")
+        return self._save(name, text.encode(), "resource", spec, overrides)
+
+    def write_file(
+        self, name: str, content: bytes | str | Path, *, spec: str | None = None, **overrides: Any
+    ) -> Written:
+        """Bytes and files are kept as they are: they are the method's own. Text goes through the mask."""
+        if isinstance(content, str):
+            overrides.setdefault("content_type", "text/plain")
+            content = self.masker.text(content).encode()
+        return self._save(name, content, "file", spec, overrides)
+
+    @contextmanager
+    def open_file(self, name: str, *, spec: str | None = None, **overrides: Any) -> Iterator[BinaryIO]:
+        data, draft = self._draft(name, "file", spec, {"streaming": True, **overrides})
+        claim = self.data.allocate_version(data, draft)
+        with claim.raw.open("wb") as out:
+            yield out
+        self.written.append(self.data.finalize_version(claim, draft))
+
+    def _save(
+        self, name: str, content: bytes | Path, kind: str, spec: str | None, overrides: dict[str, Any]
+    ) -> Written:
+        self.check()
+        data, draft = self._draft(name, kind, spec, overrides)
+        version = self.data.save(data, draft, content)
+        self.written.append(version)
+        return Written(version.name, version.version, self.model_name, version.path)
+
+    def _draft(self, name: str, kind: str, spec: str | None, overrides: Mapping[str, Any]) -> tuple[DataName, Draft]:
+        wanted = _with(self.method.spec(spec or name), overrides)
+        tags = {"type": kind, "specName": wanted.name, "modelName": self.model_name}
+        draft = Draft(
+            owner=self.owner,
+            content_type=wanted.content_type,
+            lifetime=Lifetime.parse(wanted.lifetime),
+            retention=Retention.parse(wanted.garbage_collection),
+            tags={**self.definition.tags, **wanted.tags, **self.tags, **tags},
+            streaming=bool(overrides.get("streaming", False)),
+        )
+        return DataName.of(self.definition.type, self.definition.id, name), draft
+
+    def read(self, model: str, name: str, version: int | None = None) -> Path:
+        return self.lookup.path(model, name, version)
+
+    def locate(self, model: str, name: str, version: int | None = None) -> tuple[Path, str]:
+        found = self.lookup.find(model, name, version)
+        return self.data.raw(found), found.meta.content_type
+
+    def log(self, line: str) -> None:
+        self.writer_log.write(line)
+
+    def mask(self, text: str) -> str:
+        return self.masker.text(text)
+
+    def spark(self) -> Any:
+        return self.open_spark()
+
+
+def _with(spec: OutputSpec, overrides: Mapping[str, Any]) -> OutputSpec:
+    """A spec with what one write says otherwise; an option nobody knows is the method's mistake."""
+    known = {"content_type", "lifetime", "garbage_collection", "tags"}
+    unknown = set(overrides) - known - {"streaming"}
+    if unknown:
+        raise Failed(f"a write has no option `{sorted(unknown)[0]}`", hint=f"it has: {', '.join(sorted(known))}")
+    return replace(spec, **{key: value for key, value in overrides.items() if key in known})

@@ -1,0 +1,296 @@
+"""Definitions: `models/<type>/<name>.yaml` in git, and the ones made on the spot, which travel with the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from swamp.data.document import load_mapping
+from swamp.data.names import auto_id, check_name, normalise_type
+from swamp.env import Env
+from swamp.errors import NotFound, UsageError
+from swamp.models.declare import ModelType, argument_names, explain
+from swamp.models.document import Document, Problem, dump, parse, refuse, suggest
+from swamp.models.expressions import check_expressions, has_expression
+from swamp.models.inputs import check_schema
+from swamp.models.registry import Registry
+from swamp.sync.port import Tree
+
+FOLDER = "models"
+AUTO = "auto-definitions"
+KEYS = ("id", "name", "type", "version", "tags", "globalArguments", "methods", "inputs", "description")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A model: a type with a name, an identity and (possibly unevaluated) arguments."""
+
+    id: str
+    name: str
+    type: str
+    version: int | str = 1
+    tags: Mapping[str, str] = field(default_factory=dict)
+    global_arguments: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    inputs: Mapping[str, Any] | None = None
+    description: str | None = None
+    file: str | None = None
+
+    def arguments(self, method: str) -> Mapping[str, Any]:
+        return (self.methods.get(method) or {}).get("arguments") or {}
+
+    def to_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "id": self.id,
+            "name": self.name,
+            "type": self.type,
+            "version": self.version,
+            "description": self.description,
+            "tags": dict(self.tags),
+            "globalArguments": dict(self.global_arguments),
+            "methods": {name: dict(method) for name, method in self.methods.items()},
+            "inputs": None if self.inputs is None else dict(self.inputs),
+        }
+        return {key: value for key, value in document.items() if value is not None}
+
+    @property
+    def hash(self) -> str:
+        """The fingerprint that an output keeps of the definition it was made from."""
+        canonical = json.dumps(self.to_document(), sort_keys=True, default=str)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def definition_from(document: Mapping[str, Any], file: str | None = None) -> Definition:
+    """From a document that was checked; missing optional parts get their defaults."""
+    return Definition(
+        id=str(document["id"]),
+        name=str(document["name"]),
+        type=normalise_type(str(document["type"])),
+        version=document.get("version", 1),
+        tags={str(key): str(value) for key, value in (document.get("tags") or {}).items()},
+        global_arguments=document.get("globalArguments") or {},
+        methods={name: method or {} for name, method in (document.get("methods") or {}).items()},
+        inputs=document.get("inputs"),
+        description=document.get("description"),
+        file=file,
+    )
+
+
+@dataclass(frozen=True)
+class Models:
+    """The definitions of one repository."""
+
+    repo: Path
+    tree: Tree
+    registry: Registry
+    env: Env
+
+    # -- reading
+
+    def find(self, name_or_id: str) -> Definition:
+        """The model with this name or id: from git, else made on the spot earlier. Raises NotFound."""
+        for found in (self._named(name_or_id), self._identified(name_or_id)):
+            if len(found) > 1:
+                types = ", ".join(sorted(definition.type for definition in found))
+                raise UsageError(f"several models are called `{name_or_id}`: {types}", hint="use the id of one")
+            if found:
+                return found[0]
+        names = [definition.name for definition in self.all()]
+        meant = suggest(name_or_id, names)
+        raise NotFound(
+            f"there is no model `{name_or_id}`",
+            hint=(f"did you mean `{meant}`? " if meant else "") + "`swamp model list` shows all models",
+        )
+
+    def all(self) -> Iterator[Definition]:
+        """All definitions in git, then the ones made on the spot. A file that cannot be read is an error."""
+        for file in self._files(self.repo / FOLDER):
+            yield self._load(file)
+        for file in self._files(self.tree.root / AUTO):
+            yield self._load_auto(file)
+
+    def _named(self, name: str) -> list[Definition]:
+        """By file name: only the files that can hold it are opened."""
+        for folder, load in ((self.repo / FOLDER, self._load), (self.tree.root / AUTO, self._load_auto)):
+            found = [load(file) for file in self._files(folder) if file.stem == name]
+            if found:
+                return found
+        return []
+
+    def _identified(self, wanted: str) -> list[Definition]:
+        return [definition for definition in self.all() if definition.id == wanted][:1]
+
+    def _files(self, folder: Path) -> Iterator[Path]:
+        found = [file for file in folder.rglob("*") if file.suffix in (".yaml", ".yml") and file.is_file()]
+        return iter(sorted(found))
+
+    def _load(self, file: Path) -> Definition:
+        source = file.relative_to(self.repo).as_posix()
+        document = parse(file.read_text(encoding="utf-8"), source)
+        refuse(source, self._shape(document))
+        return definition_from(document.value, source)
+
+    def _load_auto(self, file: Path) -> Definition:
+        return definition_from(load_mapping(file.read_bytes(), str(file)))
+
+    # -- writing
+
+    def path_of(self, model_type: str, name: str) -> Path:
+        return self.repo / FOLDER / normalise_type(model_type) / f"{check_name(name)}.yaml"
+
+    def create(
+        self,
+        model_type: str,
+        name: str,
+        *,
+        global_arguments: Mapping[str, Any] | None = None,
+        methods: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Definition:
+        """A new definition in git's part of the repository. A name is taken once, whatever the type."""
+        kind = self.registry.get(model_type)
+        if taken := self._named(check_name(name)):
+            raise UsageError(f"there is a model `{name}` already ({taken[0].type})", hint="choose another name")
+        definition = Definition(
+            id=self.env.uuid(),
+            name=name,
+            type=kind.name,
+            tags=tags or {},
+            global_arguments=global_arguments or {},
+            methods=methods or {},
+            file=self.path_of(kind.name, name).relative_to(self.repo).as_posix(),
+        )
+        self.save_text(dump(definition.to_document()), definition.file or name)
+        return definition
+
+    def save_text(self, text: str, source: str) -> Definition:
+        """Write a definition file after looking at all of it: a wrong one changes nothing."""
+        document = parse(text, source)
+        refuse(source, self.inspect(document))
+        definition = definition_from(document.value, source)
+        expected = self.path_of(definition.type, definition.name)
+        if expected != self.repo / source:
+            raise UsageError(
+                f"{source} holds the model {definition.name} of type {definition.type}",
+                hint=f"its place is {expected.relative_to(self.repo)}; create a new model and delete this one",
+            )
+        write_atomically(self.repo / source, text)
+        return definition
+
+    def delete(self, name: str) -> Definition:
+        """Removes the definition. Its data stays: it is deleted with `swamp data delete`."""
+        definition = self.find(name)
+        if definition.file is None:
+            raise UsageError(f"`{name}` is not defined in a file", hint="it was made by a workflow or by `data put`")
+        (self.repo / definition.file).unlink()
+        return definition
+
+    def auto(self, model_type: str, name: str) -> Definition:
+        """The model of a step that names a type and a name; git's definition of that name and type wins."""
+        kind = self.registry.get(model_type)
+        for definition in self._named(name):
+            if definition.type == kind.name:
+                return definition
+        return Definition(auto_id(kind.name, name), check_name(name), kind.name)
+
+    # -- checking
+
+    def validate(self, definition: Definition) -> list[Problem]:
+        """Everything that is wrong with a definition, without running it."""
+        if definition.file is None:
+            return []
+        text = (self.repo / definition.file).read_text(encoding="utf-8")
+        return self.inspect(parse(text, definition.file))
+
+    def inspect(self, document: Document) -> list[Problem]:
+        problems = list(self._shape(document))
+        if problems:
+            return problems
+        return sorted(self._meaning(document), key=lambda problem: problem.line or 0)
+
+    def _shape(self, document: Document) -> Iterator[Problem]:
+        value = document.value
+        if not isinstance(value, dict):
+            yield document.problem((), "a definition is a mapping with id, name and type")
+            return
+        for key in value:
+            if key not in KEYS:
+                yield document.problem((key,), f"unknown key `{key}`", suggest(str(key), KEYS))
+        for key in ("id", "name", "type"):
+            if not isinstance(value.get(key), str) or not value[key]:
+                yield document.problem((key,), f"`{key}` is missing or not a text")
+        for key in ("tags", "globalArguments", "methods", "inputs"):
+            if not isinstance(value.get(key) or {}, dict):
+                yield document.problem((key,), f"`{key}` is not a mapping")
+
+    def _meaning(self, document: Document) -> Iterator[Problem]:
+        value = document.value
+        try:
+            kind = self.registry.get(value["type"])
+        except NotFound as error:
+            yield document.problem(("type",), error.message, suggest(value["type"], self.registry.types))
+            return
+        yield from self._arguments(document, ("globalArguments",), kind.global_arguments)
+        for name in value.get("methods") or {}:
+            yield from self._method(document, kind, name)
+        if value.get("inputs") is not None and (wrong := check_schema(value["inputs"])):
+            yield document.problem(("inputs",), wrong)
+        for where, message in check_expressions(value, ()):
+            yield document.problem(where, message)
+
+    def _method(self, document: Document, kind: ModelType, name: str) -> Iterator[Problem]:
+        known = [method.name for method in kind.methods]
+        if name not in known:
+            message = f"{kind.name} has no method `{name}` (it has {', '.join(known) or 'none'})"
+            yield document.problem(("methods", name), message, suggest(name, known))
+            return
+        block = document.value["methods"][name] or {}
+        for key in block:
+            if key != "arguments":
+                yield document.problem(("methods", name, key), f"unknown key `{key}`", suggest(key, ["arguments"]))
+        yield from self._arguments(document, ("methods", name, "arguments"), kind.method(name).arguments)
+
+    def _arguments(self, document: Document, path: tuple[str, ...], schema: Any) -> Iterator[Problem]:
+        """Unknown names and wrong literal values. What an input may still supply is not missing yet."""
+        from pydantic import ValidationError
+
+        values: Any = document.value
+        for part in path:
+            values = (values or {}).get(part)
+        if not values:
+            return
+        try:
+            schema.model_validate(values)
+        except ValidationError as error:
+            for detail in error.errors():
+                if detail["type"] == "missing" or _is_open(values, detail["loc"]):
+                    continue
+                yield document.problem((*path, *detail["loc"]), explain(detail, argument_names(schema)))
+
+
+def _is_open(values: Any, loc: tuple[Any, ...]) -> bool:
+    """Whether the value at `loc` is decided by an expression, at run time."""
+    for part in loc:
+        if has_expression(values):
+            return True
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return not loc or has_expression(values)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole new text or the old one, whatever happens in between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temp.write_text(text, encoding="utf-8")
+        temp.replace(path)
+    finally:
+        temp.unlink(missing_ok=True)

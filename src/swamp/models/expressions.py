@@ -1,0 +1,206 @@
+"""`${{ CEL }}` inside values: checked, and resolved twice, for the work and for the record.
+
+The record never sees the environment: where an expression reads `env`, the record keeps the expression as written, and
+so it does for what was computed from such a value. inv[secrets.never-written]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from swamp.catalog import expression as cel
+from swamp.catalog.expression import Expression
+from swamp.catalog.syntax import Constant, Index, Name, Select, free_names, walk
+from swamp.catalog.template import OPEN, Template, has_expression, parse_template
+from swamp.errors import UsageError
+from swamp.models.document import Path, spell, suggest
+from swamp.models.mask import Masker
+
+__all__ = ["Evaluated", "Scope", "check_expressions", "evaluate", "has_expression", "truth"]
+
+VARIABLES = ("inputs", "self", "run", "env", "model", "data")
+FUNCTIONS = ("data.latest", "data.version", "data.query")
+
+
+class DataLookup(Protocol):
+    """What `data.*` can do in an expression."""
+
+    def latest(self, model: str, name: str) -> Mapping[str, Any]: ...
+
+    def version(self, model: str, name: str, version: int) -> Mapping[str, Any]: ...
+
+    def query(self, predicate: str) -> list[Any]: ...
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression can see. `shown_self` is what a record may know of `self`."""
+
+    masker: Masker
+    environment: Mapping[str, str]
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    self_: Mapping[str, Any] = field(default_factory=dict)
+    shown_self: Mapping[str, Any] | None = None
+    run: Mapping[str, Any] = field(default_factory=dict)
+    data: DataLookup | None = None
+    models: Callable[[], Mapping[str, Any]] = dict
+
+    def with_self(self, real: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> Scope:
+        return replace(self, self_=real, shown_self=shown)
+
+    def with_inputs(self, inputs: Mapping[str, Any]) -> Scope:
+        return replace(self, inputs=inputs)
+
+    def open(self, names: frozenset[str], *, shown: bool = False) -> cel.Scope:
+        """The CEL side of it, with nothing in it that `names` does not ask for."""
+        own = self.shown_self if shown and self.shown_self is not None else self.self_
+        variables: dict[str, Any] = {"inputs": dict(self.inputs), "self": dict(own), "run": dict(self.run)}
+        variables["env"] = dict(self.environment) if "env" in names and not shown else {}
+        variables["model"] = dict(self.models()) if "model" in names else {}
+        functions: dict[str, Callable[..., Any]] = {}
+        if self.data is not None:
+            lookups = (self.data.latest, self.data.version, self.data.query)
+            functions = dict(zip(FUNCTIONS, lookups, strict=True))
+        return cel.Scope(variables, functions)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A value twice: as the work needs it, and as a record may show it."""
+
+    value: Any
+    shown: Any
+
+
+def evaluate(value: Any, scope: Scope, path: Path = ()) -> Evaluated:
+    """`value` with every expression in it resolved. Raises UsageError that names the place and the expression."""
+    if isinstance(value, str):
+        return _evaluate_text(value, scope, path) if OPEN in value else Evaluated(value, value)
+    if isinstance(value, Mapping):
+        pairs = [
+            (evaluate(key, scope, path), evaluate(inner, scope, (*path, str(key)))) for key, inner in value.items()
+        ]
+        return Evaluated({k.value: v.value for k, v in pairs}, {k.shown: v.shown for k, v in pairs})
+    if isinstance(value, list | tuple):
+        found = [evaluate(inner, scope, (*path, position)) for position, inner in enumerate(value)]
+        return Evaluated([f.value for f in found], [f.shown for f in found])
+    return Evaluated(value, value)
+
+
+def _evaluate_text(text: str, scope: Scope, path: Path) -> Evaluated:
+    with _located(path, scope):
+        template = parse_template(text)
+        names = _names(template)
+        _learn(template, scope)
+        value = template.render(scope.open(names))
+        if "env" in names:
+            return Evaluated(value, text)
+        shown = value
+        if "self" in names and scope.shown_self is not None:
+            shown = _render_shown(template, names, scope, text)
+        return Evaluated(value, scope.masker.value(shown))
+
+
+def _render_shown(template: Template, names: frozenset[str], scope: Scope, text: str) -> Any:
+    try:
+        return template.render(scope.open(names, shown=True))
+    except UsageError:
+        return text  # it needs the real value: the record keeps the question instead of the answer
+
+
+def truth(value: Any, scope: Scope, path: Path = ()) -> bool:
+    """A guard or an assertion: CEL with or without `${{ }}`. Anything but true or false is an error."""
+    if isinstance(value, bool):
+        return value
+    text = str(value) if OPEN in str(value) else f"{OPEN} {value} }}}}"
+    found = evaluate(text, scope, path).value
+    if isinstance(found, bool):
+        return found
+    raise UsageError(
+        f"{_place(path)}`{value}` is neither true nor false", hint="compare it with something: ==, !=, <, >, in"
+    )
+
+
+@contextmanager
+def _located(path: Path, scope: Scope) -> Iterator[None]:
+    """Errors of expressions get the place in the document, and lose the secrets that a message might repeat."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = scope.masker.text(_place(path) + error.message)
+        error.args = (error.message,)
+        raise
+
+
+def _place(path: Path) -> str:
+    return f"{spell(path)}: " if path else ""
+
+
+# -- what an expression reads
+
+
+def _names(template: Template) -> frozenset[str]:
+    return frozenset().union(*(expression.names for expression in template.expressions))
+
+
+def _learn(template: Template, scope: Scope) -> None:
+    """What an expression can see of the environment is a secret from now on."""
+    for expression in template.expressions:
+        if "env" in expression.names:
+            seen = env_names(expression, scope.environment)
+            scope.masker.learn(scope.environment.get(name, "") for name in seen)
+
+
+def env_names(expression: Expression, environment: Mapping[str, str]) -> set[str]:
+    """The variables it can see: the named ones, or all of them when it computes a name or takes `env` as a whole."""
+    if expression.tree is None:
+        return set(environment)
+    uses = [node for node in free_names(expression.tree) if node.name == "env"]
+    named = list(_named_uses(expression))
+    return set(named) if len(named) >= len(uses) else set(environment)
+
+
+def _named_uses(expression: Expression) -> Iterator[str]:
+    assert expression.tree is not None
+    for node in walk(expression.tree):
+        if isinstance(node, Select) and _is_env(node.operand):
+            yield node.field
+        elif isinstance(node, Index) and _is_env(node.operand) and isinstance(node.key, Constant):
+            yield str(node.key.value)
+
+
+def _is_env(node: Any) -> bool:
+    return isinstance(node, Name) and node.name == "env"
+
+
+# -- checking without evaluating
+
+
+def check_expressions(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Every expression below `value` that is not CEL or names something unknown, with its place."""
+    if isinstance(value, str) and OPEN in value:
+        message = _fault(value)
+        if message is not None:
+            yield path, message
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from check_expressions(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for position, inner in enumerate(value):
+            yield from check_expressions(inner, (*path, position))
+
+
+def _fault(text: str) -> str | None:
+    try:
+        template = parse_template(text)
+    except UsageError as error:
+        return error.message
+    for expression in template.expressions:
+        for name in expression.unknown(VARIABLES, FUNCTIONS):
+            meant = suggest(name, VARIABLES)
+            said = f"; did you mean `{meant}`?" if meant else f" (there is {', '.join(VARIABLES)})"
+            return f"`{expression.source}`: there is no `{name}`{said}"
+    return None

@@ -1,0 +1,230 @@
+"""Runs a method: under the model's lease, with an output record from the first moment to the last, pushed once."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swamp.data.outputs import Output, Provenance
+from swamp.data.versions import DataVersion
+from swamp.env import rfc3339
+from swamp.errors import Failed, Interrupted, SwampError
+from swamp.models.context import Log, MethodContext, OnLog, Origin, owner_of
+from swamp.models.declare import Method, ModelType
+from swamp.models.define import Definition
+from swamp.models.prepare import Prepared, prepare
+from swamp.models.workshop import Workshop
+from swamp.sync.progress import Cancel
+from swamp.sync.result import Conflict
+
+if TYPE_CHECKING:
+    from swamp.repo.coordinate import Change
+
+
+@dataclass(frozen=True)
+class Request:
+    """One method run, asked for by a person or by a workflow step."""
+
+    definition: Definition
+    method: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    shown_inputs: Mapping[str, Any] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin | None = None
+    run_facts: Mapping[str, Any] = field(default_factory=dict)
+    scope: tuple[str, ...] = ()
+
+
+@dataclass
+class Result:
+    """How a run ended. `sync` is filled in when its push has happened."""
+
+    output: Output
+    output_path: str
+    error: SwampError | None = None
+    sync: dict[str, Any] | None = None
+
+    @property
+    def artifacts(self) -> list[dict[str, Any]]:
+        return [dict(artifact) for artifact in self.output.artifacts]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Where a caller looks in: before the work, at each line, at the end inside the lease, and when data moved."""
+
+    begin: Callable[[Output, str], None] = lambda output, path: None
+    line: OnLog = lambda line: None
+    end: Callable[[Result], None] = lambda result: None
+    instead: Callable[[], Output | None] = lambda: None
+    """An output that makes the run unnecessary: an earlier attempt had done the work."""
+
+
+def run_method(shop: Workshop, request: Request, cancel: Cancel, hooks: Hooks = Hooks()) -> Result:  # noqa: B008
+    """Lease, pull, run, record, push, release. Raises when nothing ran or the push did not deliver."""
+    kind = shop.registry.get(request.definition.type)
+    method = kind.method(request.method)
+    definition = request.definition
+    scope = (f"definitions-evaluated/{definition.type}/{definition.name}.yaml", *request.scope)
+    with shop.repo.changes.model("model method run", definition.type, definition.id, scope) as change:
+        done = hooks.instead()
+        if done is not None:
+            result = Result(done, done.path)
+        else:
+            result = _Run(shop, request, kind, method, cancel, hooks, change).go()
+        hooks.end(result)
+        change.save_again = lambda conflicts: _save_again(shop, result, conflicts, hooks)
+    change.must_be_delivered()
+    result.sync = change.sync.to_json() if change.sync is not None else None
+    return result
+
+
+@dataclass
+class _Run:
+    shop: Workshop
+    request: Request
+    kind: ModelType
+    method: Method
+    cancel: Cancel
+    hooks: Hooks
+    change: Change
+
+    def go(self) -> Result:
+        """Nothing is written before the arguments are known to be right."""
+        shop, request = self.shop, self.request
+        prepared = prepare(shop, request.definition, self.kind, self.method, request)
+        if request.definition.file is None:
+            shop.repo.definitions.auto(request.definition.type, request.definition.name)
+        shop.evaluated.save(prepared.shown_definition())
+        output = self._first_record(prepared)
+        path = shop.outputs.save(output)
+        self.hooks.begin(output, path)
+        log = Log(shop.local / "run-logs" / f"{output.id}.log", shop.masker, self.hooks.line)
+        try:
+            with self._scratch() as scratch:
+                context = self._context(prepared, scratch, log)
+                started = shop.env.clock.monotonic()
+                error = self._call(prepared, context)
+                took = round((shop.env.clock.monotonic() - started) * 1000)
+        finally:
+            log.close()
+        return self._last_record(output, context.written, error, took, log)
+
+    def _first_record(self, prepared: Prepared) -> Output:
+        origin = self.request.origin
+        return Output(
+            id=self.shop.env.uuid(),
+            definition_id=self.request.definition.id,
+            model_type=self.kind.name,
+            method_name=self.method.name,
+            status="running",
+            started_at=rfc3339(self.shop.env.clock.now()),
+            provenance=Provenance(
+                definition_hash=prepared.hash,
+                triggered_by="workflow" if origin else "cli",
+                initiated_by=_user(),
+                workflow_run_id=origin.run_id if origin else None,
+                step_name=origin.step if origin else None,
+            ),
+            extra={"modelName": self.request.definition.name, "typeVersion": self.kind.version},
+        )
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        parent = self.shop.local / "scratch"
+        parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=parent))
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _context(self, prepared: Prepared, scratch: Path, log: Log) -> MethodContext:
+        shop, request = self.shop, self.request
+        told = {"SWAMP_REPO_DIR": str(shop.repo.path), "SWAMP_MODEL_NAME": request.definition.name}
+        if request.origin is not None:
+            told |= {"SWAMP_WORKFLOW_RUN_ID": request.origin.run_id, "SWAMP_STEP_NAME": request.origin.step}
+        return MethodContext(
+            definition=request.definition,
+            method=self.method,
+            global_arguments=prepared.global_arguments,
+            repo_dir=shop.repo.path,
+            scratch=scratch,
+            environment=self.change.child_environment({**shop.environment, **told}),
+            cancel=self.cancel,
+            data=shop.data,
+            lookup=shop.lookup,
+            owner=owner_of(request.definition, request.origin),
+            tags=request.tags,
+            masker=shop.masker,
+            writer_log=log,
+            open_spark=shop.spark,
+            check=self.change.check,
+        )
+
+    def _call(self, prepared: Prepared, context: MethodContext) -> SwampError | None:
+        """The method's own failure, as one of our errors. What it wrote stays. inv[model.failure-keeps]"""
+        try:
+            self.method.run(prepared.arguments, context)
+        except SwampError as error:
+            return _masked(error, self.shop.masker.text)
+        except Exception as error:  # noqa: BLE001 - someone else's method: whatever it raises is the run's outcome
+            context.log(_traceback(error))
+            said = self.shop.masker.text(f"{type(error).__name__}: {error}")
+            return Failed(said[:4000], hint="`swamp model output logs` shows the traceback")
+        return None
+
+    def _last_record(
+        self, output: Output, written: list[DataVersion], error: SwampError | None, took: int, log: Log
+    ) -> Result:
+        shop = self.shop
+        artifacts = tuple(version.artifact() for version in written)
+        kept = f" ({len(written)} data versions were kept)" if error and written else ""
+        final = replace(
+            output,
+            status="succeeded" if error is None else "cancelled" if isinstance(error, Interrupted) else "failed",
+            completed_at=rfc3339(shop.env.clock.now()),
+            duration_ms=took,
+            artifacts=artifacts,
+            log_file=shop.keep_log(log.file, f"outputs/{output.id}.log"),
+            error=None if error is None else error.message + kept,
+        )
+        log.file.unlink(missing_ok=True)
+        return Result(final, shop.outputs.save(final), error)
+
+
+def _save_again(shop: Workshop, result: Result, conflicts: Sequence[Conflict], hooks: Hooks) -> None:
+    """Another machine published this number first: the same data becomes the next version, records follow."""
+    shop.pull_model(result.output.model_type, result.output.definition_id)
+    renumbered: list[dict[str, Any]] = []
+    for artifact in result.artifacts:
+        kept = shop.kept_version(artifact["path"], conflicts)
+        renumbered.append(artifact if kept is None else shop.save_kept(artifact["path"], kept).artifact())
+    result.output = replace(result.output, artifacts=tuple(renumbered))
+    shop.outputs.save(result.output)
+    hooks.end(result)
+
+
+def _masked(error: SwampError, mask: Callable[[str], str]) -> SwampError:
+    error.message = mask(error.message)
+    error.args = (error.message,)
+    return error
+
+
+def _traceback(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

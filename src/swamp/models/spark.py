@@ -1,0 +1,185 @@
+"""`spark/sql` and `spark/python`: methods on the run's one Spark session; inputs by data name, datasets out."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from swamp.errors import Failed, UsageError
+from swamp.models.declare import Arguments, Context, Method, ModelType, OutputSpec
+from swamp.models.script import PARQUET, source_file
+
+_READERS = {
+    PARQUET: ("parquet", {}),
+    "application/x-parquet": ("parquet", {}),
+    "application/parquet": ("parquet", {}),
+    "application/x-ndjson": ("json", {}),
+    "application/jsonl": ("json", {}),
+    "application/json": ("json", {"multiLine": "true"}),
+    "text/csv": ("csv", {"header": "true", "inferSchema": "true"}),
+    "text/plain": ("text", {}),
+}
+
+
+class DataInput(Arguments):
+    """A version of somebody's data."""
+
+    model: str
+    name: str
+    version: int | None = None
+    format: str | None = Field(None, description="parquet, json, csv or text; by content type when not given.")
+
+
+def _as_input(value: Any) -> Any:
+    """`model/name` is short for {model, name}."""
+    if isinstance(value, str):
+        model, slash, name = value.rpartition("/")
+        if not slash or not model or not name:
+            raise ValueError("an input is {model, name, version?} or the text model/name")
+        return {"model": model, "name": name}
+    return value
+
+
+class _WithInputs(Arguments):
+    inputs: dict[str, DataInput] = Field(
+        default_factory=dict, description="Views by name: {model, name, version?} or model/name."
+    )
+    output: str = Field("table", description="The name of the dataset that is written.")
+
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        return {key: _as_input(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+class Sql(_WithInputs):
+    """A query over named inputs."""
+
+    query: str = Field(min_length=1, description="Spark SQL; each input is a view.")
+
+
+class Python(_WithInputs):
+    """A function of the session, the context and its inputs."""
+
+    script: str | None = Field(None, description="Python code that defines the function.")
+    file: str | None = Field(None, description="A Python file, relative to the repository.")
+    function: str = Field("run", description="Called as function(spark, context); a DataFrame it returns is written.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the function.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Python:
+        if (self.script is None) == (self.file is None):
+            raise ValueError("give either `script` or `file`")
+        return self
+
+
+def run_sql(args: Sql, context: Context) -> None:
+    session = _session(args, context)
+    context.log(f"query: {' '.join(args.query.split())[:500]}")
+    _write(_spoken(lambda: session.sql(args.query)), args.output, context)
+
+
+def run_python(args: Python, context: Context) -> None:
+    from swamp.models.registry import import_file
+
+    session = _session(args, context)
+    module = import_file(source_file(args.script, args.file, context))
+    function = getattr(module, args.function, None)
+    if not callable(function):
+        raise UsageError(f"the code defines no function `{args.function}`", hint="define it, or name another one")
+    returned = _spoken(lambda: function(session, context, **args.arguments))
+    if returned is not None:
+        _write(returned, args.output, context)
+
+
+def _session(args: _WithInputs, context: Context) -> Any:
+    """A session of its own names on the run's one Spark application: parallel steps do not see each other's views."""
+    session = context.spark().newSession()
+    for name, source in args.inputs.items():
+        frame = _read(session, source, context)
+        frame.createOrReplaceTempView(name)
+        context.log(f"input {name}: {source.model}/{source.name}, {len(frame.columns)} columns")
+    return session
+
+
+def _read(session: Any, source: DataInput, context: Context) -> Any:
+    path, content_type = context.locate(source.model, source.name, source.version)
+    plain = content_type.partition(";")[0].strip().lower()
+    reader, options = (source.format, {}) if source.format else _READERS.get(plain, (None, {}))
+    if reader is None:
+        raise UsageError(
+            f"{source.model}/{source.name} has the type {content_type}, which is no table",
+            hint="say how to read it: `format: parquet`, json, csv or text",
+        )
+    return _spoken(lambda: session.read.format(reader).options(**options).load(str(path)))
+
+
+def _write(frame: Any, name: str, context: Context) -> None:
+    """A new version with the frame's rows: one Parquet file, or a directory of parts."""
+    target = context.scratch / "dataset"
+    _spoken(lambda: frame.write.mode("overwrite").parquet(str(target)))
+    parts = _parts(target)
+    content = parts[0] if len(parts) == 1 else target
+    written = context.write_file(name, content, content_type=PARQUET, spec="dataset")
+    context.log(f"wrote {name} version {written.version}: {len(parts)} part(s)")
+
+
+def _parts(target: Path) -> list[Path]:
+    """The Parquet files alone: Spark's markers and checksums are not data."""
+    for file in target.rglob("*"):
+        if file.is_file() and file.suffix != ".parquet":
+            file.unlink()
+    found = sorted(file for file in target.rglob("*.parquet"))
+    if not found:
+        shutil.rmtree(target)
+        raise Failed("Spark wrote no file", hint="the query may have failed; see the log")
+    return found
+
+
+def _spoken(work: Any) -> Any:
+    """Spark's errors in one line: its own message, without the Java stack below it."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return work()
+    except PySparkException as error:
+        text = str(error).split("\n\nJVM stacktrace")[0].strip()
+        raise Failed(text.splitlines()[0][:1000] if text else type(error).__name__, details={"spark": text}) from error
+
+
+DATASET = OutputSpec("dataset", content_type=PARQUET, description="The rows, as Parquet.")
+
+SPARK_SQL = ModelType(
+    "spark/sql",
+    "2026.11.15",
+    methods=(
+        Method(
+            "run",
+            Sql,
+            run_sql,
+            description="Run a query over named inputs; write its rows as a dataset.",
+            writes=(DATASET,),
+            engine="spark",
+        ),
+    ),
+    description="A Spark SQL query.",
+)
+
+SPARK_PYTHON = ModelType(
+    "spark/python",
+    "2026.11.15",
+    methods=(
+        Method(
+            "run",
+            Python,
+            run_python,
+            description="Call a function with the Spark session and the context.",
+            writes=(DATASET,),
+            engine="spark",
+        ),
+    ),
+    description="A Python function on Spark.",
+)

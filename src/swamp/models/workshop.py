@@ -1,0 +1,139 @@
+"""Everything that runs of one command share: the repository's parts, the mask, one Spark session."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swamp.data.definitions import DefinitionRepository
+from swamp.data.outputs import OutputRepository
+from swamp.data.versions import DataVersion
+from swamp.env import SYSTEM, Env
+from swamp.models.define import Models
+from swamp.models.expressions import Scope
+from swamp.models.lookup import Lookup
+from swamp.models.mask import Masker
+from swamp.models.registry import Registry, load_registry
+from swamp.sync.result import Conflict
+
+if TYPE_CHECKING:
+    from swamp.data.artifacts import DataRepository
+    from swamp.repo.repository import Repo
+
+CHUNK = 1 << 20
+
+
+@dataclass
+class Workshop:
+    """Opened once per command. Threads share it: whatever is made lazily is made under a lock."""
+
+    repo: Repo
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    env: Env = SYSTEM
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _session: Any = None
+    _own_session: bool = False
+
+    def __post_init__(self) -> None:
+        # Made here, in one thread: cached properties have no lock of their own.
+        self.masker = Masker(self.environment)
+        self.data: DataRepository = self.repo.artifacts
+        self.outputs = OutputRepository(self.repo.tree)
+        self.evaluated = DefinitionRepository(self.repo.tree)
+
+    @cached_property
+    def registry(self) -> Registry:
+        with self._lock:
+            return load_registry(self.repo.path)
+
+    @cached_property
+    def models(self) -> Models:
+        return Models(self.repo.path, self.repo.tree, self.registry, self.env)
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        return Lookup(self.repo, self.models)
+
+    @property
+    def local(self) -> Path:
+        """Beside the repository, never synced: logs being written, scratch, who runs here."""
+        return self.repo.path / ".swamp"
+
+    def scope(self, run_facts: Mapping[str, Any] | None = None) -> Scope:
+        return Scope(
+            masker=self.masker,
+            environment=self.environment,
+            run=run_facts or {},
+            data=self.lookup,
+            models=self._model_facts,
+        )
+
+    def _model_facts(self) -> dict[str, Any]:
+        """`model.<name>`: what can be said of a model without evaluating it."""
+        return {
+            found.name: {"id": found.id, "name": found.name, "type": found.type, "tags": dict(found.tags)}
+            for found in self.models.all()
+        }
+
+    def keep_log(self, file: Path, name: str) -> str | None:
+        """A finished log in the tree's `logs/`, so that other machines can read it; its path."""
+        from swamp.cache.files import place, stage_file
+
+        if not file.exists() or file.stat().st_size == 0:
+            return None
+        path = f"logs/{name}"
+        target = self.repo.tree.root / path
+        with self.repo.tree.announce([path]):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("rb") as content:
+                place(stage_file(target.parent, iter(lambda: content.read(CHUNK), b"")), self.repo.tree.root, path)
+        return path
+
+    # -- after a conflict
+
+    def pull_model(self, model_type: str, model_id: str) -> None:
+        """Which numbers others have taken, before ours is chosen again."""
+        engine = self.repo.datastore.engine
+        if engine is not None:
+            engine.pull((f"data/{model_type}/{model_id}",))
+
+    def kept_version(self, path: str, conflicts: Sequence[Conflict]) -> Path | None:
+        """Where the bytes of a version that lost are kept, or None if it did not lose."""
+        for conflict in conflicts:
+            if conflict.path.startswith(f"{path}/"):
+                kept = self.repo.tree.root.parent / conflict.kept
+                return Path(str(kept)[: -len(conflict.path)] + path)
+        return None
+
+    def save_kept(self, path: str, kept: Path) -> DataVersion:
+        from swamp.data.metadata import decode
+        from swamp.data.names import METADATA, version_of_directory
+
+        ref = version_of_directory(path)
+        assert ref is not None
+        lost = DataVersion(ref, decode((kept / METADATA).read_bytes(), f"{path}/{METADATA}"))
+        return self.data.save_again(lost, kept)
+
+    # -- Spark
+
+    def spark(self) -> Any:
+        """The one SparkSession of this command; started by the first step that asks."""
+        from swamp.pipeline.session import live_session, open_session, resolve_settings
+
+        with self._lock:
+            if self._session is None:
+                self._own_session = live_session() is None
+                self._session = open_session(resolve_settings(self.repo.settings.spark, self.environment))
+            return self._session
+
+    def close(self) -> None:
+        if self._session is not None and self._own_session:
+            from swamp.pipeline.session import stop_session
+
+            stop_session(self._session)
+            self._session = None

@@ -1,0 +1,287 @@
+"""Runs a workflow's steps in their order: in parallel, within limits, until all is done, suspended or stopped."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from swamp.env import Env
+from swamp.errors import SwampError
+from swamp.sync.progress import Cancel
+from swamp.workflows.book import Book
+from swamp.workflows.graph import Node, build, holds
+from swamp.workflows.schema import ApprovalTask, Job, Step, Workflow
+from swamp.workflows.state import JobState, StepState, job_outcome, overall, run_outcome
+
+DEFAULT_CONCURRENCY = 8
+LOOK_AGAIN_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One step to do: the file's step, and for a `forEach` the item it is for."""
+
+    job: Job
+    step: Step
+    name: str
+    item: Any = None
+
+
+class Hands(Protocol):
+    """Who knows how to do a step. `perform` runs in a thread and writes the step's end into the book itself."""
+
+    def expand(self, job: Job, step: Step) -> list[Instance]: ...
+
+    def wanted(self, instance: Instance) -> bool:
+        """Whether the step's guard lets it run."""
+        ...
+
+    def prompt(self, instance: Instance) -> str: ...
+
+    def perform(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
+        """Raises only what must stop the whole run: the store is gone."""
+        ...
+
+
+@dataclass
+class _Group:
+    """All expansions of one step: the graph sees them as one."""
+
+    node: Node
+    step: Step
+    states: list[StepState]
+    running: int = 0
+
+
+class Execution:
+    """One pass over a run. Steps that are done stay done, so a later pass continues where this one stopped."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        book: Book,
+        hands: Hands,
+        *,
+        env: Env,
+        stop: Callable[[], bool] = lambda: False,
+        launch: bool = True,
+    ) -> None:
+        self._workflow, self._book, self._hands, self._env = workflow, book, hands, env
+        self._stop, self._launching = stop, launch
+        self._cancel = Cancel()
+        self._waiting: list[tuple[_Group, Instance, JobState, StepState]] = []
+        self._running = 0
+        self._ended: queue.Queue[tuple[_Group, BaseException | None]] = queue.Queue()
+        self._fatal: BaseException | None = None
+        self._sorter = build(workflow)
+        self._limit = workflow.concurrency or DEFAULT_CONCURRENCY
+
+    def run(self) -> None:
+        """Leaves the book's run in its new state; raises what made it impossible to go on."""
+        with ThreadPoolExecutor(self._limit, thread_name_prefix="step") as pool:
+            try:
+                self._go(pool)
+            except BaseException:
+                self._cancel.request()
+                raise
+        self._conclude()
+        if self._fatal is not None:
+            raise self._fatal
+
+    @property
+    def left_waiting(self) -> bool:
+        """Whether steps could run that this pass was told not to start."""
+        return bool(self._waiting)
+
+    def _go(self, pool: ThreadPoolExecutor) -> None:
+        while True:
+            while ready := self._sorter.get_ready() if not self._halted else ():
+                for node in ready:
+                    self._arrive(node)
+            self._start_waiting(pool)
+            if not self._running:
+                return
+            self._await_one()
+
+    @property
+    def _halted(self) -> bool:
+        return self._fatal is not None or self._cancel.requested
+
+    def _await_one(self) -> None:
+        while True:
+            if self._stop():
+                self._cancel.request()
+            try:
+                group, error = self._ended.get(timeout=LOOK_AGAIN_SECONDS)
+            except queue.Empty:
+                continue
+            self._running -= 1
+            group.running -= 1
+            if error is not None:
+                self._fatal = self._fatal or error  # nothing new starts; what runs may finish and is kept
+            self._settle(group)
+            return
+
+    # -- arriving at nodes
+
+    def _arrive(self, node: Node) -> None:
+        if node.kind == "start":
+            self._begin_job(node)
+        elif node.kind == "end":
+            self._end_job(node)
+        else:
+            self._begin_step(node)
+
+    def _begin_job(self, node: Node) -> None:
+        job, state = self._workflow.job(node.job), self._book.run.job(node.job)
+        met = all(holds(d.condition, self._book.run.job(d.job).status) for d in job.depends_on)
+        with self._book.change():
+            state.status = "running" if met else "skipped"
+        self._sorter.done(node)
+
+    def _end_job(self, node: Node) -> None:
+        state = self._book.run.job(node.job)
+        with self._book.change():
+            state.status = "skipped" if state.status == "skipped" else job_outcome(state)
+        self._sorter.done(node)
+
+    def _begin_step(self, node: Node) -> None:
+        job, state = self._workflow.job(node.job), self._book.run.job(node.job)
+        step = job.step(node.step)
+        met = all(holds(d.condition, overall(state.of_template(d.step))) for d in step.depends_on)
+        if state.status == "skipped" or not met:
+            self._skip(state, step)
+            self._sorter.done(node)
+            return
+        group = _Group(node, step, [])
+        try:
+            instances = self._hands.expand(job, step)
+        except SwampError as error:
+            self._fail_to_begin(state, step, error)
+            self._sorter.done(node)
+            return
+        pairs = self._place(state, step, instances)
+        group.states = [found for _, found in pairs]
+        for instance, found in pairs:
+            self._admit(group, instance, state, found)
+        self._settle(group)
+
+    def _skip(self, job: JobState, step: Step) -> None:
+        with self._book.change():
+            for state in job.of_template(step.name):
+                if state.status != "succeeded":
+                    state.reset()
+                    state.status = "skipped"
+
+    def _fail_to_begin(self, job: JobState, step: Step, error: SwampError) -> None:
+        with self._book.change():
+            for state in job.of_template(step.name)[:1]:
+                state.status, state.error = "failed", error.message
+                state.allowed_failure = step.allow_failure
+
+    def _place(self, job: JobState, step: Step, instances: list[Instance]) -> list[tuple[Instance, StepState]]:
+        """One state per instance in the place of the step's placeholder; what an earlier pass did is kept."""
+        known = {state.name: state for state in job.of_template(step.name)}
+        pairs = [(i, known.get(i.name) or StepState(i.name, step.name)) for i in instances]
+        fresh = [state for _, state in pairs]
+        with self._book.change():
+            position = next((n for n, state in enumerate(job.steps) if state.template == step.name), len(job.steps))
+            others = [state for state in job.steps if state.template != step.name]
+            job.steps[:] = [*others[:position], *fresh, *others[position:]]
+        return pairs
+
+    def _admit(self, group: _Group, instance: Instance, job: JobState, state: StepState) -> None:
+        """Done already, not wanted, a question to a person, or work to do."""
+        if _is_done(state):
+            return
+        decision = state.extra.get("approval", {}).get("decision")
+        if isinstance(instance.step.task, ApprovalTask):
+            self._approval(instance, state, decision)
+            return
+        state.reset()
+        try:
+            wanted = self._hands.wanted(instance)
+        except SwampError as error:
+            self._book.ended(state, "failed", error=error.message)
+            state.allowed_failure = instance.step.allow_failure
+            return
+        if wanted:
+            self._waiting.append((group, instance, job, state))
+        else:
+            self._book.ended(state, "skipped")
+
+    def _approval(self, instance: Instance, state: StepState, decision: str | None) -> None:
+        if decision == "approved":
+            self._book.ended(state, "succeeded")
+        elif decision == "rejected":
+            reason = state.extra["approval"].get("reason")
+            self._book.ended(state, "failed", error=f"rejected: {reason}" if reason else "rejected")
+        elif state.status != "suspended":
+            if self._hands.wanted(instance):
+                self._book.started(state)
+                self._book.ended(state, "suspended", approval={"prompt": self._hands.prompt(instance)})
+            else:
+                self._book.ended(state, "skipped")
+
+    def _settle(self, group: _Group) -> None:
+        if all(state.over for state in group.states) and not self._halted:
+            self._sorter.done(group.node)
+
+    # -- doing the work
+
+    def _start_waiting(self, pool: ThreadPoolExecutor) -> None:
+        if not self._launching or self._halted:
+            return
+        for entry in list(self._waiting):
+            if self._running >= self._limit:
+                return
+            group, instance, job, state = entry
+            if group.running >= (group.step.concurrency or self._limit):
+                continue
+            self._waiting.remove(entry)
+            self._running += 1
+            group.running += 1
+            pool.submit(self._work, group, instance, job, state)
+
+    def _work(self, group: _Group, instance: Instance, job: JobState, state: StepState) -> None:
+        error: BaseException | None = None
+        try:
+            self._hands.perform(instance, job, state, self._cancel)
+        except BaseException as raised:  # noqa: BLE001 - carried to the main thread, which raises it
+            error = raised
+        finally:
+            self._ended.put((group, error))
+
+    # -- the end of a pass
+
+    def _conclude(self) -> None:
+        """The run's own status, from its jobs. Whoever calls writes the time of the end and pushes."""
+        run = self._book.run
+        with self._book.change():
+            if self._cancel.requested and self._fatal is None:
+                for job, state in run.steps:
+                    if not state.over:
+                        state.status = "cancelled"
+                    job.status = job.status if job.status == "skipped" else job_outcome(job)
+            else:
+                for job in run.jobs:
+                    job.status = job.status if job.status == "skipped" else job_outcome(job)
+            run.status = self._status()
+
+    def _status(self) -> Any:
+        run = self._book.run
+        if self._fatal is not None:
+            return "failed"
+        if self._cancel.requested:
+            return "cancelled"
+        if any(state.status == "suspended" for _, state in run.steps) or self._waiting:
+            return "suspended"
+        return run_outcome(run)
+
+
+def _is_done(state: StepState) -> bool:
+    """What a later pass does not do again: a success, and a failure that is allowed."""
+    return state.status == "succeeded" or (state.status == "failed" and state.allowed_failure)
