@@ -163,10 +163,6 @@ class State:
     def journal_empty(self) -> bool:
         return not self._all("SELECT 1 FROM journal LIMIT 1")
 
-    def newer_row_over(self, path: str, after: int) -> bool:
-        """Whether a row later than `after` stands on `path`, above it or below it. inv[journal.survives]"""
-        return bool(self._all(*_over(path, after)))
-
     def pending(self) -> Pending:
         counts = {k: n for k, n in self._all("SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind")}
         return Pending(*(_int(counts.get(k, 0)) for k in ("write", "delete", "found")))
@@ -233,12 +229,8 @@ class State:
         sql = "SELECT key, path, sha256, size, gc_epoch FROM staged WHERE path = ?"
         return [StagedRow(*r) for r in self._all(sql, (path,))]  # type: ignore[arg-type]
 
-    def staged_key(self, key: str) -> StagedRow | None:
-        rows = self._all("SELECT key, path, sha256, size, gc_epoch FROM staged WHERE key = ?", (key,))
-        return StagedRow(*rows[0]) if rows else None  # type: ignore[arg-type]
-
-    def has_staged(self) -> bool:
-        return bool(self._all("SELECT 1 FROM staged LIMIT 1"))
+    def staged_keys(self) -> frozenset[str]:
+        return frozenset(str(k) for (k,) in self._all("SELECT key FROM staged"))
 
     def deferred(self) -> dict[str, Row | None]:
         """Paths that a pull could not bring, with what the root said of them then."""
@@ -283,13 +275,23 @@ class Transaction:
     def confirm_deletes(self) -> None:
         self._db.execute("UPDATE journal SET confirmed = 1 WHERE kind = 'delete'")
 
-    def newer_row_over(self, path: str, after: int) -> bool:
-        sql, args = _over(path, after)
+    def newer_row_over(self, path: str, after: int, own: Own = (0, 0)) -> bool:
+        """Whether a row later than `after`, and not my own, stands on `path`, above it or below it."""
+        names = (path, *ancestors(path))
+        marks = ",".join("?" * len(names))
+        sql = f"SELECT 1 FROM journal WHERE {_LATER} AND (path IN ({marks}) OR (path > ? AND path < ?)) LIMIT 1"
+        args = (after, *own, *names, path + "/", path + "0")
         return self._db.execute(sql, args).fetchone() is not None
 
-    def rows_after(self, after: int) -> bool:
-        """Whether anything at all was announced since."""
-        return self._db.execute("SELECT 1 FROM journal WHERE id > ? LIMIT 1", (after,)).fetchone() is not None
+    def rows_after(self, after: int, own: Own = (0, 0)) -> bool:
+        """Whether anything at all was announced since, by somebody else."""
+        row = self._db.execute(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own)).fetchone()
+        return row is not None
+
+    def last_row(self) -> int:
+        """The newest number that the journal ever gave."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
+        return int(row[0]) if row else 0
 
     def base(self, path: str) -> BaseRow | None:
         row = self._db.execute(f"SELECT {_BASE} FROM base WHERE path = ?", (path,)).fetchone()
@@ -346,6 +348,9 @@ class Transaction:
             self._db.execute("DELETE FROM touched WHERE n <= ?", (last - TOUCHED_KEPT,))
 
 
+Own = tuple[int, int]
+"""A range of journal rows that the asking sync wrote itself."""
+_LATER = "id > ? AND NOT id BETWEEN ? AND ?"
 _BASE = "path, key, size, sha256, seq, present, h_size, h_mtime, h_ctime, h_inode"
 
 
@@ -382,13 +387,6 @@ def ancestors(path: str) -> tuple[str, ...]:
     """The directories above `path`: `a/b/c` -> `a`, `a/b`."""
     parts = path.split("/")
     return tuple("/".join(parts[:i]) for i in range(1, len(parts)))
-
-
-def _over(path: str, after: int) -> tuple[str, tuple[object, ...]]:
-    names = (path, *ancestors(path))
-    marks = ",".join("?" * len(names))
-    sql = f"SELECT 1 FROM journal WHERE id > ? AND (path IN ({marks}) OR (path > ? AND path < ?)) LIMIT 1"
-    return sql, (after, *names, path + "/", path + "0")
 
 
 def encode_row(row: Row | None) -> str:

@@ -6,7 +6,6 @@ root wins each sequence number. inv[commit.single-winner]
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -159,19 +158,12 @@ class Committer:
         dropped = [d for d in root.dropped.values() if d.key not in gone]
         number = 0 if rule("segment.added-seq") else root.seq + 1
         segment = write_segment([*layer, *dropped, *_numbered(changes, number)])
-        key = f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet"
-        self._put_segment(key, segment.data)
-        ref = SegmentRef(
-            key,
-            segment.rows,
-            len(segment.data),
-            hashlib.sha256(segment.data).hexdigest(),
-            segment.min_path,
-            segment.max_path,
-        )
+        ref = segment.ref(f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet")
+        self.put_segment(ref.key, segment.data)
         return _Flush(changes, ref, frozenset(layer), frozenset(dropped))
 
-    def _put_segment(self, key: str, data: bytes) -> None:
+    def put_segment(self, key: str, data: bytes) -> None:
+        """Uploads a segment; its name is new, so sending it twice is harmless."""
         for attempt in range(5):
             try:
                 self.store.put(key, data)

@@ -25,10 +25,9 @@ class Snapshot:
     """The journal as it was when nobody was mutating: rows later than `last` belong to the next sync."""
 
     rows: tuple[JournalRow, ...]
-
-    @property
-    def last(self) -> int:
-        return self.rows[-1].id if self.rows else 0
+    last: int
+    own: tuple[int, int] = (0, 0)
+    """Rows that this sync added itself for files it found: they are no news to it."""
 
     def intent(self) -> Intent:
         writes = {r.path for r in self.rows if r.kind == "write"}
@@ -54,10 +53,11 @@ class Intent:
 
 @dataclass
 class Gathered:
-    """Facts in path order, and what could not be observed."""
+    """Facts in path order, what could not be observed, and what the root says of paths hidden by that."""
 
     facts: list[Facts] = field(default_factory=list)
     problems: list[ScanProblem] = field(default_factory=list)
+    hidden: dict[str, Row | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class Gatherer:
             if not self._in_scope(path):
                 continue
             if local is None and any(p.hides(path) for p in out.problems):
-                continue  # neither present nor absent: nothing is concluded. inv[scan.honest]
+                out.hidden[path] = remote  # neither present nor absent: nothing is concluded. inv[scan.honest]
+                continue
             facts = self._facts(path, base, local, remote, intent)
             if not facts.trivial or (self.hydrating and facts.local is None):
                 out.facts.append(facts)
@@ -176,7 +177,9 @@ def _merge(
                     hidden = True
                 case _:
                     remote = item
-        if not hidden:
+        if hidden:
+            out.hidden[path] = remote
+        else:
             yield path, base, local, remote
 
 

@@ -85,8 +85,8 @@ MODE_VERBS: dict[Mode, frozenset[Verb]] = {
     "sync": _BOTH | {"push", "delete", "pull", "restore", "aside"},
 }
 
-Clash = Callable[[str], str | None]
-"""The path already in the store that cannot stand beside this one, if any."""
+Clash = Callable[[str, frozenset[str]], str | None]
+"""The path already in the store that cannot stand beside this one, if any; paths that are leaving do not count."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,16 @@ class PlanPolicy:
 
 
 def plan(
-    facts: Iterable[Facts], policy: PlanPolicy, clash: Clash = lambda p: None, blocked: frozenset[str] = frozenset()
+    facts: Iterable[Facts],
+    policy: PlanPolicy,
+    clash: Clash = lambda p, leaving: None,
+    blocked: frozenset[str] = frozenset(),
 ) -> Plan:
     """Decides every path, then every unit, then the cap. `blocked` units hold something that could not be read."""
     units: list[UnitPlan] = []
     held: dict[str, str] = {}
-    room = _Room(clash)
     ordered = sorted(facts, key=lambda f: (unit_of(f.path), f.path))
+    room = _Room(clash, ordered)
     for unit, group in groupby(ordered, key=lambda f: unit_of(f.path)):
         actions = [_act(f, policy) for f in group]
         if unit in blocked:
@@ -197,10 +200,17 @@ def _has_metadata(unit: str, actions: list[Action]) -> bool:
 class _Room:
     """Which paths are taken, in the store and by this plan: two that cannot coexist are a conflict for the later."""
 
-    def __init__(self, clash: Clash) -> None:
+    def __init__(self, clash: Clash, facts: Iterable[Facts]) -> None:
         self._clash = clash
         self._folds: dict[str, str] = {}
         self._directories: dict[str, str] = {}
+        leaving: set[str] = set()
+        for f in facts:
+            if f.local is None and f.deleted:
+                leaving.add(f.path)  # a file may be renamed to another case of itself in one push
+            elif isinstance(f.remote, Entry):
+                self.take(f.path)
+        self._leaving = frozenset(leaving)
 
     def clash(self, action: Action) -> str | None:
         if isinstance(action.facts.remote, Entry):
@@ -210,7 +220,7 @@ class _Room:
         if other is not None and other != path:
             return other
         above = next((self._folds[fold(a)] for a in ancestors(path) if fold(a) in self._folds), None)
-        return above or self._directories.get(fold(path)) or self._clash(path)
+        return above or self._directories.get(fold(path)) or self._clash(path, self._leaving)
 
     def take(self, path: str) -> None:
         self._folds[fold(path)] = path

@@ -11,8 +11,7 @@ from swamp.cache.files import Hint, Staged, place, sync_parents
 from swamp.cache.state import BaseRow, Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
-
-from swamp.index.entry import Entry
+from swamp.index.entry import Entry, Row
 from swamp.rules import rule
 from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope, Snapshot
@@ -45,7 +44,10 @@ class Pull:
     pulled_before: str | None
     complete: bool
     """Whether the plan looked at every path that the root may have changed: only then may the mark move."""
+    hidden: dict[str, Row | None] = field(default_factory=dict)
+    """Paths that could not be looked at here, with what the root says: they are owed."""
     got: dict[str, Got] = field(default_factory=dict)
+    renamed: list[str] = field(default_factory=list)
     op: str = ""
 
     def run(self) -> None:
@@ -126,7 +128,8 @@ class Pull:
             placed: list[str] = []
             for unit in units:
                 placed += self._place_unit(tx, unit)
-            sync_parents(self.parts.cache.tree, placed)
+            sync_parents(self.parts.cache.tree, self.renamed)
+            self.renamed.clear()
             tx.touch(placed)
         self.tally.touched += placed
 
@@ -156,9 +159,10 @@ class Pull:
         for action in unit.actions:
             got = self.got.get(action.path)
             if got is not None and got.error is not None:
+                self.tally.missing |= got.missing
                 self.tally.fail(action.path, got.error)
                 return got.error
-            if action.verb in _PULLED and not as_planned(tx, self.parts, action.facts, self.snapshot.last):
+            if action.verb in _PULLED and not as_planned(tx, self.parts, action.facts, self.snapshot):
                 return "it was changed here while it was being pulled"
         return None
 
@@ -179,6 +183,7 @@ class Pull:
         tx.put_base(row)
         tx.drop_staged_for(action.path)
         tx.undefer(action.path)
+        self.renamed.append(action.path)
         self.tally.files_pulled += 1
         self.tally.bytes_pulled += got.size
         if action.verb == "restore":
@@ -191,6 +196,9 @@ class Pull:
         root = self.view.root
         waiting = {a.path for a in self.planned.actions("push", "delete")} | set(self.planned.held)
         with self.parts.state.transaction() as tx:
+            for path, row in self.hidden.items():
+                if rule("pull.deferred"):
+                    tx.defer(path, row, "it could not be read here")
             retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before

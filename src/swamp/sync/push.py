@@ -62,7 +62,7 @@ class Push:
         waiting: set[str] = set()
         op = self.parts.env.ulid()
         with tree_exclusive(self.parts, "tree-lock.plan"), self.parts.state.transaction() as tx:
-            settle(tx, self.parts, units, self.snapshot.last, op, self.tally, mark=waiting)
+            settle(tx, self.parts, units, self.snapshot, op, self.tally, mark=waiting)
         self.tally.unresolved |= waiting
         self.tally.again |= bool(waiting)
 

@@ -67,6 +67,9 @@ class Tally:
     warnings: list[str] = field(default_factory=list)
     executor: Executor | None = None
     again: bool = False
+    """Something moved meanwhile: another look at the newest root is worth it."""
+    missing: bool = False
+    """A payload that the root names was not there."""
 
     def fail(self, path: str, why: str) -> None:
         self.failed[path] = why
@@ -98,8 +101,8 @@ def retire(tx: Transaction, snapshot: Snapshot, scope: Scope, unresolved: Iterab
     open_paths = set(unresolved)
     above = {a for p in open_paths for a in ancestors(p)}
     done = [r for r in snapshot.rows if _settled(r, scope, open_paths, above)]
-    if done and rule("journal.survives") and tx.rows_after(snapshot.last):
-        done = [r for r in done if not tx.newer_row_over(r.path, snapshot.last)]
+    if done and rule("journal.survives") and tx.rows_after(snapshot.last, snapshot.own):
+        done = [r for r in done if not tx.newer_row_over(r.path, snapshot.last, snapshot.own)]
     tx.drop_journal(r.id for r in done)
 
 

@@ -12,6 +12,7 @@ from swamp.cache.state import BaseRow, Transaction
 from swamp.index.entry import Entry
 from swamp.rules import rule
 from swamp.sync.facts import Facts
+from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.record import Parts, Tally
 from swamp.sync.result import Conflict
@@ -22,9 +23,9 @@ def tree_exclusive(parts: Parts, switch: str) -> AbstractContextManager[None]:
     return parts.tree_lock.exclusive(parts.lock_timeout) if rule(switch) else nullcontext()
 
 
-def as_planned(tx: Transaction, parts: Parts, facts: Facts, last: int) -> bool:
+def as_planned(tx: Transaction, parts: Parts, facts: Facts, snapshot: Snapshot) -> bool:
     """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
-    if rule("tree-lock.rename") and tx.newer_row_over(facts.path, last):
+    if rule("tree-lock.rename") and tx.newer_row_over(facts.path, snapshot.last, snapshot.own):
         return False
     if rule("pull.base-unchanged") and _differs(tx.base(facts.path), facts):
         return False
@@ -89,11 +90,18 @@ def put_aside(tx: Transaction, parts: Parts, action: Action, op: str) -> None:
 
 
 def settle(
-    tx: Transaction, parts: Parts, units: Iterable[UnitPlan], last: int, op: str, tally: Tally, *, mark: set[str]
+    tx: Transaction,
+    parts: Parts,
+    units: Iterable[UnitPlan],
+    snapshot: Snapshot,
+    op: str,
+    tally: Tally,
+    *,
+    mark: set[str],
 ) -> None:
     """Adopts, forgets, keeps both: what a push and a pull have in common. `mark` collects units that must wait."""
     for unit in units:
-        if not all(as_planned(tx, parts, a.facts, last) for a in unit.actions if a.verb in _SETTLED):
+        if not all(as_planned(tx, parts, a.facts, snapshot) for a in unit.actions if a.verb in _SETTLED):
             mark.add(unit.unit)
             continue
         if unit.verbs & {"conflict", "bury"}:

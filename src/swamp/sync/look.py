@@ -1,0 +1,200 @@
+"""One look at cache and store: journal, root, facts, hashes, plan. Everything before the first effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swamp.cache.scan import ScanProblem
+from swamp.cache.state import ancestors
+from swamp.commit.commit import RootRead
+from swamp.env import rfc3339
+from swamp.errors import CorruptData, ObjectMissing
+from swamp.index.entry import Entry, Row
+from swamp.index.root import ROOT_KEY, Root, decode, first_root
+from swamp.rules import rule
+from swamp.sync.bulk import Executor, Hash, Work
+from swamp.sync.facts import Facts
+from swamp.sync.gather import Gatherer, Snapshot, learn
+from swamp.sync.plan import Plan, PlanPolicy, plan
+from swamp.sync.progress import Patience
+from swamp.sync.record import Parts
+from swamp.sync.settle import tree_exclusive
+from swamp.sync.units import unit_of
+from swamp.sync.view import View, look
+
+
+@dataclass
+class Look:
+    """What was seen and what is to be done about it."""
+
+    view: View
+    snapshot: Snapshot
+    planned: Plan
+    problems: list[ScanProblem]
+    unread: set[str]
+    hidden: dict[str, Row | None] = field(default_factory=dict)
+    executor: Executor | None = None
+
+
+@dataclass
+class Looker:
+    """Reads the root and makes plans for one engine."""
+
+    parts: Parts
+    limits: tuple[float, int, int | None]
+    patience: Patience
+    executor: Executor | None = None
+
+    def read(self) -> RootRead:
+        """The root: one conditional request; an unchanged one is the copy that is kept here."""
+        state, store = self.parts.state, self.parts.committer.store
+        token, body = state.meta("seenToken"), state.meta("seenBody")
+        if token is None or body is None:
+            return self.parts.committer.read()
+        try:
+            fetched = store.get_if_changed(ROOT_KEY, token)
+        except ObjectMissing:
+            return RootRead(None, None)
+        if fetched is None:
+            kept = body.encode("utf-8", "surrogatepass")
+            return RootRead(decode(kept), token, kept)
+        return RootRead(decode(fetched.body), fetched.meta.token, fetched.body)
+
+    def established(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
+        """The root, made from a listing, an older format or the log where there is none."""
+        from swamp.commit.establish import establish
+
+        pace = self.patience.check
+        try:
+            read = self.read()
+        except CorruptData:
+            done = establish(self.parts.committer, pace, create=create)
+            return done.read, done.discovered, done.warnings
+        if read.root is not None:
+            return read, False, ()
+        done = establish(self.parts.committer, pace, create=create, known=read)
+        return done.read, done.discovered, done.warnings
+
+    def imagined_root(self) -> Root:
+        """What a dry run on a store without a root compares with."""
+        env = self.parts.env
+        return first_root("", "", rfc3339(env.clock.now()), self.parts.committer.writer)
+
+    def look(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False) -> Look:
+        """Facts and plan against `read`. inv[journal.survives]: rows announced from now on belong to the next sync."""
+        assert read.root is not None
+        if not dry:
+            self._bind(read.root)
+        snapshot = self._snapshot()
+        try:
+            view = look(self.parts.committer.store, self.parts.state, read.root)
+        except ObjectMissing as gone:
+            raise CorruptData(
+                f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
+            ) from gone
+        gatherer = Gatherer(
+            state=self.parts.state,
+            tree=self.parts.cache.tree,
+            view=view,
+            snapshot=snapshot,
+            scope=scope,
+            full_local=full,
+            exclude=self.parts.exclude,
+            deferred=self.parts.state.deferred(),
+            hydrating=hydrating,
+        )
+        gathered = gatherer.gather()
+        facts, unread = learn(gathered.facts, self._hash_local, self._hash_remote)
+        blocked = frozenset(unit_of(p) for p in [*unread, *gathered.hidden])
+        planned = plan(facts, self._plan_policy(snapshot, hydrating), self._clash(view), blocked)
+        hidden = dict(gathered.hidden)
+        hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
+        return Look(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)
+
+    def _bind(self, root: Root) -> None:
+        """Another store's truth says nothing here: base and delete rows are void. inv[state.bound]"""
+        state = self.parts.state
+        known = state.meta("storeId")
+        if known == root.store_id or not rule("state.identity"):
+            return
+        with state.transaction() as tx:
+            if known is not None:
+                tx.void_base()
+                tx.drop_all_deletes()
+                tx.set_meta("pulledOp", None)
+                tx.set_meta("pulledSeq", None)
+            tx.set_meta("storeId", root.store_id)
+
+    def _snapshot(self) -> Snapshot:
+        """The journal while nobody mutates: every row in it has happened, or never will."""
+        with tree_exclusive(self.parts, "tree-lock.plan"):
+            rows = tuple(self.parts.state.journal())
+        return Snapshot(rows, rows[-1].id if rows else self._last_ever())
+
+    def _last_ever(self) -> int:
+        with self.parts.state.transaction() as tx:
+            return tx.last_row()
+
+    def _plan_policy(self, snapshot: Snapshot, hydrating: bool) -> PlanPolicy:
+        fraction, floor, allowed = self.limits
+        confirmed = {r.path for r in snapshot.rows if r.kind == "delete" and r.confirmed}
+        return PlanPolicy(
+            lazy=self.parts.lazy and not hydrating,
+            delete_fraction=fraction,
+            delete_floor=floor,
+            allow_deletes=allowed,
+            index_size=self.parts.state.base_rows() if any(r.kind == "delete" for r in snapshot.rows) else 0,
+            confirmed=lambda path: path in confirmed,
+        )
+
+    def _clash(self, view: View) -> _Clash:
+        return _Clash(self.parts, view)
+
+    # -- hashes
+
+    def _hash_local(self, facts: list[Facts]) -> dict[str, str]:
+        """Hashes that hold for the very file that was looked at: one that changed meanwhile is left out."""
+        if not facts:
+            return {}
+        tree = self.parts.cache.tree
+        jobs = [Hash(f.path, str(tree / f.path), f.local.size if f.local else 0) for f in facts]
+        executor = self.executor = self.parts.pick(Work("hash", len(jobs), sum(j.size for j in jobs)))
+        seen = {f.path: f.local for f in facts}
+        found: dict[str, str] = {}
+        for done in executor.hash(jobs, self.patience):
+            local = seen[done.path]
+            if done.sha256 is not None and local is not None and done.hint == local.hint:
+                found[done.path] = done.sha256
+        return found
+
+    def _hash_remote(self, entry: Entry) -> str | None:
+        """The hash of adopted content, read once; None when it is not there to be read."""
+        import hashlib
+
+        digest = hashlib.sha256()
+        try:
+            with self.parts.committer.store.open(entry.key) as body:
+                for chunk in body:
+                    digest.update(chunk)
+                    self.patience.progressed()
+        except ObjectMissing:
+            return None
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Clash:
+    """Paths of the store that cannot stand beside a new one: what base knows, less what the root has deleted since."""
+
+    parts: Parts
+    view: View
+
+    def __call__(self, path: str, leaving: frozenset[str]) -> str | None:
+        others = [*self.parts.state.folded(path), *self.parts.state.overlapping(path)]
+        for other in others:
+            if other in leaving:
+                continue
+            row = self.view.delta.get(other)
+            if row is None or isinstance(row, Entry):
+                return other
+        return next((a for a in ancestors(path) if isinstance(self.view.delta.get(a), Entry)), None)
