@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 MACROS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
@@ -218,8 +218,7 @@ class _Parser:
             return self._named(word)
         if word.text == "(":
             inner = self._ternary()
-            self._expect(")")
-            return inner
+            return replace(inner, start=word.start, end=self._expect(")").end)  # a slice keeps its parentheses
         if word.text == "[":
             items = self._list("]")
             return Items(word.start, self._words[self._at - 1].end, items)

@@ -1,0 +1,379 @@
+"""The catalog: every version in one SQLite table, a copy of the tree that repairs itself. inv[catalog.local]"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from swamp.cache.files import RACY_NS, on_disk
+from swamp.catalog import schema
+from swamp.catalog.observe import Directory, Observed, sweep
+from swamp.catalog.schema import Row, row_of, values_of
+from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
+from swamp.data.versions import DataVersion, VersionReader
+from swamp.env import SYSTEM, Env
+from swamp.errors import CorruptData, Failed, NotFound
+from swamp.sync.port import PlainTree, Tree
+
+T = TypeVar("T")
+BATCH: Final = 1000
+_log = logging.getLogger("swamp.catalog")
+
+
+class Catalog:
+    """Answers from SQLite what would cost a walk. Every read first takes in what changed since the last one."""
+
+    def __init__(
+        self,
+        path: Path,
+        tree: Tree,
+        *,
+        namespace: str = "",
+        env: Env = SYSTEM,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self._path = path
+        self._tree = tree
+        self._ns = namespace
+        self._env = env
+        self._trace = trace
+        self._mine = threading.local()
+
+    # -- what a repository tells after each change
+
+    def record(self, version: DataVersion) -> None:
+        """Write-through of a version that now exists."""
+        self._written(lambda db: self._put(db, [version]))
+
+    def forget(self, refs: Sequence[VersionRef]) -> None:
+        """Write-through of versions that are gone."""
+        self._written(lambda db: self._drop(db, refs))
+
+    def _written(self, change: Callable[[sqlite3.Connection], None]) -> None:
+        """The tree is the truth and has changed already: a catalog that cannot follow now will at the next read."""
+        try:
+            with self._transaction() as db:
+                if _meta(db, "populated"):
+                    change(db)
+        except (sqlite3.Error, Failed) as error:
+            _log.warning("the catalog could not be updated and will be refreshed later: %s", error)
+
+    # -- reading
+
+    def latest(
+        self,
+        *,
+        model_id: str | None = None,
+        model_type: str | None = None,
+        workflow: str | None = None,
+        run_id: str | None = None,
+    ) -> list[Row]:
+        """The latest version of every name that has one. One query, however many versions there are."""
+        wanted = {"modelId": model_id, "modelType": model_type, "workflowRunId": run_id}
+        clauses = [f"{column} = ?" for column, value in wanted.items() if value is not None]
+        params: list[Any] = [value for value in wanted.values() if value is not None]
+        if workflow is not None:
+            clauses.append("(workflowName = ? OR workflowId = ?)")
+            params += [workflow, workflow]
+        return list(self.select(" AND ".join(["isLatest = 1", *clauses]), params))
+
+    def versions(self, data: DataName) -> list[Row]:
+        """The versions of a name that hold data, newest first."""
+        return sorted(self.select("dir = ?", [data.path]), key=lambda row: -row.ref.version)
+
+    def search(self, tags: Iterable[tuple[str, str]] = (), since: str | None = None) -> list[Row]:
+        """The latest versions that carry all these tags and were made at or after `since` (RFC 3339), newest first."""
+        clauses, params = ["isLatest = 1"], []
+        for key, value in tags:
+            clauses.append("EXISTS (SELECT 1 FROM json_each(data.tags) WHERE key = ? AND value = ?)")
+            params += [key, value]
+        if since is not None:
+            clauses.append("createdAt >= ?")
+            params.append(since)
+        return sorted(self.select(" AND ".join(clauses), params), key=lambda row: row.fields["createdAt"], reverse=True)
+
+    def select(self, where: str, params: Sequence[Any] = (), limit: int | None = None) -> Iterator[Row]:
+        """The rows that hold data and for which `where` is true, in the order of the primary key."""
+        sql = f"{schema.SELECT} WHERE ns = ? AND lifecycle = 'active' AND ({where}) {schema.ORDER}"
+        if limit is not None:
+            sql += f" LIMIT {int(limit)}"
+        self.refresh()
+        cursor = self._healed(lambda db: db.execute(sql, [self._ns, *params]))
+        while rows := cursor.fetchmany(BATCH):
+            yield from map(row_of, rows)
+
+    def models(self) -> list[tuple[str, str, str | None]]:
+        """`(type, id, name)` of every model that has data; the name is what its newest version says."""
+        self.refresh()
+        sql = (
+            "SELECT modelType, modelId, modelName, max(createdAt) FROM data WHERE ns = ? "
+            "GROUP BY modelType, modelId ORDER BY modelType, modelId"
+        )
+        return [(t, i, n) for t, i, n, _ in self._healed(lambda db: db.execute(sql, [self._ns]).fetchall())]
+
+    def damaged(self) -> list[tuple[str, str]]:
+        """Metadata files that could not be read, and why: a warning here, an error for who reads that artifact."""
+        self.refresh()
+        return self._healed(lambda db: db.execute("SELECT path, reason FROM damaged ORDER BY path").fetchall())
+
+    # -- keeping up with the tree
+
+    def refresh(self) -> None:
+        """Takes in what changed since the last look; starts over if that cannot be known."""
+        self._healed(self._refresh)
+
+    def rebuild(self) -> None:
+        """Reads everything again from the tree."""
+        self._healed(self._rebuild)
+
+    def _refresh(self, db: sqlite3.Connection) -> None:
+        mark = _meta(db, "mark")
+        if _meta(db, "populated") != self._identity or mark is None:
+            return self._rebuild(db)
+        touched = self._tree.touched_since(int(mark))
+        if touched.paths is None:
+            return self._rebuild(db)
+        paths = {place for path in touched.paths for place in _places(path)}
+        paths.update(path for (path,) in db.execute("SELECT path FROM unsettled"))
+        observed = self._observe(db)
+        if paths or observed or touched.mark != int(mark):
+            self._take_in(db, paths, observed, touched.mark)
+        return None
+
+    def _observe(self, db: sqlite3.Connection) -> Observed | None:
+        """A plain directory reports nothing, and other repositories may write into it: its directories are asked."""
+        if not isinstance(self._tree, PlainTree):
+            return None
+        known = {path: Directory(mtime, bool(named)) for path, mtime, named in db.execute("SELECT * FROM dirs")}
+        observed = sweep(self._tree.root, known, self._now_ns())
+        return observed if observed.looked_at or observed.gone else None
+
+    def _take_in(self, db: sqlite3.Connection, paths: set[str], observed: Observed | None, mark: int) -> None:
+        places = sorted(paths | set(observed.changed if observed else ()))
+        with self._transaction() as writing:
+            writing.execute("DELETE FROM unsettled")
+            for place in places:
+                self._read_again(writing, place)
+            for gone in observed.gone if observed else ():
+                _drop_below(writing, gone)
+            if observed is not None:
+                _keep_directories(writing, observed)
+            _set_meta(writing, "mark", str(mark))
+
+    def _read_again(self, db: sqlite3.Connection, place: str) -> None:
+        """Whatever lies at or below `place`: rows of what is there, no rows of what is not."""
+        names = {data.path: data for data in VersionReader(self._tree).names(place)}
+        known = {
+            path
+            for (path,) in db.execute(
+                "SELECT DISTINCT dir FROM data WHERE dir = ? OR dir BETWEEN ? AND ?", _below(place)
+            )
+        }
+        for gone in known - names.keys():
+            _drop_below(db, gone)
+        for data in names.values():
+            self._read_name(db, data)
+        if not isinstance(self._tree, PlainTree) and self._is_fresh(place):
+            db.execute("INSERT OR REPLACE INTO unsettled VALUES (?)", (place,))
+
+    def _is_fresh(self, place: str) -> bool:
+        """Announced and perhaps still being written: look at it once more."""
+        try:
+            changed = os.stat(self._tree.root / place).st_mtime_ns  # noqa: PTH116
+        except OSError:
+            return False
+        return changed >= self._now_ns() - RACY_NS
+
+    def _read_name(self, db: sqlite3.Connection, data: DataName) -> None:
+        """Versions do not change: only metadata that is new, or whose time differs, is parsed."""
+        known = dict(db.execute("SELECT version, mtime FROM data WHERE dir = ? AND ns = ?", (data.path, self._ns)))
+        present = _metadata_times(self._tree.root, data)
+        _drop_rows(db, self._ns, [data.at(number) for number in known.keys() - present.keys()])
+        reader = VersionReader(self._tree)
+        for number, mtime in present.items():
+            if known.get(number) != mtime:
+                self._read_version(db, reader, data.at(number), mtime)
+        db.execute(schema.LATEST_OF_NAME, {"dir": data.path})
+
+    def _read_version(self, db: sqlite3.Connection, reader: VersionReader, ref: VersionRef, mtime: int) -> None:
+        db.execute("DELETE FROM damaged WHERE path = ?", (ref.metadata_path,))
+        try:
+            db.execute(schema.UPSERT, values_of(reader.read(ref), self._ns, mtime))
+        except NotFound:
+            _drop_rows(db, self._ns, [ref])
+        except CorruptData as error:
+            _drop_rows(db, self._ns, [ref])
+            db.execute("INSERT OR REPLACE INTO damaged VALUES (?, ?)", (ref.metadata_path, error.message))
+
+    def _rebuild(self, db: sqlite3.Connection) -> None:
+        """From nothing. What is written meanwhile is newer than the mark and is taken in by the next refresh."""
+        mark = self._tree.touched_since(0).mark
+        observed = sweep(self._tree.root, {}, self._now_ns())
+        with self._transaction() as writing:
+            schema.create(writing)
+            for path in observed.changed:
+                data = name_of_directory(path)
+                if data is not None:
+                    self._read_name(writing, data)
+            _keep_directories(writing, observed)
+            _set_meta(writing, "mark", str(mark))
+            _set_meta(writing, "populated", self._identity)
+
+    @property
+    def _identity(self) -> str:
+        """Which tree this is a copy of: after a change of datastore nothing of the old one is believed."""
+        return f"{self._ns}\n{self._tree.root.absolute()}"
+
+    def _now_ns(self) -> int:
+        return int(self._env.clock.now().timestamp() * 1_000_000_000)
+
+    # -- rows
+
+    def _put(self, db: sqlite3.Connection, versions: Iterable[DataVersion]) -> None:
+        for version in versions:
+            times = _metadata_times(self._tree.root, version.ref.data, [version.version])
+            db.execute(schema.UPSERT, values_of(version, self._ns, times.get(version.version, 0)))
+            db.execute(schema.LATEST_OF_NAME, {"dir": version.ref.data.path})
+
+    def _drop(self, db: sqlite3.Connection, refs: Sequence[VersionRef]) -> None:
+        _drop_rows(db, self._ns, refs)
+        for path in {ref.data.path for ref in refs}:
+            db.execute(schema.LATEST_OF_NAME, {"dir": path})
+
+    # -- the connection: one per thread, made anew after damage
+
+    def close(self) -> None:
+        """Closes this thread's connection."""
+        db = getattr(self._mine, "db", None)
+        if db is not None:
+            db.close()
+        self._mine.db = None
+
+    def _connection(self) -> sqlite3.Connection:
+        owner = os.getpid()  # a connection must not be used on the other side of a fork
+        if getattr(self._mine, "db", None) is None or self._mine.pid != owner:
+            self._mine.db, self._mine.pid = self._open(), owner
+        db: sqlite3.Connection = self._mine.db
+        return db
+
+    def _open(self) -> sqlite3.Connection:
+        with on_disk("create", str(self._path.parent)):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(self._path, timeout=60, isolation_level=None, check_same_thread=False)
+        if self._trace is not None:
+            db.set_trace_callback(self._trace)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        if _schema_version(db) != schema.SCHEMA_VERSION:
+            with _immediate(db):
+                if _schema_version(db) != schema.SCHEMA_VERSION:
+                    schema.create(db)
+        return db
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        db = self._connection()
+        with _immediate(db):
+            yield db
+
+    def _healed(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs `work`; a damaged catalog is thrown away, because it can be made again from the tree."""
+        try:
+            return work(self._connection())
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) or "readonly" in str(error):
+                raise Failed(f"the catalog cannot be used: {error}", hint=f"look at {self._path}") from error
+        except sqlite3.DatabaseError:
+            pass
+        self._throw_away()
+        self._refresh(self._connection())
+        return work(self._connection())
+
+    def _throw_away(self) -> None:
+        self.close()
+        for suffix in ("", "-wal", "-shm"):
+            with on_disk("remove", str(self._path)):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+
+@contextmanager
+def _immediate(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _schema_version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _meta(db: sqlite3.Connection, name: str) -> str | None:
+    found = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def _set_meta(db: sqlite3.Connection, name: str, value: str) -> None:
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def _below(place: str) -> tuple[str, str, str]:
+    return place, f"{place}/", f"{place}/\U0010ffff"
+
+
+def _drop_below(db: sqlite3.Connection, place: str) -> None:
+    db.execute("DELETE FROM data WHERE dir = ? OR dir BETWEEN ? AND ?", _below(place))
+    db.execute("DELETE FROM damaged WHERE path BETWEEN ? AND ?", _below(place)[1:])
+
+
+def _drop_rows(db: sqlite3.Connection, ns: str, refs: Iterable[VersionRef]) -> None:
+    gone = list(refs)
+    sql = "DELETE FROM data WHERE dir = ? AND version = ? AND ns = ?"
+    db.executemany(sql, [(ref.data.path, ref.version, ns) for ref in gone])
+    db.executemany("DELETE FROM damaged WHERE path = ?", [(ref.metadata_path,) for ref in gone])
+
+
+def _keep_directories(db: sqlite3.Connection, observed: Observed) -> None:
+    rows = [(path, found.mtime, int(found.named)) for path, found in observed.looked_at.items()]
+    db.executemany("INSERT OR REPLACE INTO dirs VALUES (?, ?, ?)", rows)
+    db.executemany("DELETE FROM dirs WHERE path = ?", [(path,) for path in observed.gone])
+
+
+def _metadata_times(root: Path, data: DataName, numbers: Iterable[int] | None = None) -> dict[int, int]:
+    directory = root / data.path
+    if numbers is None:
+        try:
+            found = os.listdir(directory)  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        numbers = [number for number in map(parse_version, found) if number is not None]
+    times = {}
+    for number in numbers:
+        try:
+            times[number] = os.stat(directory / str(number) / METADATA).st_mtime_ns  # noqa: PTH116
+        except OSError:
+            continue  # no metadata: the version does not exist
+    return times
+
+
+def _places(path: str) -> Iterator[str]:
+    """Where to look after `path` was touched: it may be a file of a version, a version, a name, or more than that."""
+    if path != DATA and not path.startswith(DATA + "/"):
+        return
+    ref = version_of(path)
+    if ref is not None:
+        yield ref.data.path
+        return
+    yield path
+    parent, _, last = path.rpartition("/")
+    if parse_version(last) is not None or last in ("latest", METADATA):
+        yield parent

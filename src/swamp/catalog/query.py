@@ -1,0 +1,157 @@
+"""`data query`: a CEL predicate over versions, answered by SQL where SQL can and by CEL where it cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from swamp.catalog.catalog import Catalog
+from swamp.catalog.expression import Expression, NoAnswer, Scope, compile_expression, plain
+from swamp.catalog.pushdown import CREATED, Pushed, Sql, compares_text, push_down
+from swamp.catalog.schema import FIELDS, LAZY_FIELDS, PLAIN_FIELDS, Row
+from swamp.data.versions import DataVersion, VersionReader
+from swamp.env import parse_rfc3339
+from swamp.errors import CorruptData, NotFound, UsageError
+
+MAX_CONTENT: Final = 16 << 20
+ALWAYS: Final = Sql("1")
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """What matched, in the order of type, model, name and version; `limited` says that there was more."""
+
+    results: list[Any]
+    limited: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"results": self.results, "total": len(self.results), "limited": self.limited}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a predicate will be answered; a test reads the SQL."""
+
+    pushed: Pushed
+    where: Sql
+    rest: Expression | None
+
+
+def plan_query(predicate: str) -> Plan:
+    """Checks a predicate and splits it. Raises UsageError for syntax and unknown fields."""
+    expression = compile_expression(predicate)
+    expression.check(FIELDS, what="field")
+    pushed = push_down(predicate, expression.tree)
+    where = pushed.where or ALWAYS
+    if not expression.names & {"version", "isLatest"}:
+        where = Sql(f"isLatest = 1 AND ({where.text})", where.params)
+    return Plan(pushed, where, compile_expression(pushed.rest) if pushed.rest is not None else None)
+
+
+def query(
+    catalog: Catalog, reader: VersionReader, predicate: str, *, select: str | None = None, limit: int | None = None
+) -> QueryResult:
+    """The versions for which `predicate` is true, or what `select` says of each."""
+    if limit is not None and limit < 0:
+        raise UsageError(f"{limit} is not a limit", hint="give 0 or more")
+    plan = plan_query(predicate)
+    projection = compile_expression(select) if select is not None else None
+    if projection is not None:
+        projection.check(FIELDS, what="field")
+    warnings: list[str] = []
+    loader = _Loader(reader, warnings)
+    wanted = compile_expression(predicate).names & set(LAZY_FIELDS)
+    results: list[Any] = []
+    for row in _matching(catalog, plan, loader, limit):
+        if limit is not None and len(results) == limit:
+            return QueryResult(results, True, warnings)
+        results.append(_shown(row, loader, wanted) if projection is None else _projected(projection, row, loader))
+    return QueryResult(results, False, warnings)
+
+
+def _matching(catalog: Catalog, plan: Plan, loader: _Loader, limit: int | None) -> Iterator[Row]:
+    if plan.rest is None:
+        yield from catalog.select(plan.where.text, plan.where.params, None if limit is None else limit + 1)
+        return
+    for row in catalog.select(plan.where.text, plan.where.params):
+        if matches(plan.rest, row, loader, created_is_text=plan.pushed.created_is_text):
+            yield row
+
+
+def matches(expression: Expression, row: Row, loader: _Loader, *, created_is_text: bool) -> bool:
+    """Whether a predicate is true of a row; a row on which it has no answer does not match."""
+    try:
+        answer = expression.evaluate(scope_of(expression, row, loader, created_is_text))
+    except NoAnswer:
+        return False
+    if isinstance(answer, bool):
+        return answer
+    raise UsageError(
+        f"`{expression.source}` is not a condition: it gives {plain(answer)!r:.60}", hint="compare it with something"
+    )
+
+
+def scope_of(expression: Expression, row: Row, loader: _Loader, created_is_text: bool) -> Scope:
+    """The fields of a row; `attributes` and `content` are read when they are needed and not before."""
+    variables = dict(row.fields)
+    if CREATED in expression.names and not created_is_text:
+        variables[CREATED] = parse_rfc3339(row.fields[CREATED])
+    lazy = expression.names & set(LAZY_FIELDS)
+    if not lazy:
+        return Scope(variables)
+    variables.update(dict.fromkeys(lazy))
+    return Scope(variables, lazy=lambda name: loader.load(row, name) if name in lazy else None)
+
+
+def _projected(projection: Expression, row: Row, loader: _Loader) -> Any:
+    try:
+        return plain(projection.evaluate(scope_of(projection, row, loader, compares_text(projection.tree))))
+    except NoAnswer:
+        return None
+
+
+def _shown(row: Row, loader: _Loader, wanted: frozenset[str]) -> dict[str, Any]:
+    shown = {name: row.fields[name] for name in FIELDS if name in PLAIN_FIELDS}
+    return {**shown, **{name: loader.load(row, name) for name in sorted(wanted)}}
+
+
+class _Loader:
+    """Reads the content of rows, each at most once in a row; what cannot be read is a warning and has no value."""
+
+    def __init__(self, reader: VersionReader, warnings: list[str]) -> None:
+        self._reader = reader
+        self._warnings = warnings
+        self._last: tuple[Any, bytes | None] = (None, None)
+
+    def load(self, row: Row, name: str) -> Any:
+        raw = self._content(row)
+        if raw is None:
+            return None
+        try:
+            text = raw.decode("utf-8")
+            return text if name == "content" else _parsed(text, row.fields["contentType"])
+        except ValueError:
+            return None
+
+    def _content(self, row: Row) -> bytes | None:
+        if self._last[0] != row.ref:
+            self._last = (row.ref, self._read(row))
+        return self._last[1]
+
+    def _read(self, row: Row) -> bytes | None:
+        try:
+            version: DataVersion = self._reader.read(row.ref)
+            if version.meta.parts or version.meta.size > MAX_CONTENT:
+                return None
+            return self._reader.content(version)
+        except (CorruptData, NotFound) as error:
+            self._warnings.append(error.message)
+            return None
+
+
+def _parsed(text: str, content_type: str) -> Any:
+    kind = content_type.partition(";")[0].strip().lower()
+    return json.loads(text) if kind.endswith(("/json", "+json")) else None

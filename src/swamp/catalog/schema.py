@@ -1,0 +1,150 @@
+"""The catalog's table: one row per version, one column per query field."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Final
+
+from swamp.data.names import DataName, VersionRef
+from swamp.data.versions import DataVersion
+
+SCHEMA_VERSION: Final = 3
+
+TEXT_COLUMNS: Final = ("id", "name", "createdAt", "modelType", "contentType", "lifetime", "ownerType", "ownerRef", "ns")
+NULLABLE_COLUMNS: Final = (
+    "modelName",
+    "specName",
+    "dataType",
+    "workflowRunId",
+    "workflowName",
+    "jobName",
+    "stepName",
+    "source",
+)
+INTEGER_COLUMNS: Final = ("version", "size")
+BOOLEAN_COLUMNS: Final = ("isLatest", "streaming")
+LAZY_FIELDS: Final = ("attributes", "content")
+PLAIN_FIELDS: Final = (*TEXT_COLUMNS, *NULLABLE_COLUMNS, *INTEGER_COLUMNS, *BOOLEAN_COLUMNS, "tags")
+FIELDS: Final = tuple(
+    "id name version isLatest createdAt attributes tags modelName modelType specName dataType contentType lifetime "
+    "ownerType streaming size content ownerRef workflowRunId workflowName jobName stepName source ns".split()
+)
+_COLUMNS: Final = (*PLAIN_FIELDS, "modelId", "workflowId", "checksum", "lifecycle", "renamedTo", "dir", "mtime")
+
+DDL: Final = """
+CREATE TABLE data (
+  ns TEXT NOT NULL, modelType TEXT NOT NULL, modelId TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
+  id TEXT NOT NULL, isLatest INTEGER NOT NULL, createdAt TEXT NOT NULL, tags TEXT NOT NULL, modelName TEXT,
+  specName TEXT, dataType TEXT, contentType TEXT NOT NULL, lifetime TEXT NOT NULL, ownerType TEXT NOT NULL,
+  streaming INTEGER NOT NULL, size INTEGER NOT NULL, ownerRef TEXT NOT NULL, workflowRunId TEXT, workflowName TEXT,
+  jobName TEXT, stepName TEXT, source TEXT, workflowId TEXT, checksum TEXT NOT NULL, lifecycle TEXT NOT NULL,
+  renamedTo TEXT, dir TEXT NOT NULL, mtime INTEGER NOT NULL,
+  PRIMARY KEY (ns, modelType, modelId, name, version)
+) WITHOUT ROWID;
+CREATE INDEX data_dir ON data (dir, version);
+CREATE INDEX data_model ON data (modelName, isLatest);
+CREATE INDEX data_created ON data (createdAt);
+CREATE TABLE dirs (path TEXT PRIMARY KEY, mtime INTEGER NOT NULL, named INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE unsettled (path TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE damaged (path TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+UPSERT: Final = f"INSERT OR REPLACE INTO data ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM data"
+ORDER: Final = "ORDER BY ns, modelType, modelId, name, version"
+LATEST_OF_NAME: Final = (
+    "UPDATE data SET isLatest = (version = (SELECT max(version) FROM data WHERE dir = :dir)) "
+    "WHERE dir = :dir AND isLatest <> (version = (SELECT max(version) FROM data WHERE dir = :dir))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One version as the catalog knows it."""
+
+    ref: VersionRef
+    ns: str
+    fields: dict[str, Any]
+    checksum: str
+    lifecycle: str
+    renamed_to: str | None
+    workflow_id: str | None
+
+    @property
+    def model_name(self) -> str:
+        return str(self.fields["modelName"] or self.ref.data.model_id)
+
+    def listed(self) -> dict[str, Any]:
+        """As `data list` prints it."""
+        keys = ("name", "version", "modelName", "modelType", "contentType", "size", "createdAt", "tags")
+        return {**{key: self.fields[key] for key in keys}, "modelName": self.model_name}
+
+
+def values_of(version: DataVersion, ns: str, mtime: int) -> tuple[Any, ...]:
+    """The row of a version, in column order; `isLatest` is settled by `LATEST_OF_NAME` afterwards."""
+    meta, owner = version.meta, version.meta.owner
+    data = version.ref.data
+    known = {
+        "id": meta.id,
+        "name": data.name,
+        "createdAt": meta.created_at,
+        "modelType": data.type,
+        "contentType": meta.content_type,
+        "lifetime": meta.draft.lifetime.text,
+        "ownerType": owner.owner_type,
+        "ownerRef": owner.owner_ref,
+        "ns": ns,
+        "modelName": meta.tags.get("modelName"),
+        "specName": meta.tags.get("specName"),
+        "dataType": meta.tags.get("type"),
+        "workflowRunId": owner.workflow_run_id,
+        "workflowName": owner.workflow_name,
+        "jobName": owner.job_name,
+        "stepName": owner.step_name,
+        "source": owner.source,
+        "version": version.version,
+        "size": meta.size,
+        "isLatest": 0,
+        "streaming": int(meta.draft.streaming),
+        "tags": json.dumps(dict(meta.tags), ensure_ascii=False, sort_keys=True),
+        "modelId": data.model_id,
+        "workflowId": owner.workflow_id,
+        "checksum": meta.checksum,
+        "lifecycle": meta.lifecycle,
+        "renamedTo": meta.renamed_to,
+        "dir": data.path,
+        "mtime": mtime,
+    }
+    return tuple(known[column] for column in _COLUMNS)
+
+
+def row_of(values: tuple[Any, ...]) -> Row:
+    found = dict(zip(_COLUMNS, values, strict=True))
+    fields = {name: found[name] for name in PLAIN_FIELDS}
+    fields["tags"] = json.loads(found["tags"])
+    for name in BOOLEAN_COLUMNS:
+        fields[name] = bool(found[name])
+    data = DataName(found["modelType"], found["modelId"], found["name"])
+    return Row(
+        ref=data.at(found["version"]),
+        ns=found["ns"],
+        fields=fields,
+        checksum=found["checksum"],
+        lifecycle=found["lifecycle"],
+        renamed_to=found["renamedTo"],
+        workflow_id=found["workflowId"],
+    )
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Makes the tables of this version, over whatever an older one left. Runs in the caller's transaction."""
+    old = db.execute("SELECT type, name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    for _, name in old.fetchall():
+        quoted = '"' + str(name).replace('"', '""') + '"'
+        db.execute(f"DROP TABLE {quoted}")
+    for statement in filter(None, map(str.strip, DDL.split(";"))):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
