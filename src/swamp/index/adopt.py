@@ -1,0 +1,228 @@
+"""What a store holds that this version did not index: older index formats, and buckets filled by something else.
+
+Everything here was written by others: every path is checked, and what cannot be a path of ours is handed to `refused`
+and never written. Nothing here talks to a store; pages and shards come in as they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from swamp.cache.paths import in_tier, is_internal, is_safe, safe_path, shown
+from swamp.env import rfc3339
+from swamp.errors import CorruptData, ObjectMissing, StoreError, UsageError
+from swamp.index.entry import Entry, is_payload_key, path_of_key
+from swamp.index.root import REPAIR_HINT, ROOT_KEY, SEGMENT_PREFIX, parse_json
+from swamp.store.port import ObjectMeta
+
+META_KEY: Final = SEGMENT_PREFIX + "_meta.json"
+MAX_SIZE: Final = 2**63 - 1
+_MARKERS: Final = (ROOT_KEY, ".namespace.json")
+_LAST_MARKER: Final = max(_MARKERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Something that an index or a listing names and that cannot be a file of ours."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)}: {self.reason}"
+
+
+Report = Callable[[Refused], None]
+
+
+def _silently(refused: Refused) -> None:
+    del refused
+
+
+# --- older index formats ------------------------------------------------------------------------------------------
+
+
+def adopt_v1(body: bytes, *, refused: Report = _silently) -> Iterator[Entry]:
+    """The entries of a version 1 index: one document with all of them."""
+    return _entries(_versioned(body, 1), refused)
+
+
+def adopt_v2(meta: bytes, shard: Callable[[str], bytes], *, refused: Report = _silently) -> Iterator[Entry]:
+    """The entries of a version 2 index, a shard at a time: it wins over a version 1 index beside it, which is frozen.
+
+    A shard that is not there stops the adoption: publishing the others would forget its files for good.
+    """
+    for key in shard_keys(meta):
+        try:
+            body = shard(key)
+        except ObjectMissing as error:
+            raise CorruptData(f"the old index names {shown(key)}, which is not there", hint=REPAIR_HINT) from error
+        yield from _entries(_versioned(body, 1), refused)
+
+
+def shard_keys(meta: bytes) -> list[str]:
+    """Where the shards of a version 2 index lie, from its `_meta.json`."""
+    partitions = _versioned(meta, 2).get("partitions")
+    if not isinstance(partitions, list) or not all(isinstance(p, str) and is_safe(p) for p in partitions):
+        raise CorruptData("the old index names partitions that cannot be", hint=REPAIR_HINT)
+    return [f"{SEGMENT_PREFIX}{partition}.json" for partition in dict.fromkeys(partitions)]
+
+
+def commit_seq(meta: bytes) -> int:
+    """A version 2 index's own counter: it moves when an old client goes on writing."""
+    found = _versioned(meta, 2).get("commitSeq", 0)
+    return found if isinstance(found, int) else 0
+
+
+def _versioned(body: bytes, version: int) -> dict[str, Any]:
+    doc = parse_json(body)
+    if doc.get("version") != version:
+        raise CorruptData(f"an old index of version {version} was expected here", hint=REPAIR_HINT)
+    return doc
+
+
+def _entries(doc: Mapping[str, Any], refused: Report) -> Iterator[Entry]:
+    entries = doc.get("entries")
+    if not isinstance(entries, dict):
+        raise CorruptData("an old index has no entries", hint=REPAIR_HINT)
+    for path, fields in sorted(entries.items()):
+        if is_safe(path) and is_internal(path):
+            continue  # lock files and such that an old discovery captured (L22)
+        try:
+            yield _old_entry(path, fields)
+        except (UsageError, TypeError, ValueError) as error:
+            refused(Refused(path, str(error)))
+
+
+def _old_entry(path: str, fields: object) -> Entry:
+    if not isinstance(fields, dict):
+        raise TypeError("its entry is not an object")
+    safe_path(path)
+    size, at = fields.get("size"), fields.get("lastModified")
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MAX_SIZE:
+        raise ValueError("its size is not a size")
+    return Entry(path, _old_key(path, fields.get("key")), size, _hash(fields.get("sha256")), _text(at))
+
+
+def _old_key(path: str, key: object) -> str:
+    """Relative to the prefix, as all keys here are; old clients wrote it with the prefix in front."""
+    if key is None or key == path or (isinstance(key, str) and key.endswith(f"/{path}")):
+        return path
+    if not isinstance(key, str) or not is_safe(key) or is_internal(key):
+        raise ValueError("its key is not one that a payload can have")
+    return key
+
+
+def _hash(value: object) -> str | None:
+    """A SHA-256 in hex, else unknown: and unknown means that the bytes are read before anything is decided."""
+    if not isinstance(value, str) or len(value) != 64 or not set(value.lower()) <= set("0123456789abcdef"):
+        return None
+    return value.lower()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= 64 and value.isprintable() else ""
+
+
+# --- buckets without an index -------------------------------------------------------------------------------------
+
+
+def adopt_listing(
+    pages: Iterable[Sequence[ObjectMeta]],
+    *,
+    stop: Callable[[str], bool] | None = None,
+    refused: Report = _silently,
+) -> Iterator[Entry]:
+    """The files in a listing of the tier directories, as they come, in their order.
+
+    Left out: internal names, and everything below a directory with a root or a `.namespace.json` of its own or for
+    which `stop` says that it is somebody else's. One `~ulid` name means that a root was lost: CorruptData (L48).
+    """
+    for meta in own_objects(pages, stop):
+        if is_payload_key(meta.key):
+            raise CorruptData(
+                f"there is no index, but {shown(meta.key)} was written by one: its root has been lost",
+                hint=REPAIR_HINT,
+                details={"key": meta.key},
+            )
+        found = entry_of(meta)
+        if isinstance(found, Entry):
+            yield found
+        elif found is not None:
+            refused(found)
+
+
+def entry_of(meta: ObjectMeta) -> Entry | Refused | None:
+    """An object that something else wrote, as an entry; None for what is no file of a tier directory."""
+    key = meta.key
+    if not in_tier(key) or is_internal(key) or (key.endswith("/") and meta.size == 0):
+        return None  # the last: a placeholder that some tools write for an empty directory
+    try:
+        safe_path(key)
+    except UsageError as error:
+        return Refused(key, error.message)
+    return Entry(key, key, meta.size, None, rfc3339(meta.last_modified))
+
+
+def propose_listing(pages: Iterable[Sequence[ObjectMeta]]) -> Iterator[Entry]:
+    """A lost index as the listing suggests it, for a person to confirm: the newest payload of each path.
+
+    A plain key comes before the payload keys of its path: take the last entry of a path.
+    """
+    usable = (m for m in own_objects(pages) if is_safe(path_of_key(m.key)) and not is_internal(path_of_key(m.key)))
+    for path, metas in groupby((m for m in usable if in_tier(m.key)), key=lambda m: path_of_key(m.key)):
+        newest = max(metas, key=lambda m: m.key)
+        yield Entry(path, newest.key, newest.size, None, rfc3339(newest.last_modified))
+
+
+def own_objects(
+    pages: Iterable[Sequence[ObjectMeta]], stop: Callable[[str], bool] | None = None
+) -> Iterator[ObjectMeta]:
+    """A listing in key order without the objects of stores that lie inside this one.
+
+    A directory's markers come early in its listing; what comes before them (names that start with `#`, `-` and the
+    like) is held back until the listing has passed them, and everything else goes through at once.
+    """
+    held: list[ObjectMeta] = []
+    until, foreign, last = "", "", ""
+    for meta in (m for page in pages for m in page if stop is None or not stop(m.key)):
+        _check_order(last, meta.key)
+        last = meta.key
+        if foreign and meta.key.startswith(foreign):
+            continue
+        directory, _, name = meta.key.rpartition("/")
+        if name in _MARKERS:
+            foreign = f"{directory}/"
+            held = [m for m in held if not m.key.startswith(foreign)]
+            continue
+        if meta.key > until or not _same_tier(until, meta.key):
+            yield from held
+            held, until = [], ""
+        until = max(until, _undecided_until(meta.key))
+        if until:
+            held.append(meta)
+        else:
+            yield meta
+    yield from held
+
+
+def _undecided_until(key: str) -> str:
+    """The last marker, still to be listed, of a directory above `key`; empty if all of them would have been seen."""
+    pending = ""
+    for end in (i for i, letter in enumerate(key) if letter == "/"):
+        if key[end + 1 :] < _LAST_MARKER:
+            pending = max(pending, f"{key[:end]}/{_LAST_MARKER}")
+    return pending
+
+
+def _check_order(last: str, key: str) -> None:
+    """Each tier directory is listed on its own, and within one the order decides what is whose."""
+    if key <= last and _same_tier(last, key):
+        raise StoreError("the store lists its objects out of order", details={"key": key})
+
+
+def _same_tier(one: str, other: str) -> bool:
+    return one.partition("/")[0] == other.partition("/")[0]
