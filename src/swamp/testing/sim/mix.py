@@ -1,0 +1,60 @@
+"""What users do in a run, and how rough it is. The default mix does everything; the others lean towards one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+EVERYTHING: Final[Mapping[str, float]] = {
+    "write": 20,
+    "delete": 7,
+    "rename": 2,
+    "version": 8,
+    "drop_version": 3,
+    "record": 2,
+    "push": 14,
+    "pull": 7,
+    "sync": 14,
+    "full": 2,
+    "scoped": 3,
+    "hydrate": 3,
+    "plan": 1,
+    "collect": 0,
+    "compact": 0,
+    "lease": 3,
+    "wait": 4,
+}
+
+
+@dataclass(frozen=True)
+class Mix:
+    """One kind of run. `sabotage` is what may befall a cache after a crash, `corrupt` the root."""
+
+    name: str
+    weights: Mapping[str, float] = field(default_factory=lambda: EVERYTHING)
+    operations: tuple[int, int] = (6, 16)
+    peers: tuple[int, int] = (2, 3)
+    processes: float = 0.35
+    lazy: float = 0.25
+    crash: float = 0.004
+    pause: float = 0.003
+    weather: float = 1.0
+    repeat: float = 0.1
+    paths: tuple[str, ...] = ("files/a", "files/b", "files/d/c")
+    names: tuple[str, ...] = ("n",)
+    keep_s: float = 3 * 3600.0
+    layer_rows: int = 500
+    sabotage: Mapping[str, float] = field(
+        default_factory=lambda: {"none": 12, "backup": 3, "restore": 2, "cache": 1, "state": 2, "tree": 1}
+    )
+    corrupt: float = 0.0
+    rooted: float = 1.0
+
+    def leaning(self, name: str, weights: Mapping[str, float] | None = None, **changes: object) -> Mix:
+        chosen = self.weights if weights is None else weights
+        return replace(self, name=name, weights=chosen, **changes)  # type: ignore[arg-type]
+
+
+DEFAULT: Final = Mix("default")
+NO_SABOTAGE: Final[Mapping[str, float]] = {"none": 1}

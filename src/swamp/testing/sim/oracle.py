@@ -1,0 +1,307 @@
+"""What must be true, whatever the engine thinks: fed by the users' own acts and by every change in the bucket.
+
+A content is known by its hash. Each user write makes a new one (or, rarely, an old one again), and carries what its
+author had seen at that path. From that follows, for each step of the root, whether it was allowed:
+
+- a path may change from c to c' only if whoever wrote c' had seen c        (nobody's work is overwritten unseen)
+- a path may vanish only if somebody deleted it who had seen c, after its upload had begun       (delete.intent)
+- a content that a committed delete has killed does not come back by itself                     (crash.resolved)
+- every live entry's payload is there, with its bytes                           (commit.root-last, entry.keeps)
+- a version is there as a whole or not at all; a record's version is there                      (unit.whole)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from swamp.errors import CorruptData
+from swamp.index.root import ROOT_KEY, Root, decode
+from swamp.testing.sim.bucket import Bucket, Stored
+from swamp.testing.sim.schedule import Scheduler, Violation
+
+LOG_PREFIX = "_index/log/"
+
+
+class Live(NamedTuple):
+    """What a root says of a path that is there."""
+
+    key: str
+    sha: str
+
+
+@dataclass(eq=False, slots=True)
+class Write:
+    """A user wrote `sha` to `path`, having seen `seen` there."""
+
+    peer: str
+    path: str
+    sha: str
+    at: float
+    seen: frozenset[str]
+    done: float | None = None
+    lost: bool = False
+    torn: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Delete:
+    """A user deleted `path`, having seen `seen` there."""
+
+    peer: str
+    path: str
+    at: float
+    seen: frozenset[str]
+    effect: bool = False
+    done: float | None = None
+    told: bool = False
+
+
+@dataclass
+class Oracle:
+    """Watches the bucket and the users."""
+
+    bucket: Bucket
+    scheduler: Scheduler
+    window: float
+    """Seconds for which the collector must keep what was dropped."""
+    live: dict[str, Live] = field(default_factory=dict)
+    root: Root | None = None
+    writes: dict[str, list[Write]] = field(default_factory=lambda: defaultdict(list))
+    deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
+    ever_live: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    killed: dict[tuple[str, str], float] = field(default_factory=dict)
+    dead_keys: set[str] = field(default_factory=set)
+    left_at: dict[str, float] = field(default_factory=dict)
+    revived: set[tuple[str, str]] = field(default_factory=set)
+    undeleted: set[str] = field(default_factory=set)
+    roots: int = 0
+    damaged: bool = False
+    _segments: dict[tuple[str, int], list[tuple[str, int, Live | None]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bucket.watchers.append(self.on_change)
+
+    # -- the users
+
+    def wrote(self, peer: str, path: str, sha: str, seen: Iterable[str]) -> Write:
+        event = Write(peer, path, sha, self.scheduler.now, frozenset(seen) | {sha})
+        self.writes[path].append(event)
+        return event
+
+    def deleted(self, peer: str, path: str, seen: Iterable[str]) -> Delete:
+        event = Delete(peer, path, self.scheduler.now, frozenset(seen))
+        self.deletes[path].append(event)
+        return event
+
+    # -- the bucket
+
+    def on_change(self, key: str, before: Stored | None, after: Stored | None) -> None:
+        if key == ROOT_KEY:
+            self._on_root(after)
+        elif key.endswith(".lock"):
+            self._on_lease(key, before, after)
+        elif after is None:
+            self._on_delete(key)
+        elif before is not None and before.body != after.body and not key.startswith("."):
+            self._fail("object.key-once", f"{key} was written twice with different bytes")
+
+    def _on_root(self, after: Stored | None) -> None:
+        if after is None or self.damaged:
+            return
+        try:
+            root = decode(after.body)
+        except CorruptData:
+            self._fail("commit.root-last", "a root was written that cannot be read")
+        if self.root is not None and root.seq <= self.root.seq:
+            self._fail("commit.single-winner", f"root {root.seq} after root {self.root.seq}")
+        self._step(root, self.live_of(root))
+
+    def _step(self, root: Root, new: dict[str, Live]) -> None:
+        old = self.live
+        changed = [p for p in sorted(old.keys() | new.keys()) if old.get(p) != new.get(p)]
+        for path in changed:
+            self._check_path(path, old.get(path), new.get(path))
+        self._check_units(new, changed)
+        self.root, self.live = root, new
+        self.roots += 1
+
+    def _check_path(self, path: str, old: Live | None, new: Live | None) -> None:
+        now = self.scheduler.now
+        if old is not None:
+            self.left_at[old.key] = now
+            self.dead_keys.add(old.key)
+        if new is None:
+            assert old is not None
+            self._check_intent(path, old)
+            self.killed[path, old.sha] = self.bucket.begun.get(old.key, 0.0)
+            return
+        self._check_payload(path, new)
+        if new.key in self.dead_keys and new.key not in self.undeleted:
+            self._fail("crash.resolved", f"{path}: the dropped key {new.key} is live again")
+        self.dead_keys.discard(new.key)
+        if old is None:
+            self._check_rebirth(path, new)
+        elif old.sha != new.sha and not self._saw(path, new.sha, old.sha):
+            self._fail("commit.single-winner", f"{path}: {_s(new.sha)} replaced {_s(old.sha)} unseen")
+        self.ever_live[path].add(new.sha)
+
+    def _check_intent(self, path: str, old: Live) -> None:
+        begun = self.bucket.begun.get(old.key, 0.0)
+        if not any(old.sha in d.seen and d.at >= begun for d in self.deletes[path]):
+            self._fail("delete.intent", f"{path}: {_s(old.sha)} ({old.key}) vanished and nobody deleted it")
+
+    def _check_rebirth(self, path: str, new: Live) -> None:
+        begun = self.killed.get((path, new.sha))
+        if begun is None or (path, new.sha) in self.revived or new.key in self.undeleted:
+            return
+        if not any(w.sha == new.sha and w.at > begun for w in self.writes[path]):
+            self._fail("crash.resolved", f"{path}: {_s(new.sha)} was deleted and has risen from the dead")
+
+    def _saw(self, path: str, new: str, old: str) -> bool:
+        return any(w.sha == new and old in w.seen for w in self.writes[path])
+
+    def _check_payload(self, path: str, new: Live) -> None:
+        stored = self.bucket.objects.get(new.key)
+        if stored is None:
+            self._fail("commit.root-last", f"{path} names {new.key}, which is not there")
+        if sha_of(stored.body) != new.sha:
+            self._fail("commit.root-last", f"{path} names {new.key}, which has other bytes")
+        if not any(w.sha == new.sha for w in self.writes[path]):
+            self._fail("journal.first", f"{path} holds bytes that nobody finished writing: {stored.body[:40]!r}")
+
+    def _check_units(self, new: Mapping[str, Live], changed: list[str]) -> None:
+        """Metadata names the parts of its version; a record names its version. inv[unit.whole]"""
+        units = {version_of(p) for p in changed} - {""}
+        for unit in sorted(units):
+            here = {p: e.sha for p, e in new.items() if version_of(p) == unit}
+            if here and here != self._promised(unit, here):
+                self._fail("unit.whole", f"{unit} is not whole: {sorted(here)}")
+        for path in changed:
+            if path.startswith("outputs/") and path in new:
+                named = json.loads(self.bucket.objects[new[path].key].body).get("path", "")
+                gone = any(d.path.startswith(named + "/") for ds in self.deletes.values() for d in ds)
+                if named and f"{named}/metadata.yaml" not in new and not gone:
+                    self._fail("unit.whole", f"{path} names {named}, which is not there")
+
+    def _promised(self, unit: str, here: Mapping[str, str]) -> dict[str, str] | None:
+        meta = f"{unit}/metadata.yaml"
+        if meta not in here:
+            return None
+        for event in self.writes[meta]:
+            if event.sha == here[meta] and event.torn:
+                return dict(here)
+        body = next((s.body for s in self.bucket.objects.values() if sha_of(s.body) == here[meta]), None)
+        if body is None:
+            return None
+        parts = json.loads(body)["parts"]
+        return {meta: here[meta], **{f"{unit}/{name}": sha for name, sha in parts.items()}}
+
+    def _on_delete(self, key: str) -> None:
+        now = self.scheduler.now
+        if any(e.key == key for e in self.live.values()):
+            self._fail("entry.keeps", f"the payload {key} of a live entry was deleted")
+        if self.root is not None and any(s.key == key for s in self.root.segments):
+            self._fail("entry.keeps", f"the segment {key} that the root names was deleted")
+        if key.startswith(LOG_PREFIX):
+            return
+        since = max(self.left_at.get(key, 0.0), self.bucket.begun.get(key, 0.0))
+        if now - since < self.window - 2:
+            self._fail("gc.window", f"{key} was collected {now - since:.0f} s after it was dropped")
+
+    def _on_lease(self, key: str, before: Stored | None, after: Stored | None) -> None:
+        """`epoch` only grows, and nobody takes a lease that was renewed within a TTL by the store's clock."""
+        if before is None:
+            return
+        if after is None:
+            self._fail("lease.no-clock", f"{key} was deleted")
+        old, new = json.loads(before.body), json.loads(after.body)
+        if new["epoch"] <= old["epoch"]:
+            self._fail("lease.no-clock", f"{key}: epoch {new['epoch']} after {old['epoch']}")
+        young = self.scheduler.now - before.modified < old["ttlMs"] / 1000 - 1
+        if old["state"] == "held" and new["nonce"] != old["nonce"] and young:
+            self._fail("lease.no-clock", f"{key} was taken from a living holder")
+
+    # -- roots and logs
+
+    def live_of(self, root: Root) -> dict[str, Live]:
+        """What a root says is there: per path the row with the highest number, wherever it lies."""
+        best: dict[str, tuple[int, Live | None]] = {}
+        for ref in root.segments:
+            for path, seq, row in self._rows(ref.key, ref.added_seq):
+                _offer(best, path, seq, row)
+        for path, tomb in root.deleted.items():
+            _offer(best, path, tomb.seq, None)
+        for path, entry in root.entries.items():
+            _offer(best, path, entry.seq, Live(entry.key, entry.sha256 or self._sha_at(entry.key)))
+        return {p: row for p, (_, row) in best.items() if row is not None}
+
+    def _rows(self, key: str, added: int) -> list[tuple[str, int, Live | None]]:
+        rows = self._segments.get((key, added))
+        if rows is None:
+            stored = self.bucket.objects.get(key)
+            if stored is None:
+                self._fail("commit.root-last", f"the root names the segment {key}, which is not there")
+            rows = self._segments[key, added] = self._parse(stored.body, added)
+        return rows
+
+    def _parse(self, body: bytes, added: int) -> list[tuple[str, int, Live | None]]:
+        from swamp.index.entry import Dropped, Entry
+        from swamp.index.segment import read_segment
+
+        rows: list[tuple[str, int, Live | None]] = []
+        for row in read_segment(body, added):
+            if isinstance(row, Entry):
+                rows.append((row.path, row.seq, Live(row.key, row.sha256 or self._sha_at(row.key))))
+            elif not isinstance(row, Dropped):
+                rows.append((row.path, row.seq, None))
+        return rows
+
+    def _sha_at(self, key: str) -> str:
+        stored = self.bucket.objects.get(key)
+        return sha_of(stored.body) if stored else "?"
+
+    def newest_logged(self) -> Root | None:
+        keys = sorted(k for k in self.bucket.objects if k.startswith(LOG_PREFIX))
+        return decode(self.bucket.objects[keys[-1]].body) if keys else None
+
+    def forget_unlogged(self) -> None:
+        """The root is lost: what counts from now on is the newest log record. inv[commit.logged]"""
+        logged = self.newest_logged()
+        assert logged is not None
+        kept = self.live_of(logged)
+        for path, entry in self.live.items():
+            if kept.get(path) != entry:
+                self.ever_live[path].discard(entry.sha)
+        for path in kept.keys() - self.live.keys():
+            self.killed.pop((path, kept[path].sha), None)
+        for entry in kept.values():
+            self.dead_keys.discard(entry.key)
+        self.root, self.live = logged, kept
+
+    def _fail(self, name: str, text: str) -> None:
+        self.scheduler.note(f"VIOLATION [{name}] {text}")
+        raise Violation(name, text)
+
+
+def _offer(best: dict[str, tuple[int, Live | None]], path: str, seq: int, row: Live | None) -> None:
+    if path not in best or seq > best[path][0]:
+        best[path] = (seq, row)
+
+
+def sha_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def version_of(path: str) -> str:
+    """The version directory that a path of this simulation belongs to, or ''."""
+    parts = path.split("/")
+    return "/".join(parts[:5]) if parts[0] == "data" and len(parts) > 5 else ""
+
+
+def _s(sha: str) -> str:
+    return sha[:8]
