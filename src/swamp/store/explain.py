@@ -103,7 +103,7 @@ def scrub(text: str) -> str:
 
 
 def _configuration(place: Place, answer: Answer) -> StoreError | None:
-    if answer.code in _NO_BUCKET or (answer.status == 404 and answer.verb in ("LIST", "PUT", "DELETE")):
+    if answer.code in _NO_BUCKET or (answer.status == 404 and answer.verb in ("LIST", "PUT")):
         return _make(
             Misconfigured, place, answer, f"there is no bucket at {place.url}", "create it, or correct its name"
         )

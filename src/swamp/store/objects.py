@@ -15,7 +15,7 @@ import obstore
 from obstore import exceptions as foreign
 
 from swamp.env import SYSTEM, Env, is_ulid
-from swamp.errors import ConditionFailed, ObjectMissing, StoreError, Unavailable
+from swamp.errors import ConditionFailed, ObjectMissing, StoreError, Unavailable, UsageError
 from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, redact, scrub, to_error
 from swamp.store.keys import byte_before, check_key, check_prefix
@@ -102,21 +102,21 @@ class Objects:
     # -- reading
 
     def head(self, key: str) -> ObjectMeta:
-        check_key(key)
+        self._check(key)
         try:
             return _meta(obstore.head(self._clients.quick, key))
         except _CAUGHT as error:
             raise self._explained(error, "HEAD", key) from _safe(error)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        check_key(key)
+        self._check(key)
         if start == 0 and length is None:
             result = self._request(key, {})
             return self._collected(result, key)
         return self._get_range(key, start, length)
 
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:
-        check_key(key)
+        self._check(key)
         try:
             result = self._request(key, {"if_none_match": _quote(token)})
         except ConditionFailed:
@@ -125,7 +125,7 @@ class Objects:
         return None if _token(result.meta) == token else self._collected(result, key)
 
     def open(self, key: str, *, start: int = 0) -> RangedBody:
-        return RangedBody(self, check_key(key), start)
+        return RangedBody(self, self._check(key), start)
 
     def _get_range(self, key: str, start: int, length: int | None) -> Fetched:
         if length == 0:
@@ -167,7 +167,7 @@ class Objects:
     # -- writing
 
     def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
-        check_key(key)
+        self._check(key)
         if condition is None:
             return self._put(key, body, "overwrite")
         if isinstance(condition, CreateOnly):
@@ -205,7 +205,7 @@ class Objects:
         return ObjectMeta(key, len(body), (done["e_tag"] or "").strip('"'), self._env.clock.now())
 
     def put_file(self, key: str, path: Path) -> Uploaded:
-        check_key(key)
+        self._check(key)
         size = path.stat().st_size
         if size > PART_BYTES:
             return self._put_parts(key, path, size)
@@ -233,7 +233,7 @@ class Objects:
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            check_key(key)
+            self._check(key)
         for first in range(0, len(keys), DELETE_BATCH):
             self._delete(list(keys[first : first + DELETE_BATCH]))
 
@@ -290,6 +290,15 @@ class Objects:
         dirs = sorted(d.rstrip("/") for d in found["common_prefixes"])
         objects = sorted(map(_meta, found["objects"]), key=lambda m: m.key)
         return Level(tuple(dirs), tuple(objects))
+
+    def _check(self, key: str) -> str:
+        if self._place.kind == "azure" and "\\" in key:
+            raise UsageError(
+                f"Azure would take the backslash in {key!r} for a slash",
+                hint="rename the file",
+                details={"key": key},
+            )
+        return check_key(key)
 
     # -- errors
 
@@ -399,7 +408,7 @@ def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
     """Takes an obstore error apart: its text is the only place where status, code and request id stand."""
     text = str(error)
     status, code = _defaults(error)
-    found = dict(_ELEMENT.findall(text))
+    found = dict(_ELEMENT.findall(text.partition("Debug source:")[0]))
     number = _STATUS.search(text)
     if number and not isinstance(error, _DECISIVE):
         status = int(number.group(1) or number.group(2))
