@@ -3,6 +3,7 @@
 import os
 import socket
 import sqlite3
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def as_nobody():
         yield
     finally:
         os.seteuid(0)
+
+
+@pytest.fixture
+def open_to_all():
+    """A tree that other users can reach: pytest's own directories are private."""
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory)
+        tree.chmod(0o755)
+        yield tree
 
 
 def test_every_regular_file_is_observed_with_its_stat(tmp_path):
@@ -110,11 +120,8 @@ def test_excluded_directories_are_not_entered(tmp_path):
 
 
 @pytest.mark.inv("scan.honest")
-def test_L08_what_cannot_be_read_is_reported_and_the_rest_is_seen(tmp_path):
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent.owner() == tmp_path.owner() and parent != Path("/") and parent != Path("/tmp"):
-            parent.chmod(0o755)
+def test_L08_what_cannot_be_read_is_reported_and_the_rest_is_seen(open_to_all):
+    tmp_path = open_to_all
     write(tmp_path, "files/a", "files/locked/x", "files/no-list/x", "files/z")
     (tmp_path / "files/dangling").symlink_to("nowhere")
     (tmp_path / "files/loop").symlink_to("loop")

@@ -193,7 +193,10 @@ def _check_shape(file: Any) -> None:
         raise _damaged("an index segment has columns of other types")
     for i in range(file.num_row_groups):
         group = file.metadata.row_group(i)
-        if not 0 <= group.total_byte_size <= MAX_GROUP_BYTES or not 0 <= group.num_rows <= 64 * ROW_GROUP:
+        unpacked = max(
+            group.total_byte_size, sum(group.column(c).total_uncompressed_size for c in range(group.num_columns))
+        )
+        if not 0 <= unpacked <= MAX_GROUP_BYTES or not 0 <= group.num_rows <= 64 * ROW_GROUP:
             raise _damaged("an index segment claims row groups of impossible size")
 
 
