@@ -12,8 +12,6 @@ from swamp.pipeline.session import SHARED_CACHE, SparkSettings
 from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from swamp.pipeline.jobs import Jobs
 
 Question = Callable[[Iterator[Any]], Iterator[Any]]
@@ -63,18 +61,13 @@ def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, *, env
 def _ask(jobs: Jobs, question: Question, env: Env) -> list[str]:
     """One small task per core: the answer of every executor that the scheduler gives us."""
     session = jobs.session
-    count = max(2, _parallelism(session))
+    count = max(2, jobs.parallelism)
 
     def answers() -> list[str]:
         rows = session.range(0, count, 1, count).mapInArrow(question, "answer string").collect()
         return [str(row.answer) for row in rows]
 
     return jobs.run("check executors", answers, Patience(env, PROBE_SECONDS))
-
-
-def _parallelism(session: SparkSession) -> int:
-    context = getattr(session, "_sc", None)
-    return int(context.defaultParallelism) if context is not None else 8
 
 
 # The questions are inner functions and import what they need themselves: so they are pickled by value, and an

@@ -42,6 +42,11 @@ class Jobs:
         """Where tasks report to; None on Spark Connect, where the driver is another machine."""
         return None if self._context is None else self._beacon.address
 
+    @property
+    def parallelism(self) -> int:
+        """Cores that work for this session; on Spark Connect nobody says, so a modest guess."""
+        return int(self._context.defaultParallelism) if self._context is not None else 8
+
     def run(self, stage: str, action: Callable[[], T], patience: Patience, *, files: int | None = None) -> T:
         """`action` on a thread of its own, watched from here: cancel and deadline reach the job."""
         job = _Job(self._context, self.session, f"swamp-{self.env.ulid()}", stage, action)

@@ -170,8 +170,6 @@ def _conf_everywhere(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         # Off by default in Spark; without it metadata filters are evaluated after the scan.
         "spark.sql.python.filterPushdown.enabled": "true",
-        # A cause that stands in the user's words, not in a page of worker frames.
-        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
         **_conf_archive(settings),
     }

@@ -1,0 +1,79 @@
+"""The one place where the pipeline makes something true: on the driver, through `commit/`. inv[spark.publish-once]"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from swamp.commit.commit import Committer, Pace
+from swamp.commit.lease import GLOBAL_KEY, Holder
+from swamp.commit.lease_scope import Leases
+from swamp.env import SYSTEM, Env
+from swamp.errors import Unavailable
+from swamp.index.root import Root, Writer
+from swamp.pipeline.place import Bucket, opened, spec_of
+from swamp.store.port import Capabilities, ObjectMeta, ObjectStore
+from swamp.sync.progress import Cancel, Patience
+
+if TYPE_CHECKING:
+    from swamp.store.open import StoreSpec
+
+COMMIT_SECONDS: Final = 300.0
+PUT_SECONDS: Final = 30.0
+
+
+def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committer:
+    """A committer on what the store was seen to enforce; where it enforces nothing, under the global lease."""
+    store = opened(spec)
+    seen = capabilities_of(store, env)
+    holder = Holder.of_process()
+    leases = Leases(store, holder, env, capabilities=seen)
+    return Committer(store, writer_of(repo, holder), env, seen, lambda: leases.acquire(GLOBAL_KEY))
+
+
+def capabilities_of(store: ObjectStore, env: Env = SYSTEM) -> Capabilities:
+    """Measured, never assumed from a name."""
+    from swamp.store.probe import probe
+
+    return probe(store, env)
+
+
+def writer_of(repo: str, holder: Holder) -> Writer:
+    import swamp
+
+    return Writer(_repo_id(repo), holder.hostname, holder.user, os.getpid(), swamp.__version__)
+
+
+def _repo_id(repo: str) -> str:
+    if not repo:
+        return ""
+    from swamp.repo.config import read_config
+
+    return read_config(Path(repo).expanduser().absolute()).repo_id
+
+
+def pace_for(env: Env = SYSTEM, cancel: Cancel | None = None, seconds: float = COMMIT_SECONDS) -> Pace:
+    return Patience(env, seconds, cancel or Cancel()).check
+
+
+def put_patiently(store: ObjectStore, key: str, body: bytes, env: Env = SYSTEM) -> ObjectMeta:
+    """A small object under a key of its own: writing the same bytes to the same new key again changes nothing."""
+    until = env.clock.monotonic() + PUT_SECONDS
+    delay = 0.1
+    while True:
+        try:
+            return store.put(key, body)
+        except Unavailable:
+            if env.clock.monotonic() + delay > until:
+                raise
+        env.clock.sleep(env.jitter(delay))
+        delay = min(delay * 2, 5.0)
+
+
+def empty_place(options: Mapping[str, str]) -> Bucket:
+    """The place of a store that has no root yet: nothing is known there."""
+    spec = spec_of(options)
+    assert spec is not None
+    return Bucket(spec, Root("", 0, "", "", "", {}))

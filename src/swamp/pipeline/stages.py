@@ -1,0 +1,106 @@
+"""The pipeline's stages, in pipeline order: DataFrame -> DataFrame, each on one screen.
+
+Every stage begins and ends with a `select` of its boundary; what happens inside a task is in `kernels` and
+`inventory`. Nothing here runs anything: a stage is a description until `bulk` asks for its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from swamp.pipeline.beacon import Address
+from swamp.pipeline.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
+from swamp.pipeline.kernels import FetchFiles, HashFiles, ListObjects, SendFiles, StoreAddress, VerifyEntries
+from swamp.pipeline.schemas import (
+    DIRECTORIES,
+    DOWNLOADS,
+    FILES,
+    FINDINGS,
+    GOT,
+    HASHED,
+    HASHES,
+    INDEX,
+    NAMES,
+    OBJECTS,
+    RANGES,
+    SENT,
+    UPLOADS,
+    Boundary,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def frame_of(session: SparkSession, boundary: Boundary, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """Driver-side rows as a DataFrame: addresses of work, never an index."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches([boundary.batch(rows)])
+    return session.createDataFrame(table, boundary.ddl)
+
+
+def binned(frame: DataFrame, bins: int) -> DataFrame:
+    """One partition per bin, exactly as packed."""
+    return frame.repartitionById(max(1, bins), "bin")
+
+
+def inventory_local(
+    directories: DataFrame,
+    tree: str,
+    parallelism: int,
+    beacon: Address | None = None,
+    exclude: Exclude = nothing_excluded,
+) -> DataFrame:
+    """Directories -> files. Listed where they are, looked at by everybody."""
+    spread = DIRECTORIES.select(directories).repartition(parallelism * 2)
+    names = spread.mapInArrow(ListNames(tree, exclude), NAMES.ddl)
+    shared = names.repartition(parallelism * 4)
+    return FILES.select(shared.mapInArrow(LookAtFiles(tree, beacon), FILES.ddl))
+
+
+def inventory_remote(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
+    """Key ranges -> objects, paged, as Arrow."""
+    spread = RANGES.select(ranges).repartition(max(1, tasks))
+    return OBJECTS.select(spread.mapInArrow(ListObjects(store), OBJECTS.ddl))
+
+
+def fingerprint(candidates: DataFrame, bins: int, beacon: Address | None = None) -> DataFrame:
+    """Candidates -> hashed."""
+    shared = binned(HASHES.select(candidates), bins)
+    return HASHED.select(shared.mapInArrow(HashFiles(beacon), HASHED.ddl))
+
+
+def transfer_up(uploads: DataFrame, bins: int, store: StoreAddress, beacon: Address | None = None) -> DataFrame:
+    """Uploads -> what was sent, each call under a key of its own."""
+    shared = binned(UPLOADS.select(uploads), bins)
+    return SENT.select(shared.mapInArrow(SendFiles(store, beacon), SENT.ddl))
+
+
+def transfer_down(downloads: DataFrame, bins: int, store: StoreAddress, beacon: Address | None = None) -> DataFrame:
+    """Downloads -> verified files in staging."""
+    shared = binned(DOWNLOADS.select(downloads), bins)
+    return GOT.select(shared.mapInArrow(FetchFiles(store, beacon), GOT.ddl))
+
+
+def balanced(entries: DataFrame, bins: int, large: int) -> DataFrame:
+    """Rows with a `size` shared out by bytes without collecting them: the large ones are dealt to bins of their own.
+
+    `bins` for the small ones, `large` (possibly 0) for rows over the size that fills a bin alone.
+    """
+    from pyspark.sql import functions as sf
+
+    from swamp.pipeline.balance import BIN_COST
+
+    spot = sf.xxhash64("path", "key")
+    number = sf.pmod(spot, sf.lit(max(1, bins)))
+    if large:
+        apart = sf.pmod(spot, sf.lit(large)) + sf.lit(max(1, bins))
+        number = sf.when(sf.col("size") >= BIN_COST, apart).otherwise(number)
+    return entries.repartitionById(max(1, bins) + large, number.cast("int"))
+
+
+def verify(entries: DataFrame, store: StoreAddress, beacon: Address | None = None) -> DataFrame:
+    """Entries -> findings: read, hash, compare."""
+    return FINDINGS.select(INDEX.select(entries).mapInArrow(VerifyEntries(store, beacon), FINDINGS.ddl))

@@ -1,0 +1,84 @@
+"""One Spark session for all of these tests; they skip (or fail, with SWAMP_REQUIRE=spark) where there is no Java."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from swamp.errors import MissingTool
+from swamp.pipeline.java import find_java
+from swamp.repo.config import write_config
+from swamp.repo.init import init_repo
+from swamp.store.open import StoreSpec
+
+
+def require_java():
+    try:
+        find_java(os.environ)
+    except MissingTool as error:
+        if "spark" in os.environ.get("SWAMP_REQUIRE", ""):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    require_java()
+    from swamp.pipeline.session import SparkSettings, open_session, stop_session
+
+    conf = {
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.memory": "1g",
+    }
+    settings = SparkSettings("local[2]", None, conf)
+    session = open_session(settings, log=tmp_path_factory.mktemp("spark") / "spark.log")
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture
+def jobs(spark):
+    from swamp.pipeline.jobs import Jobs
+
+    made = Jobs(spark)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    """A bucket in a directory, as executors find it."""
+    place = tmp_path / "bucket"
+    place.mkdir()
+    return StoreSpec(place.as_uri())
+
+
+@pytest.fixture
+def shared_repo(tmp_path, bucket):
+    """A repository whose datastore is that bucket."""
+    repo = tmp_path / "repo"
+    init_repo(repo)
+    write_config(repo, {"datastore": {"type": "file", "url": bucket.url}})
+    return repo
+
+
+@pytest.fixture
+def plain_repo(tmp_path):
+    """A repository with the default datastore: a plain directory."""
+    repo = tmp_path / "plain"
+    init_repo(repo)
+    return repo
+
+
+@pytest.fixture
+def tree(tmp_path):
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    return folder
+
+
+def write_files(root: Path, files: dict[str, bytes]) -> None:
+    for path, body in files.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(body)
