@@ -13,8 +13,16 @@ from typing import Final
 
 from swamp.commit.log import has_op, put_log
 from swamp.env import Env, rfc3339
-from swamp.errors import AccessDenied, ConditionFailed, CorruptData, Misconfigured, ObjectMissing, OutcomeUnknown
-from swamp.errors import StoreError, Unavailable
+from swamp.errors import (
+    AccessDenied,
+    ConditionFailed,
+    CorruptData,
+    Misconfigured,
+    ObjectMissing,
+    OutcomeUnknown,
+    StoreError,
+    Unavailable,
+)
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, decode, encode, successor
 from swamp.rules import rule
@@ -47,6 +55,8 @@ class Changes:
     gc_epoch_step: int = 0
     horizon_seq: int = 0
     forgotten: frozenset[str] = frozenset()
+    swept: frozenset[str] = frozenset()
+    """Keys that a collector has deleted: their rows in the layer have served."""
     learned: tuple[Entry, ...] = ()
     """Rows of the newest layer whose hash is now known: same key, same number, so nobody takes them for a change."""
 
@@ -91,6 +101,10 @@ class Committer:
         except ObjectMissing:
             return RootRead(None, None)
         return RootRead(decode(fetched.body), fetched.meta.token, fetched.body)
+
+    def fetch(self, ref: SegmentRef) -> bytes:
+        """A segment's bytes; whoever reads rows out of them verifies them first."""
+        return self.store.get(ref.key).body
 
     def create(self, root: Root, pace: Pace) -> RootRead:
         """Publishes a first root; whoever was first, the root that now is there."""
@@ -289,6 +303,8 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         dropped.pop(put.key, None)  # undelete: what is live again is not garbage
         if tomb is not None and tomb.key != put.key:
             dropped[tomb.key] = Dropped(tomb.key, tomb.path, tomb.seq)
+    for key in changes.swept:
+        dropped.pop(key, None)
     for gone in changes.deletes:
         entries.pop(gone.path, None)
         deleted[gone.path] = gone.at(seq)

@@ -6,15 +6,17 @@ so two machines that arrive at once end up with one root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead
 from swamp.commit.log import LOG_PREFIX, newest_whole, put_log
 from swamp.env import rfc3339
 from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
+from swamp.index.adopt import META_KEY, adopt_listing, adopt_v1, adopt_v2
 from swamp.index.entry import Entry
 from swamp.index.root import (
     REPAIR_HINT,
@@ -29,7 +31,7 @@ from swamp.index.root import (
     parse_json,
     successor,
 )
-from swamp.store.port import Match, Token
+from swamp.store.port import Match, ObjectMeta, ObjectStore, Token
 
 SEGMENT_ROWS: Final = 100_000
 
@@ -188,4 +190,18 @@ def _has_log(committer: Committer) -> bool:
 
 
 def _adoptable(committer: Committer, old_root: bytes | None) -> Iterator[Entry]:
-    return iter(())
+    """What something else left here: version 2 shards win over the version 1 monolith beside them, then a listing."""
+    store = committer.store
+    try:
+        meta = store.get(META_KEY).body
+    except ObjectMissing:
+        if old_root is not None:
+            return adopt_v1(old_root)
+        return adopt_listing(tier_pages(store))
+    return adopt_v2(meta, lambda key: store.get(key).body)
+
+
+def tier_pages(store: ObjectStore) -> Iterator[Sequence[ObjectMeta]]:
+    """A listing of the tier directories and nothing else, page by page."""
+    for tier in TIER_DIRECTORIES:
+        yield from store.list(f"{tier}/")

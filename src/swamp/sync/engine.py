@@ -341,6 +341,7 @@ class _Run:
         before = engine.state.meta("pulledOp")
         look = self.looker.look(read, self.scope, full=full, hydrating=self.hydrating)
         tally = _tally("pull", look)
+        self._journal_found(look)
         assert read.root is not None
         Pull(
             parts=engine._parts,

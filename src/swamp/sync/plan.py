@@ -128,6 +128,8 @@ def _act(facts: Facts, policy: PlanPolicy) -> Action:
     verb, why = decision.verb, decision.why
     if verb in ("pull", "restore") and policy.lazy and facts.local is None and is_content(facts.path):
         return Action(facts, "adopt", "stays remote until it is read")
+    if isinstance(facts.remote, Entry) and facts.remote.missing and facts.equal:
+        return Action(facts, "push", "the bucket has lost these bytes and this cache has them")
     if verb == "nothing" and _stale_base(facts):
         return Action(facts, "adopt", "seen again under a new number")
     return Action(facts, verb, why)

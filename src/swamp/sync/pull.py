@@ -199,6 +199,9 @@ class Pull:
             for path, row in self.hidden.items():
                 if rule("pull.deferred"):
                     tx.defer(path, row, "it could not be read here")
+            for action in self.planned.actions("push"):
+                if isinstance(action.facts.remote, Entry) and action.facts.remote.missing:
+                    tx.defer(action.path, action.facts.remote, "the next push heals it")  # inv[entry.keeps]
             retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before

@@ -1,0 +1,79 @@
+"""Fewer, larger segments: what was overruled goes, numbers stay, and no tombstone leaves an older row uncovered."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Final
+
+from swamp.commit.commit import Changes, Committer, Pace
+from swamp.commit.lease import store_now
+from swamp.commit.log import names
+from swamp.index.entry import Dropped
+from swamp.index.merge import forgettable, merge_segments
+from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
+from swamp.index.segment import check_segment, read_segment, write_segment
+
+TOMBSTONE_AGE: Final = dt.timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    segments_before: int
+    segments_after: int
+    rows: int
+
+
+def compact(committer: Committer, pace: Pace, *, keys: frozenset[str] | None = None) -> Compacted:
+    """Merges all segments (or those in `keys`) into one; starts over when an input is no longer listed."""
+    while True:
+        read = committer.read()
+        if read.root is None:
+            return Compacted(0, 0, 0)
+        done = _once(committer, pace, read.root, keys)
+        if done is not None:
+            return done
+
+
+def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | None) -> Compacted | None:
+    inputs = [s for s in root.segments if keys is None or s.key in keys]
+    before = len(root.segments)
+    if len(inputs) < 2:
+        return Compacted(before, before, sum(s.rows for s in inputs))
+    horizon = _horizon(committer)
+    merged = _merged(committer, root, inputs, horizon)
+    taken = frozenset(s.key for s in inputs)
+
+    def propose(now: Root) -> Changes | None:
+        if not taken <= {s.key for s in now.segments}:
+            return None
+        dropped = tuple(Dropped(key, "") for key in sorted(taken))
+        return Changes(segments=(merged,), unlisted=taken, dropped=dropped, horizon_seq=horizon)
+
+    done = committer.commit(propose, pace)
+    return None if done is None else Compacted(before, len(done.root.segments), merged.rows)
+
+
+def _merged(committer: Committer, root: Root, inputs: list[SegmentRef], horizon: int) -> SegmentRef:
+    """The inputs as one uploaded segment under the highest number among them: no reader takes it for news."""
+    streams = []
+    for ref in inputs:
+        body = committer.fetch(ref)
+        check_segment(ref, body)
+        streams.append((ref, read_segment(body, ref.added_seq)))
+    rows = merge_segments(streams, forgettable(root, inputs, horizon))
+    segment = write_segment(rows, presorted=True)
+    ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", max(s.added_seq for s in inputs))
+    committer.put_segment(ref.key, segment.data)
+    return ref
+
+
+def _horizon(committer: Committer) -> int:
+    """The newest commit that is older than a year: tombstones up to it may be forgotten."""
+    now = store_now(committer.store)
+    horizon = 0
+    for record in names(committer.store):
+        if now - record.meta.last_modified < TOMBSTONE_AGE:
+            break
+        horizon = record.seq
+    return horizon

@@ -1,0 +1,76 @@
+"""Deletes can be taken back while the undo window lasts: the same keys under a new number."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from swamp.commit.commit import Changes, Committer, Pace
+from swamp.commit.log import names
+from swamp.errors import ObjectMissing
+from swamp.index.entry import Entry, Tombstone
+from swamp.index.lookup import winning_rows
+from swamp.index.root import Root
+
+UnitOf = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Undeleted:
+    restored: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+def undelete(
+    committer: Committer, pace: Pace, paths: Iterable[str], unit_of: UnitOf, *, since: dt.datetime | None = None
+) -> Undeleted:
+    """Restores whole units: those at or below `paths`, or all that were deleted since then. inv[unit.whole]"""
+    wanted = tuple(paths)
+    done: dict[str, list[str]] = {"restored": [], "gone": []}
+
+    def propose(root: Root) -> Changes | None:
+        tombs = _deleted(committer, root, wanted, since, unit_of)
+        condemned = set(root.collecting)
+        units: dict[str, list[Tombstone]] = {}
+        for tomb in tombs:
+            units.setdefault(unit_of(tomb.path), []).append(tomb)
+        puts: list[Entry] = []
+        done["restored"], done["gone"] = [], []
+        for members in units.values():
+            whole = all(t.key not in condemned and _exists(committer, t.key) for t in members)
+            done["restored" if whole else "gone"] += [t.path for t in members]
+            if whole:
+                puts += [Entry(t.path, t.key, t.size, t.sha256, "") for t in members]
+        return Changes(puts=tuple(puts)) if puts else None
+
+    committer.commit(propose, pace)
+    return Undeleted(tuple(done["restored"]), tuple(done["gone"]))
+
+
+def _deleted(
+    committer: Committer, root: Root, paths: tuple[str, ...], since: dt.datetime | None, unit_of: UnitOf
+) -> list[Tombstone]:
+    rows = winning_rows(root, committer.fetch)
+    recent = _commits_since(committer, since) if since else frozenset()
+    tombs = [r for r in rows if isinstance(r, Tombstone)]
+    units = {unit_of(t.path) for t in tombs if _is_wanted(t, paths, recent, since)}
+    return [t for t in tombs if unit_of(t.path) in units]
+
+
+def _is_wanted(tomb: Tombstone, paths: tuple[str, ...], recent: frozenset[int], since: dt.datetime | None) -> bool:
+    if paths and not any(tomb.path == p or tomb.path.startswith(p.rstrip("/") + "/") for p in paths):
+        return False
+    return since is None or tomb.seq in recent
+
+
+def _commits_since(committer: Committer, since: dt.datetime) -> frozenset[int]:
+    return frozenset(n.seq for n in names(committer.store) if n.meta.last_modified >= since)
+
+
+def _exists(committer: Committer, key: str) -> bool:
+    try:
+        committer.store.head(key)
+    except ObjectMissing:
+        return False
+    return True
