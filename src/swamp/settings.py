@@ -91,9 +91,9 @@ TUNABLES: Final[tuple[Tunable, ...]] = (
     Tunable("sync_timeout", 300.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
             "how long a push or pull may go without progress before exit 69",
             env="SWAMP_DATASTORE_SYNC_TIMEOUT_MS", flag="timeout_ms"),
-    Tunable("push_concurrency", 16, _whole(1, 256), "a whole number, 1 to 256", "uploads at a time",
+    Tunable("push_concurrency", 32, _whole(1, 256), "a whole number, 1 to 256", "uploads at a time",
             env="SWAMP_PUSH_CONCURRENCY", yaml="datastore.config.pushConcurrency"),
-    Tunable("pull_concurrency", 16, _whole(1, 256), "a whole number, 1 to 256", "downloads at a time",
+    Tunable("pull_concurrency", 32, _whole(1, 256), "a whole number, 1 to 256", "downloads at a time",
             env="SWAMP_PULL_CONCURRENCY", yaml="datastore.config.pullConcurrency"),
     Tunable("request_timeout", 30.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
             "how long one request is tried, its retries included", env="SWAMP_REQUEST_TIMEOUT_MS",
@@ -103,6 +103,8 @@ TUNABLES: Final[tuple[Tunable, ...]] = (
             yaml="datastore.hydrate"),
     Tunable("keep_days", 7, _whole(0, 3650), "days, 0 to 3650", "the undo window of deleted and overwritten data",
             flag="keep_days", yaml="datastore.keepDays"),
+    Tunable("allow_deletes", None, _whole(0, 10**9), "a whole number", "deletes that one push may carry out at most",
+            flag="allow_deletes"),
     Tunable("auto_gc", False, _flag, "true or false", "collect expired data versions after a run", yaml="autoGc"),
     Tunable("spark", {}, _mapping, "a mapping with master, remote, conf", "the Spark session that swamp builds",
             yaml="spark"),
@@ -122,6 +124,7 @@ class Settings:
     request_timeout: float
     hydrate: Literal["full", "lazy"]
     keep_days: int
+    allow_deletes: int | None
     auto_gc: bool
     spark: Mapping[str, Any]
 

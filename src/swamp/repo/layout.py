@@ -43,20 +43,20 @@ class Exclude:
     patterns: tuple[str, ...] = ()
     directories: tuple[str, ...] = TIER_DIRECTORIES
 
-    def __call__(self, path: str) -> bool:
-        """Whether this path of the tree stays on this machine."""
+    def __call__(self, path: str, is_directory: bool = False) -> bool:
+        """Whether this path of the tree, or everything below this directory, stays on this machine."""
         if path.split("/", 1)[0] not in self.directories:
             return True
         excluded = False
         for pattern in self.patterns:
-            negated = pattern.startswith("!")
-            if _matches(pattern.removeprefix("!"), path):
-                excluded = not negated
+            if _matches(pattern.removeprefix("!"), path, is_directory):
+                excluded = not pattern.startswith("!")
         return excluded
 
 
-def _matches(pattern: str, path: str) -> bool:
-    return bool(_compiled(pattern).match(path))
+def _matches(pattern: str, path: str, is_directory: bool) -> bool:
+    shown = f"{path}/" if is_directory and pattern.endswith("/") else path
+    return bool(_compiled(pattern).match(shown))
 
 
 _cache: dict[str, re.Pattern[str]] = {}

@@ -1,0 +1,252 @@
+"""A repository's datastore: opened when needed, hydrated once, synced on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swamp.cache.layout import CacheDir, cache_dir
+from swamp.env import Env
+from swamp.errors import StoreError, UsageError
+from swamp.repo.config import DatastoreConfig
+from swamp.repo.layout import LOCAL_DIRECTORY, excluder
+from swamp.repo.leases import DirectoryLeases, HoldingLeases, Leases
+from swamp.repo.open import in_namespace, open_bucket, writer_of
+from swamp.settings import Settings
+from swamp.store.port import Capabilities, ObjectStore
+from swamp.sync.port import PlainTree, Tree
+from swamp.sync.progress import Cancel, Progress
+from swamp.sync.result import Mode, SyncResult
+
+if TYPE_CHECKING:
+    from swamp.commit.lease_scope import Leases as StoreLeases
+    from swamp.repo.maintain import Maintenance
+    from swamp.store.layers import MeterStore
+    from swamp.sync.engine import Engine, Policy
+    from swamp.sync.plan import Plan
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every datastore that a command opens shares."""
+
+    repo: Path
+    repo_id: str
+    settings: Settings
+    env: Env
+    cancel: Cancel
+    progress: Progress
+    notify: Callable[[str], None]
+
+
+class Datastore:
+    """The datastore that a `datastore` block describes. `filesystem` is a plain directory without sync."""
+
+    def __init__(self, context: Context, config: DatastoreConfig) -> None:
+        self.context = context
+        self.config = config
+
+    # -- where it is
+
+    @property
+    def synced(self) -> bool:
+        return self.config.synced
+
+    @cached_property
+    def directory(self) -> Path:
+        """The directory of a filesystem datastore."""
+        if self.config.path is None:
+            return self.context.repo / LOCAL_DIRECTORY
+        return self.context.repo / Path(self.config.path).expanduser()
+
+    @cached_property
+    def bucket(self) -> ObjectStore:
+        """The store without its namespace."""
+        return open_bucket(self.config, self.context.env, _store_settings())
+
+    @cached_property
+    def store(self) -> MeterStore:
+        """The store that everything here talks to: inside its namespace, and counted."""
+        from swamp.store.layers import MeterStore
+
+        return MeterStore(in_namespace(self.bucket, self.config.namespace))
+
+    @property
+    def url(self) -> str:
+        return self.store.url if self.synced else self.directory.as_uri()
+
+    @cached_property
+    def cache(self) -> CacheDir:
+        home = self.context.settings.home
+        return cache_dir(home, self.context.repo_id, self.bucket.url, self.config.namespace)
+
+    @property
+    def identity_file(self) -> Path:
+        """Beside the tree, so that it is lost with the cache: see `audit`."""
+        return (self.cache.base if self.synced else self.directory) / "_writer"
+
+    # -- its parts
+
+    @cached_property
+    def engine(self) -> Engine | None:
+        """The engine of this process, one for all repositories in it; None for a plain directory."""
+        if not self.synced:
+            return None
+        from swamp.sync.engine import Engine
+
+        context = self.context
+        return Engine.open(
+            self.store,
+            self.cache.ensure(),
+            writer=writer_of(context.repo_id),
+            env=context.env,
+            policy=self._policy(),
+            progress=context.progress,
+            cancel=context.cancel,
+        )
+
+    def _policy(self) -> Policy:
+        from swamp.sync.engine import Policy
+
+        settings = self.context.settings
+        return Policy(
+            hydrate="lazy" if self.config.hydrate == "lazy" else "full",
+            push_concurrency=settings.push_concurrency,
+            pull_concurrency=settings.pull_concurrency,
+            timeout=settings.sync_timeout,
+            lock_timeout=settings.lock_timeout,
+            allow_deletes=settings.allow_deletes,
+            exclude=excluder(self.config.exclude, self.config.directories),
+            capabilities=self.capabilities,
+            exclusive=self._exclusive,
+        )
+
+    def must_sync(self) -> Engine:
+        """The engine. Raises UsageError for a plain directory."""
+        if self.engine is None:
+            raise UsageError(
+                "this repository's datastore is a plain directory without sync",
+                hint="share it with `swamp datastore setup s3://bucket/prefix`",
+            )
+        return self.engine
+
+    @property
+    def tree(self) -> Tree:
+        return self.engine or PlainTree(self.directory)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What this store was seen to enforce: as recorded in this cache, else found out now."""
+        from swamp.repo.probe import known_capabilities
+
+        return known_capabilities(self)
+
+    @cached_property
+    def leases(self) -> Leases:
+        context = self.context
+        if self.synced:
+            return HoldingLeases(self.store_leases)
+        return DirectoryLeases(self.directory / ".locks", context.env, context.settings.lock_timeout)
+
+    @cached_property
+    def store_leases(self) -> StoreLeases:
+        from swamp.commit.lease import Holder
+        from swamp.commit.lease_scope import Leases as StoreLeases
+
+        context = self.context
+        return StoreLeases(
+            self.store,
+            Holder.of_process(),
+            context.env,
+            timeout_s=context.settings.lock_timeout,
+            capabilities=self.capabilities,
+            local_lock_dir=context.settings.home / "locks",
+            on_lost=lambda why: context.notify(f"Warning: the lease was lost: {why}"),
+        )
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Around each commit where the store enforces nothing: the global lease, unless this command has it."""
+        if isinstance(self.leases, HoldingLeases) and self.leases.holds_all:
+            yield
+            return
+        from swamp.commit.lease import GLOBAL_KEY
+
+        with self.store_leases.acquire(GLOBAL_KEY):
+            yield
+
+    @cached_property
+    def maintenance(self) -> Maintenance:
+        """status, doctor, verify, gc, compact, undelete, log, lock, namespace."""
+        from swamp.repo.maintain import Maintenance
+
+        return Maintenance(self)
+
+    # -- what it does
+
+    def hydrate_once(self) -> None:
+        """A fresh clone fetches what the bucket holds on its first command, or fails with the command to run."""
+        if not self.synced or self._hydrated.exists():
+            return
+        self.context.notify(f"First use of {self.url} on this machine: fetching its data")
+        try:
+            result = self.must_sync().pull()
+        except StoreError as error:
+            error.hint = f"{error.hint or 'check the connection'}; then run `swamp datastore sync --pull`"
+            raise
+        for failed in result.failed:
+            self.context.notify(f"Warning: {failed.path} was not pulled: {failed.error}")
+        if not result.failed:
+            self.mark_hydrated()
+
+    @property
+    def _hydrated(self) -> Path:
+        return self.cache.base / "hydrated"
+
+    def mark_hydrated(self) -> None:
+        """This cache has seen the whole store once; it goes when the cache goes."""
+        self._hydrated.touch()
+
+    def sync(self, mode: Mode = "sync", *, full: bool = False) -> SyncResult:
+        """Push, pull, or pull and push, on the user's word. A plain directory is always in step with itself."""
+        if self.engine is None:
+            return SyncResult(mode, fast_path=True)
+        with self._alone(mode):
+            result = self._run(mode, full)
+        if mode != "push" and not result.failed:
+            self.mark_hydrated()
+        return result
+
+    def _run(self, mode: Mode, full: bool) -> SyncResult:
+        engine = self.must_sync()
+        if mode == "push":
+            return engine.push(full=full)
+        return engine.pull(full=full) if mode == "pull" else engine.sync(full=full)
+
+    @contextmanager
+    def _alone(self, mode: Mode) -> Iterator[None]:
+        """Where the store enforces nothing: look first, and take a lease only when there is something to push."""
+        if mode == "pull" or self.capabilities.safe or self.must_sync().state.journal_empty():
+            yield
+            return
+        with self.leases.whole_store():
+            yield
+
+    def plan(self, mode: Mode = "sync", *, full: bool = False) -> Plan | None:
+        """What `sync` would do; changes nothing. None for a plain directory."""
+        return None if self.engine is None else self.engine.plan(mode, full=full)
+
+    def close(self) -> None:
+        if "engine" in self.__dict__ and self.engine is not None:
+            self.engine.close()
+
+
+def _store_settings() -> dict[str, Any]:
+    """What the environment says of the client; the store knows its own defaults."""
+    names = {"SWAMP_REQUEST_TIMEOUT_MS": "requestTimeoutMs"}
+    return {key: os.environ[name] for name, key in names.items() if os.environ.get(name)}

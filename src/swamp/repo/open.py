@@ -1,0 +1,115 @@
+"""From the `datastore` block to a live store: URL forms, type forms, plug-ins, namespaces."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from swamp.env import Env
+from swamp.errors import UsageError
+from swamp.repo.config import DatastoreConfig, check_namespace
+from swamp.store.port import ObjectStore
+
+TYPE_OF_SCHEME: Final = {
+    "s3": "@swamp/s3-datastore",
+    "s3a": "@swamp/s3-datastore",
+    "gs": "@swamp/gcs-datastore",
+    "az": "@swamp/azure-datastore",
+    "azure": "@swamp/azure-datastore",
+    "file": "@swamp/file-datastore",
+    "memory": "@swamp/memory-datastore",
+}
+BUILT_IN: Final = ("filesystem", *dict.fromkeys(TYPE_OF_SCHEME.values()))
+
+
+def read_target(
+    target: str,
+    *,
+    path: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    namespace: str | None = None,
+    hydrate: str = "full",
+) -> DatastoreConfig:
+    """What `datastore setup URL|TYPE` asks for. Raises UsageError that lists what is allowed."""
+    wanted = DatastoreConfig(type=target, config=dict(config or {}), hydrate=hydrate)
+    wanted = replace(wanted, namespace=check_namespace(namespace))
+    if "://" in target:
+        return _by_url(wanted, target, path)
+    if target == "filesystem":
+        return _filesystem(wanted, path)
+    if path is not None:
+        raise UsageError(f"--path belongs to the type filesystem, not to {target}", hint="put it into --config")
+    if target not in BUILT_IN and not _is_plugin(target):
+        raise UsageError(f"{target!r} is neither a URL nor a type", hint=f"allowed: {_allowed()}")
+    if not wanted.config:
+        raise UsageError(f"{target} needs --config", hint='such as --config \'{"bucket": "…", "prefix": "…"}\'')
+    return wanted
+
+
+def _by_url(wanted: DatastoreConfig, url: str, path: str | None) -> DatastoreConfig:
+    scheme = url.partition("://")[0].lower()
+    if scheme not in TYPE_OF_SCHEME:
+        raise UsageError(f"{scheme}:// is not supported", hint=f"allowed: {_allowed()}")
+    if path is not None:
+        raise UsageError("--path belongs to the type filesystem", hint="a URL says where the bucket is by itself")
+    return replace(wanted, type=TYPE_OF_SCHEME[scheme], url=url)
+
+
+def _filesystem(wanted: DatastoreConfig, path: str | None) -> DatastoreConfig:
+    if wanted.namespace or wanted.config:
+        raise UsageError("a filesystem datastore has no namespace and no config", hint="use file:///… for a bucket")
+    if path is None:
+        return DatastoreConfig()
+    return DatastoreConfig(path=str(Path(path).expanduser().absolute()))
+
+
+def _allowed() -> str:
+    from swamp.plugins import names
+
+    forms = "s3://bucket/prefix, gs://…, az://…, file:///dir, " + ", ".join(BUILT_IN[:4])
+    return ", ".join([forms, *names("datastores")])
+
+
+def _is_plugin(name: str) -> bool:
+    from swamp.plugins import find
+
+    return find("datastores", name) is not None
+
+
+def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any]) -> ObjectStore:
+    """The store of the `datastore` block, without its namespace. `extra` are settings that beat the block's."""
+    from swamp.store.open import open_store
+
+    if config.url is not None:
+        return open_store(config.url, {**config.config, **extra}, env)
+    if config.type in BUILT_IN:
+        return open_store(config.type, {**config.config, **extra}, env)
+    from swamp.plugins import find
+
+    plugin = find("datastores", config.type)
+    if plugin is None:
+        raise UsageError(f"no plug-in brings the datastore type {config.type!r}", hint=f"allowed: {_allowed()}")
+    store: ObjectStore = plugin.load()({**config.config, **extra}, env)
+    return store
+
+
+def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:
+    from swamp.store.layers import PrefixStore
+
+    return PrefixStore(bucket, namespace) if namespace else bucket
+
+
+def writer_of(repo_id: str) -> Any:
+    from swamp import __version__
+    from swamp.index.root import Writer
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return Writer(repo_id, socket.gethostname(), user, os.getpid(), __version__)

@@ -1,0 +1,151 @@
+"""A repository as a program sees it: its data, its datastore, and the one way to change them.
+
+with swamp.open_repo("~/work/infra") as repo:
+    repo.data.put("web", "report", Path("report.json"))
+    for version in repo.data.list():
+        print(version.name, version.version)
+    repo.datastore.sync()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from swamp.env import Env
+from swamp.repo.config import RepoConfig
+from swamp.repo.coordinate import Coordinator, WatchedTree
+from swamp.repo.datastore import Context, Datastore
+from swamp.repo.definitions import Definitions
+from swamp.settings import Settings
+from swamp.sync.port import Tree
+from swamp.sync.progress import Cancel, Progress
+
+if TYPE_CHECKING:
+    from swamp.catalog.catalog import Catalog
+    from swamp.data.artifacts import DataRepository
+    from swamp.data.definitions import DefinitionRepository
+    from swamp.data.outputs import OutputRepository
+    from swamp.data.runs import RunRepository
+    from swamp.repo.audit import Audit
+    from swamp.repo.data import Data
+
+
+class Repo:
+    """One open repository. Close it, or use it as a context manager. Parts are made when they are first asked for."""
+
+    def __init__(
+        self,
+        path: Path,
+        config: RepoConfig,
+        settings: Settings,
+        *,
+        env: Env,
+        cancel: Cancel,
+        progress: Progress,
+        notify: Callable[[str], None],
+    ) -> None:
+        self.path = path
+        self.config = config
+        self.settings = settings
+        self.env = env
+        self.cancel = cancel
+        self.notify = notify
+        context = Context(path, config.repo_id, settings, env, cancel, progress, notify)
+        self.datastore = Datastore(context, config.datastore)
+
+    @property
+    def id(self) -> str:
+        return self.config.repo_id
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The datastore tier as a directory, hydrated if this machine has never seen it."""
+        self.datastore.hydrate_once()
+        return WatchedTree(self.datastore.tree)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        from swamp.catalog.catalog import Catalog
+
+        self.datastore.hydrate_once()
+        # The tree itself, not the watched one: the catalog asks a plain directory in another way, and never announces.
+        return Catalog(
+            self.path / ".swamp" / "_catalog.db",
+            self.datastore.tree,
+            namespace=self.config.datastore.namespace or "",
+            env=self.env,
+        )
+
+    @cached_property
+    def artifacts(self) -> DataRepository:
+        """The versioned data itself, below model names and leases."""
+        from swamp.data.artifacts import DataRepository
+
+        return DataRepository(self.tree, self.catalog, self.env)
+
+    @cached_property
+    def outputs(self) -> OutputRepository:
+        """One record per method run."""
+        from swamp.data.outputs import OutputRepository
+
+        return OutputRepository(self.tree)
+
+    @cached_property
+    def runs(self) -> RunRepository:
+        """One record per workflow run."""
+        from swamp.data.runs import RunRepository
+
+        return RunRepository(self.tree)
+
+    @cached_property
+    def evaluated(self) -> DefinitionRepository:
+        """Definitions with their expressions resolved, as a method ran them."""
+        from swamp.data.definitions import DefinitionRepository
+
+        return DefinitionRepository(self.tree)
+
+    @cached_property
+    def data(self) -> Data:
+        """Data by model and name: what `swamp data` does."""
+        from swamp.repo.data import Data
+
+        return Data(self)
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        return Definitions(self.path, self.tree)
+
+    @cached_property
+    def audit(self) -> Audit:
+        from swamp.repo.audit import Audit
+
+        return Audit(self.tree, self.datastore.identity_file, self.id, self.env)
+
+    @cached_property
+    def changes(self) -> Coordinator:
+        """The one door for mutating commands: `with repo.changes.model("data put", type, id) as change:`."""
+        return Coordinator(
+            leases=lambda: self.datastore.leases,
+            syncer=lambda: self.datastore.engine,
+            audit=lambda change, outcome: self.audit.write(change, outcome),
+            audit_path=lambda: self.audit.path,
+            cancel=self.cancel,
+            warn=self.notify,
+        )
+
+    def close(self) -> None:
+        if "catalog" in self.__dict__:
+            self.catalog.close()
+        self.datastore.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
