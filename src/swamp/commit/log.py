@@ -1,4 +1,4 @@
-"""One record per won commit: the exact bytes of its root, under a name that says which. Lost roots come back from it."""
+"""One record per won commit: the exact bytes of its root, under a name that says which. A lost root comes back."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, Pending, State
 from swamp.commit.commit import Committer, RootRead
+from swamp.commit.lease import Holder, acquire
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, NotFound
 from swamp.index.root import Root, Writer
@@ -34,6 +35,7 @@ from swamp.sync.transfer import Inline, download_one
 from swamp.sync.units import unit_of
 
 ROUNDS: Final = 8
+COMMIT_LEASE: Final = ".datastore-commit.lock"
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,6 @@ class Policy:
     allow_deletes: int | None = None
     exclude: Callable[[str, bool], bool] = lambda path, directory: False
     capabilities: Capabilities = field(default_factory=Capabilities)
-    exclusive: Callable[[], AbstractContextManager[object]] = nullcontext
-    """What is held around a commit on a store that does not enforce conditions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Engine:
         parts = Parts(
             state=state,
             cache=cache,
-            committer=Committer(store, writer, env, policy.capabilities, policy.exclusive),
+            committer=Committer(store, writer, env, policy.capabilities, _alone(store, cache, env, policy)),
             env=env,
             pick=pick or _inline(store, env, policy),
             progress=progress or Silent(),
@@ -469,6 +469,26 @@ def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:
         return Inline(store, env, threads)
 
     return pick
+
+
+def _alone(
+    store: ObjectStore, cache: CacheDir, env: Env, policy: Policy
+) -> Callable[[], AbstractContextManager[object]]:
+    """What is held around a commit where the store does not enforce conditions: a lease of its own, beside the users'."""
+
+    def lease() -> AbstractContextManager[object]:
+        return acquire(
+            store,
+            COMMIT_LEASE,
+            holder=Holder.of_process(),
+            env=env,
+            timeout_s=policy.lock_timeout,
+            capabilities=policy.capabilities,
+            local_lock_dir=cache.base / "leases",
+            inherited=(),
+        )
+
+    return lease
 
 
 def _requests(store: ObjectStore) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from swamp.cache.scan import ScanProblem
 from swamp.cache.state import ancestors
 from swamp.commit.commit import RootRead
+from swamp.commit.log import names
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
@@ -62,7 +63,7 @@ class Looker:
 
     def established(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
         """The root, made from a listing, an older format or the log where there is none."""
-        from swamp.commit.establish import establish
+        from swamp.commit.establish import establish, repair
 
         pace = self.patience.check
         try:
@@ -70,10 +71,19 @@ class Looker:
         except CorruptData:
             done = establish(self.parts.committer, pace, create=create)
             return done.read, done.discovered, done.warnings
-        if read.root is not None:
+        if read.root is not None and not self._rolled_back(read.root):
             return read, False, ()
+        if read.root is not None:
+            done = repair(self.parts.committer, pace)
+            return done.read, done.discovered, done.warnings
         done = establish(self.parts.committer, pace, create=create, known=read)
         return done.read, done.discovered, done.warnings
+
+    def _rolled_back(self, root: Root) -> bool:
+        """Where conditions are not enforced a late write can undo later commits: the log still knows them."""
+        if self.parts.committer.capabilities.safe:
+            return False
+        return any(name.seq > root.seq for name in names(self.parts.committer.store, after_seq=root.seq))
 
     def imagined_root(self) -> Root:
         """What a dry run on a store without a root compares with."""

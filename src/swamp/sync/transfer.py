@@ -172,6 +172,7 @@ class Inline:
     threads: int = THREADS
     reason: str = ""
     name: EngineName = "inline"
+    reports_progress: bool = False
 
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
         large: set[str] = set()
