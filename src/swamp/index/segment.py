@@ -27,7 +27,7 @@ Source = bytes | Path
 """A segment's bytes, or a local file that holds them."""
 
 ROW_GROUP: Final = 16_384
-BATCH: Final = 4_096
+BATCH: Final = 1_024  # measured: a quarter of the memory of 4,096 for a wide merge, and no slower
 MAX_GROUP_BYTES: Final = 256 << 20
 _MAX_FOOTER: Final = 32 << 20
 _FORMAT: Final = {b"swamp.segment": b"1"}
