@@ -159,6 +159,7 @@ def test_other_parquet_files_and_other_types_are_refused():
     strange = [
         parquet(pa.table({"path": ["x"]})),
         parquet(ours.drop_columns(["key"])),
+        parquet(ours.select(ours.column_names[::-1])),
         parquet(ours.replace_schema_metadata({b"swamp.segment": b"2"})),
         parquet(ours.set_column(3, "size", pa.array(["1"] * len(ours)))),
         parquet(ours.set_column(1, "kind", pa.array(["other"] * len(ours)))),

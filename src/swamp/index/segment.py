@@ -186,7 +186,7 @@ def _batches(source: Source, start: str, stop: str | None, paths: Collection[str
 def _check_shape(file: Any) -> None:
     """The footer must describe a segment of ours and groups that fit into memory."""
     kept = file.schema_arrow.metadata or {}
-    if kept.get(b"swamp.segment") != b"1" or not set(_COLUMNS) <= set(file.schema_arrow.names):
+    if kept.get(b"swamp.segment") != b"1" or tuple(file.schema_arrow.names[: len(_COLUMNS)]) != _COLUMNS:
         raise _damaged("this is not an index segment that this swamp can read")
     expected = _schema()
     if any(file.schema_arrow.field(name).type != expected.field(name).type for name in _COLUMNS):
