@@ -108,7 +108,7 @@ def evaluate(source: str, scope: Scope) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON has it: times as RFC 3339, spans in seconds, bytes as text where they are text."""
+    """A result as JSON has it: times as RFC 3339, spans in seconds, bytes as text; maps, which have no order, by key."""
     if isinstance(value, dt.datetime):
         return rfc3339(value)
     if isinstance(value, dt.timedelta):
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in sorted((str(k), v) for k, v in value.items())}
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value
