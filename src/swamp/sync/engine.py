@@ -474,7 +474,7 @@ def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:
 def _alone(
     store: ObjectStore, cache: CacheDir, env: Env, policy: Policy
 ) -> Callable[[], AbstractContextManager[object]]:
-    """What is held around a commit where the store does not enforce conditions: a lease of its own, beside the users'."""
+    """What is held around a commit where the store does not enforce conditions: a lease of its own."""
 
     def lease() -> AbstractContextManager[object]:
         return acquire(

@@ -25,6 +25,8 @@ class Facts:
     remote_sha256: str | None = None
     in_history: bool = True
     """Whether base is an earlier state of this very root: only then does absence from the root mean anything."""
+    owed: bool = False
+    """An earlier sync left this path to a later one."""
 
     @property
     def unchanged(self) -> bool:
@@ -104,6 +106,7 @@ class Facts:
         return (
             not self.edited
             and not self.deleted
+            and not self.owed
             and self.unchanged
             and self.base is not None
             and isinstance(self.remote, Entry)

@@ -79,16 +79,23 @@ class Gatherer:
         intent = self.snapshot.intent()
         everything = self.full_local or self.view.full
         triples = self._everything(out) if everything else self._announced(out)
+        unit: list[Facts] = []
         for path, base, local, remote in triples:
             if not self._in_scope(path):
                 continue
+            if unit and unit_of(unit[0].path) != unit_of(path):
+                out.facts += self._worth_keeping(unit)
+                unit = []
             if local is None and any(p.hides(path) for p in out.problems):
                 out.hidden[path] = remote  # neither present nor absent: nothing is concluded. inv[scan.honest]
                 continue
-            facts = self._facts(path, base, local, remote, intent)
-            if not facts.trivial or (self.hydrating and facts.local is None):
-                out.facts.append(facts)
+            unit.append(self._facts(path, base, local, remote, intent))
+        out.facts += self._worth_keeping(unit)
         return out
+
+    def _worth_keeping(self, unit: list[Facts]) -> list[Facts]:
+        """A unit is decided as a whole, so it is kept or left out as a whole. inv[unit.whole]"""
+        return [] if all(f.trivial for f in unit) else unit
 
     def _facts(
         self, path: str, base: BaseRow | None, local: Observed | None, remote: Row | None, intent: Intent
@@ -102,6 +109,7 @@ class Gatherer:
             edited=intent.edited(path),
             deleted=intent.deleted(path),
             in_history=self.view.in_history,
+            owed=path in self.deferred,
         )
 
     def _mine(self, path: str, base: BaseRow | None, remote: Row | None) -> BaseRow | None:

@@ -59,6 +59,8 @@ class Plan:
     units: tuple[UnitPlan, ...] = ()
     held: dict[str, str] = field(default_factory=dict)
     deletes_held: int = 0
+    waiting: tuple[Facts, ...] = ()
+    """The facts of held units: what the root says of them must not be forgotten."""
 
     def actions(self, *verbs: Verb) -> Iterator[Action]:
         for unit in self.units:
@@ -108,19 +110,18 @@ def plan(
     """Decides every path, then every unit, then the cap. `blocked` units hold something that could not be read."""
     units: list[UnitPlan] = []
     held: dict[str, str] = {}
+    waiting: list[Facts] = []
     ordered = sorted(facts, key=lambda f: (unit_of(f.path), f.path))
     room = _Room(clash, ordered)
     for unit, group in groupby(ordered, key=lambda f: unit_of(f.path)):
         actions = [_act(f, policy) for f in group]
-        if unit in blocked:
-            held[unit] = "something in it cannot be read"
-            continue
-        planned = _whole(unit, actions, room)
+        planned = "something in it cannot be read" if unit in blocked else _whole(unit, actions, room)
         if isinstance(planned, str):
             held[unit] = planned
+            waiting += [a.facts for a in actions]
         elif planned.actions:
             units.append(planned)
-    return _capped(Plan(tuple(units), held), policy)
+    return _capped(Plan(tuple(units), held, waiting=tuple(waiting)), policy)
 
 
 def _act(facts: Facts, policy: PlanPolicy) -> Action:
@@ -156,7 +157,12 @@ def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
     for a in actions:
         if a.verb == "push":
             room.take(a.path)
-    return UnitPlan(unit, tuple(a for a in actions if a.verb != "nothing" or a.facts.edited or a.facts.deleted))
+    return UnitPlan(unit, tuple(a for a in actions if a.verb != "nothing" or _announced(a.facts)))
+
+
+def _announced(facts: Facts) -> bool:
+    """Something is recorded about this path that is to be taken back when nothing is to be done."""
+    return facts.edited or facts.deleted or facts.owed
 
 
 def _edit_beats_delete(actions: list[Action]) -> list[Action]:
@@ -244,4 +250,5 @@ def _capped(planned: Plan, policy: PlanPolicy) -> Plan:
         for u in planned.units
     ]
     held = planned.held | {unit_of(p): "held back by the delete cap" for p in waiting}
-    return Plan(tuple(u for u in units if u.actions), held, deletes_held=len(waiting))
+    left = (*planned.waiting, *(a.facts for a in deletes))
+    return Plan(tuple(u for u in units if u.actions), held, deletes_held=len(waiting), waiting=left)

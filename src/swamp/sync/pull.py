@@ -151,6 +151,8 @@ class Pull:
             elif self._is_fetched(action):
                 self._rename(tx, action)
             else:
+                if action.verb == "nothing":
+                    tx.undefer(action.path)
                 continue
             changed.append(action.path)
         return changed
@@ -199,11 +201,18 @@ class Pull:
             for path, row in self.hidden.items():
                 if rule("pull.deferred"):
                     tx.defer(path, row, "it could not be read here")
-            for action in self.planned.actions("push"):
-                if isinstance(action.facts.remote, Entry) and action.facts.remote.missing:
-                    tx.defer(action.path, action.facts.remote, "the next push heals it")  # inv[entry.keeps]
+            for facts in (*(a.facts for a in self.planned.actions("push", "delete")), *self.planned.waiting):
+                if _news(tx.base(facts.path), facts.remote) and rule("pull.deferred"):
+                    tx.defer(facts.path, facts.remote, "left to the next push")
             retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before
             if self.complete and not self.scope and unmoved:
                 mark_pulled(tx, root)
+
+
+def _news(base: BaseRow | None, remote: Row | None) -> bool:
+    """Whether base, once the mark has moved, would no longer tell what the root says of a path."""
+    if not isinstance(remote, Entry):
+        return base is not None or remote is not None
+    return base is None or base.key != remote.key or remote.missing
