@@ -1,7 +1,7 @@
 """Writes docs/reference from the code, so that the reference cannot say what the code does not do.
 
-`python docs/generate.py` writes; `tests/docs/test_reference.py` compares. `--capabilities` measures the backends of
-the contract suite as well, which starts servers and takes a minute.
+`python docs/generate.py` writes; `tests/docs/test_reference.py` compares. One page is measured and not compared: what
+each backend of the contract suite was seen to enforce. It starts servers; `--no-servers` leaves it as it is.
 """
 
 from __future__ import annotations
@@ -161,11 +161,47 @@ def invariants(test: Any) -> list[str]:
     return [f"`{ast.literal_eval(call.args[0])}`" for call in calls]
 
 
+# --- what the backends do -----------------------------------------------------------------------------------------
+
+
+def backends() -> Iterator[str]:
+    """Each backend of the contract suite, started here and tried out by the same probe that `setup` uses."""
+    from swamp.errors import MissingTool
+    from swamp.testing.servers import STARTERS
+
+    yield "# Backends\n"
+    yield "Measured by `make docs` with the probe that `swamp datastore setup` uses. A store without *createOnly* and"
+    yield "*compareAndSwap* works under a lease, and two machines must not write to it at once.\n"
+    names = ("createOnly", "compareAndSwap", "readAfterWrite", "listAfterWrite")
+    rows: list[tuple[str, ...]] = []
+    for backend in STARTERS:
+        try:
+            seen = measured(backend)
+        except MissingTool as error:
+            rows.append((backend, *("" for _ in names), f"not measured: {error}"))
+            continue
+        verdict = "any number of writers" if seen["createOnly"] and seen["compareAndSwap"] else "one writer at a time"
+        rows.append((backend, *("yes" if seen[name] else "**no**" for name in names), verdict))
+    yield from table(("backend", *names, "so"), rows)
+
+
+def measured(backend: str) -> dict[str, bool]:
+    from swamp.store.probe import probe
+    from swamp.testing.servers import start
+
+    with start(backend) as server:
+        return {finding.name: finding.kept for finding in probe(server.open("docs")).findings}
+
+
 def main() -> None:
     REFERENCE.mkdir(exist_ok=True)
     for name, text in pages().items():
         (REFERENCE / name).write_text(text)
         sys.stdout.write(f"docs/reference/{name}\n")
+    if "--no-servers" not in sys.argv:
+        text = NOTE + "\n".join(backends()) + "\n"
+        (REFERENCE / "backends.md").write_text(text)
+        sys.stdout.write(text.removeprefix(NOTE))
 
 
 if __name__ == "__main__":

@@ -50,3 +50,14 @@ def test_the_command_line_reference_has_every_command_of_the_contract() -> None:
                 missing.append(name)
     assert missing == []
     assert "## swamp sql\n" in PAGES["cli.md"]
+
+
+def test_what_each_backend_enforces_was_measured_and_is_what_the_contract_suite_expects() -> None:
+    """The probe tells stores that enforce conditions from those that accept and ignore them."""
+    from swamp.testing.servers import SAFE, STARTERS
+
+    text = (REPO / "docs" / "reference" / "backends.md").read_text()
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    verdicts = {row[0]: row[-1] for row in cells[1:]}
+    expected = {name: "any number of writers" if name in SAFE else "one writer at a time" for name in STARTERS}
+    assert verdicts == expected
