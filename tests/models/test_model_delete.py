@@ -88,11 +88,11 @@ def recreated(*, by_key: bool) -> Explored:
     return explore(Two(), steps, harms, stop_at_first=True)
 
 
-@pytest.mark.inv("delete.intent")
+@pytest.mark.inv("delete.by-key")
 def test_a_delete_by_key_leaves_a_recreated_file_alone() -> None:
     safe(recreated(by_key=True), at_least=8)
 
 
-@pytest.mark.inv("delete.intent")
+@pytest.mark.inv("delete.by-key")
 def test_a_delete_by_content_removes_a_recreated_file() -> None:
     harmful(recreated(by_key=False), "NEWER FILE DELETED")

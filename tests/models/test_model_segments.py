@@ -41,12 +41,12 @@ def numbering(*, at_swap: bool) -> Explored:
     return explore(Index(), steps, harms, stop_at_first=True)
 
 
-@pytest.mark.inv("index.highest-seq")
+@pytest.mark.inv("segment.added-seq")
 def test_a_number_given_at_the_swap_shows_every_segment_to_every_reader() -> None:
     safe(numbering(at_swap=True), at_least=10)
 
 
-@pytest.mark.inv("index.highest-seq")
+@pytest.mark.inv("segment.added-seq")
 def test_a_number_given_at_staging_hides_a_commit() -> None:
     harmful(numbering(at_swap=False), "COMMIT HIDDEN")
 
@@ -162,7 +162,7 @@ def test_a_tombstone_dropped_by_a_partial_compaction_brings_a_path_back() -> Non
     assert (alive, deleted, Segment(50, None)) in changed_by_compaction(covered=False)
 
 
-@pytest.mark.inv("index.highest-seq")
+@pytest.mark.inv("segment.added-seq")
 def test_numberless_rows_that_take_the_outputs_number_bring_an_old_row_to_the_top() -> None:
     old, new = Segment(10, Row(True, None)), Segment(40, Row(False, 40))
     assert (old, new, Segment(50, None)) in changed_by_compaction(own_numbers=False)
