@@ -14,8 +14,8 @@ from swamp.cache.locks import FileLock
 from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, Pending, State
+from swamp.commit.alone import WARNING, commit_lease
 from swamp.commit.commit import Committer, RootRead
-from swamp.commit.lease import Holder, acquire
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, NotFound
 from swamp.index.root import Root, Writer
@@ -35,7 +35,6 @@ from swamp.sync.transfer import Inline, download_one
 from swamp.sync.units import unit_of
 
 ROUNDS: Final = 8
-COMMIT_LEASE: Final = ".datastore-commit.lock"
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,11 @@ class Engine:
         state = (
             State.open(cache.state_db, hook, durable=durable) if hook else State.open(cache.state_db, durable=durable)
         )
+        alone = commit_lease(store, env, policy.capabilities, timeout=policy.lock_timeout, local=cache.base / "leases")
         parts = Parts(
             state=state,
             cache=cache,
-            committer=Committer(store, writer, env, policy.capabilities, _alone(store, cache, env, policy)),
+            committer=Committer(store, writer, env, policy.capabilities, alone),
             env=env,
             pick=pick or _inline(store, env, policy),
             progress=progress or Silent(),
@@ -246,6 +246,8 @@ class Engine:
         with self._alone():
             run = _Run(self, self._looker(patience), patience, scope, full, want)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
+        if not self._policy.capabilities.safe:
+            result = replace(result, warnings=(*result.warnings, WARNING))
         return replace(
             result,
             mode=mode,
@@ -469,26 +471,6 @@ def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:
         return Inline(store, env, threads)
 
     return pick
-
-
-def _alone(
-    store: ObjectStore, cache: CacheDir, env: Env, policy: Policy
-) -> Callable[[], AbstractContextManager[object]]:
-    """What is held around a commit where the store does not enforce conditions: a lease of its own."""
-
-    def lease() -> AbstractContextManager[object]:
-        return acquire(
-            store,
-            COMMIT_LEASE,
-            holder=Holder.of_process(),
-            env=env,
-            timeout_s=policy.lock_timeout,
-            capabilities=policy.capabilities,
-            local_lock_dir=cache.base / "leases",
-            inherited=(),
-        )
-
-    return lease
 
 
 def _requests(store: ObjectStore) -> int:

@@ -1,0 +1,38 @@
+"""One committer at a time, where the store does not enforce conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final
+
+from swamp.commit.lease import Holder, acquire
+from swamp.env import Env
+from swamp.store.port import Capabilities, ObjectStore
+
+COMMIT_LEASE: Final = ".datastore-commit.lock"
+WARNING: Final = (
+    "this store does not enforce conditional writes: two machines must not write to it at once "
+    "(swamp datastore doctor shows what was measured)"
+)
+
+
+def commit_lease(
+    store: ObjectStore, env: Env, capabilities: Capabilities, *, timeout: float = 60.0, local: Path | None = None
+) -> Callable[[], AbstractContextManager[object]]:
+    """Opens the lease that every commit on such a store is made under, beside the leases of users' commands."""
+
+    def lease() -> AbstractContextManager[object]:
+        return acquire(
+            store,
+            COMMIT_LEASE,
+            holder=Holder.of_process(),
+            env=env,
+            timeout_s=timeout,
+            capabilities=capabilities,
+            local_lock_dir=local,
+            inherited=(),
+        )
+
+    return lease
