@@ -35,7 +35,7 @@ class Lookup:
     def query(self, predicate: str) -> list[Any]:
         from swamp.catalog.query import query
 
-        return list(query(self.repo.catalog, predicate).results)
+        return list(query(self.repo.catalog, self.repo.artifacts, predicate).results)
 
     def path(self, model: str, name: str, version: int | None = None) -> Path:
         return self.repo.artifacts.raw(self.find(model, name, version))

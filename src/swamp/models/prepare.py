@@ -86,7 +86,7 @@ def split_inputs(
     """
     arguments = argument_names(method.arguments)
     declared = list((definition.inputs or {}).get("properties") or {})
-    mentioned = _mentioned(definition)
+    mentioned = mentioned_inputs(definition)
     for name in given:
         if name not in arguments and name not in declared and name not in mentioned:
             meant = suggest(name, [*arguments, *declared])
@@ -101,7 +101,7 @@ def split_inputs(
     return inputs, straight
 
 
-def _mentioned(definition: Definition) -> set[str]:
+def mentioned_inputs(definition: Definition) -> set[str]:
     """Inputs that the definition's expressions use without declaring them."""
     text = json.dumps([dict(definition.global_arguments), dict(definition.methods)], default=str)
     return set(re.findall(r"""\binputs\.([A-Za-z_]\w*)""", text))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swamp.data.outputs import Output, Provenance
+from swamp.data.outputs import Output, Provenance, decode
+from swamp.data.records import RecordFiles
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
 from swamp.errors import Failed, Interrupted, SwampError
@@ -25,6 +26,8 @@ from swamp.sync.result import Conflict
 
 if TYPE_CHECKING:
     from swamp.repo.coordinate import Change
+
+RUN_LOGS = "run-logs"
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def run_method(shop: Workshop, request: Request, cancel: Cancel, hooks: Hooks = 
     definition = request.definition
     scope = (f"definitions-evaluated/{definition.type}/{definition.name}.yaml", *request.scope)
     with shop.repo.changes.model("model method run", definition.type, definition.id, scope) as change:
+        _note_killed(shop, definition)
         done = hooks.instead()
         if done is not None:
             result = Result(done, done.path)
@@ -105,7 +109,8 @@ class _Run:
         output = self._first_record(prepared)
         path = shop.outputs.save(output)
         self.hooks.begin(output, path)
-        log = Log(shop.local / "run-logs" / f"{output.id}.log", shop.masker, self.hooks.line)
+        log = Log(shop.local / RUN_LOGS / f"{output.id}.log", shop.masker, self.hooks.line)
+        log.file.with_suffix(".path").write_text(path, encoding="utf-8")
         try:
             with self._scratch() as scratch:
                 context = self._context(prepared, scratch, log)
@@ -195,8 +200,25 @@ class _Run:
             log_file=shop.keep_log(log.file, f"outputs/{output.id}.log"),
             error=None if error is None else error.message + kept,
         )
+        path = shop.outputs.save(final)
+        log.file.with_suffix(".path").unlink(missing_ok=True)
         log.file.unlink(missing_ok=True)
-        return Result(final, shop.outputs.save(final), error)
+        return Result(final, path, error)
+
+
+def _note_killed(shop: Workshop, definition: Definition) -> None:
+    """Runs of this model that began here and never ended: with the lease in hand, their process is gone."""
+    for marker in sorted((shop.local / RUN_LOGS).glob("*.path")):
+        path = marker.read_text(encoding="utf-8")
+        if not path.startswith(f"outputs/{definition.type}/") or f"/{definition.id}-" not in path:
+            continue
+        document = RecordFiles(shop.repo.tree, "outputs").read(path)
+        if document is not None and document.get("status") == "running":
+            log = shop.keep_log(marker.with_suffix(".log"), f"outputs/{document['id']}.log")
+            said = "interrupted: the process that ran it was killed"
+            shop.outputs.save(replace(decode(document, path), status="failed", error=said, log_file=log))
+        marker.with_suffix(".log").unlink(missing_ok=True)
+        marker.unlink()
 
 
 def _save_again(shop: Workshop, result: Result, conflicts: Sequence[Conflict], hooks: Hooks) -> None:

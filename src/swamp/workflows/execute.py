@@ -68,9 +68,10 @@ class Execution:
         env: Env,
         stop: Callable[[], bool] = lambda: False,
         launch: bool = True,
+        retry: bool = True,
     ) -> None:
         self._workflow, self._book, self._hands, self._env = workflow, book, hands, env
-        self._stop, self._launching = stop, launch
+        self._stop, self._launching, self._retry = stop, launch, retry
         self._cancel = Cancel()
         self._waiting: list[tuple[_Group, Instance, JobState, StepState]] = []
         self._running = 0
@@ -195,7 +196,7 @@ class Execution:
 
     def _admit(self, group: _Group, instance: Instance, job: JobState, state: StepState) -> None:
         """Done already, not wanted, a question to a person, or work to do."""
-        if _is_done(state):
+        if _is_done(state) or (not self._retry and state.status == "failed"):
             return
         decision = state.extra.get("approval", {}).get("decision")
         if isinstance(instance.step.task, ApprovalTask):

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from swamp.data.runs import Run, StepRun
+
 StepStatus = Literal["pending", "running", "suspended", "succeeded", "failed", "skipped", "cancelled"]
 RunStatus = Literal["pending", "running", "suspended", "succeeded", "failed", "cancelled"]
 RUN_STATUSES: tuple[RunStatus, ...] = ("pending", "running", "suspended", "succeeded", "failed", "cancelled")
 OVER = frozenset({"succeeded", "failed", "skipped", "cancelled"})
+ATTEMPT_KEYS = ("outputFile", "childRunId")
 
 
 @dataclass
@@ -33,10 +36,11 @@ class StepState:
         return self.status in OVER
 
     def reset(self) -> None:
-        """As if it had never been tried."""
+        """As if it had never been tried, except that the last attempt can still be found."""
+        last = {key: self.extra[key] for key in ATTEMPT_KEYS if key in self.extra}
         self.status = "pending"
         self.started_at = self.completed_at = self.error = self.duration_ms = None
-        self.artifacts, self.allowed_failure, self.extra = [], False, {}
+        self.artifacts, self.allowed_failure, self.extra = [], False, last
 
     def to_record(self) -> dict[str, Any]:
         record: dict[str, Any] = {"stepName": self.name}
@@ -190,6 +194,41 @@ def run_from(record: Mapping[str, Any]) -> RunState:
         trigger_source=str(record.get("triggerSource") or "cli"),
         extra={key: value for key, value in record.items() if key not in _RUN_KEYS},
     )
+
+
+def run_of(run: Run) -> RunState:
+    """The state in a saved record."""
+    record: dict[str, Any] = {
+        **run.extra,
+        "id": run.id,
+        "workflowId": run.workflow_id,
+        "workflowName": run.workflow_name,
+        "status": run.status,
+        "startedAt": run.started_at,
+        "completedAt": run.completed_at,
+        "inputs": run.inputs,
+        "tags": run.tags,
+        "pid": run.pid,
+        "host": run.host,
+        "triggerSource": run.trigger_source,
+        "jobs": [
+            {"jobName": job.job_name, "status": job.status, "steps": [_step_record(step) for step in job.steps]}
+            for job in run.jobs
+        ],
+    }
+    return run_from(record)
+
+
+def _step_record(step: StepRun) -> dict[str, Any]:
+    return {
+        **step.extra,
+        "stepName": step.step_name,
+        "status": step.status,
+        "startedAt": step.started_at,
+        "completedAt": step.completed_at,
+        "error": step.error,
+        "dataArtifacts": list(step.artifacts),
+    }
 
 
 def overall(states: list[StepState]) -> StepStatus:

@@ -1,0 +1,204 @@
+"""Workflow files: `workflows/workflow-<name>.yaml`, found, checked against the models they use, written whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from swamp.data.names import check_name
+from swamp.env import Env
+from swamp.errors import NotFound, SwampError, UsageError
+from swamp.models.declare import Method, argument_names
+from swamp.models.define import Definition, Models, write_atomically
+from swamp.models.document import Document, Problem, parse, refuse, suggest
+from swamp.models.expressions import has_expression
+from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
+from swamp.workflows.schema import ModelTask, Step, Workflow, WorkflowTask
+
+FOLDER = "workflows"
+PREFIX = "workflow-"
+
+SKELETON = """\
+id: {id}
+name: {name}
+version: 1
+# inputs: {{type: object, properties: {{who: {{type: string, default: world}}}}}}
+jobs:
+  - name: main
+    steps:
+      - name: hello
+        task:
+          type: model_method
+          modelType: command/shell
+          modelName: {name}-hello
+          methodName: execute
+          inputs: {{run: "echo hello"}}
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A workflow and the file it stands in."""
+
+    workflow: Workflow
+    file: str
+
+
+@dataclass(frozen=True)
+class Workflows:
+    """The workflow files of one repository."""
+
+    repo: Path
+    models: Models
+    env: Env
+
+    # -- reading
+
+    def find(self, name_or_id: str) -> Found:
+        """By name (its file), else by id. Raises NotFound with what was probably meant."""
+        file = self.repo / FOLDER / f"{PREFIX}{name_or_id}.yaml"
+        if "/" not in name_or_id and file.is_file():
+            return self._load(file)
+        names: list[str] = []
+        for other in self._files():
+            document = parse(other.read_text(encoding="utf-8"), self._source(other))
+            value = document.value if isinstance(document.value, Mapping) else {}
+            if name_or_id in (value.get("id"), value.get("name")):
+                return self._load(other)
+            names.append(str(value.get("name") or other.stem.removeprefix(PREFIX)))
+        meant = suggest(name_or_id, names)
+        raise NotFound(
+            f"there is no workflow `{name_or_id}`",
+            hint=(f"did you mean `{meant}`? " if meant else "") + "`swamp workflow list` shows all workflows",
+        )
+
+    def all(self) -> Iterator[Found]:
+        return (self._load(file) for file in self._files())
+
+    def _files(self) -> list[Path]:
+        return sorted(file for file in (self.repo / FOLDER).glob("*.y*ml") if file.suffix in (".yaml", ".yml"))
+
+    def _source(self, file: Path) -> str:
+        return file.relative_to(self.repo).as_posix()
+
+    def _load(self, file: Path) -> Found:
+        source = self._source(file)
+        return Found(parse_workflow(file.read_text(encoding="utf-8"), source), source)
+
+    # -- writing
+
+    def create(self, name: str, text: str | None = None) -> Found:
+        """A new file: the given text, or a skeleton that runs."""
+        if check_name(name) in RESERVED_NAMES:
+            raise UsageError(f"no workflow may be called `{name}`: it is a command", hint="choose another name")
+        file = self.repo / FOLDER / f"{PREFIX}{name}.yaml"
+        if file.exists():
+            raise UsageError(f"there is a workflow `{name}` already", hint=f"edit {self._source(file)}")
+        return self.save_text(text or SKELETON.format(id=self.env.uuid(), name=name), self._source(file))
+
+    def save_text(self, text: str, source: str) -> Found:
+        """Write a file after looking at all of it: a wrong one changes nothing."""
+        document, workflow, problems = inspect(text, source)
+        if workflow is not None:
+            problems += self._against_models(workflow, document, source)
+        refuse(source, problems)
+        assert workflow is not None
+        expected = f"{FOLDER}/{PREFIX}{workflow.name}.yaml"
+        if Path(source).name.startswith(PREFIX) and source != expected:
+            raise UsageError(f"{source} holds the workflow `{workflow.name}`", hint=f"its place is {expected}")
+        write_atomically(self.repo / source, text)
+        return Found(workflow, source)
+
+    def delete(self, found: Found) -> None:
+        (self.repo / found.file).unlink()
+
+    # -- checking
+
+    def validate(self, name: str) -> tuple[str, list[Problem]]:
+        """The file and everything that is wrong with it, without running it."""
+        file = self._file_of(name)
+        source = self._source(file)
+        document, workflow, problems = inspect(file.read_text(encoding="utf-8"), source)
+        if workflow is not None:
+            problems += self._against_models(workflow, document, source)
+        return source, sorted(problems, key=lambda problem: problem.line or 0)
+
+    def _file_of(self, name: str) -> Path:
+        """Also of a file that does not parse: that is what one validates."""
+        root = self.repo.resolve()
+        for candidate in (self.repo / FOLDER / f"{PREFIX}{name}.yaml", self.repo / name, Path(name)):
+            if candidate.is_file() and candidate.resolve().is_relative_to(root):
+                return self.repo / candidate.resolve().relative_to(root)
+        return self.repo / self.find(name).file
+
+    def _against_models(self, workflow: Workflow, document: Document, source: str) -> list[Problem]:
+        found: list[Problem] = []
+        for i, job in enumerate(workflow.jobs):
+            for j, step in enumerate(job.steps):
+                place = ("jobs", i, "steps", j, "task")
+                found += [
+                    document.problem((*place, *inner), message, meant)
+                    for inner, message, meant in self._task_problems(step, workflow)
+                ]
+        del source
+        return found
+
+    def _task_problems(self, step: Step, workflow: Workflow) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+        task = step.task
+        if isinstance(task, WorkflowTask) and not has_expression(task.workflow_id_or_name):
+            yield from self._nested_problems(task, workflow)
+        if isinstance(task, ModelTask):
+            yield from self._model_problems(task)
+
+    def _nested_problems(
+        self, task: WorkflowTask, workflow: Workflow
+    ) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+        if task.workflow_id_or_name in (workflow.name, workflow.id):
+            yield ("workflowIdOrName",), "a workflow cannot run itself", None
+            return
+        try:
+            self.find(task.workflow_id_or_name)
+        except SwampError as error:
+            names = [file.stem.removeprefix(PREFIX) for file in self._files()]
+            yield (
+                ("workflowIdOrName",),
+                error.message.splitlines()[0],
+                suggest(task.workflow_id_or_name, names) if isinstance(error, NotFound) else None,
+            )
+
+    def _model_problems(self, task: ModelTask) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+        """As much as can be known while names may still hold expressions."""
+        key = "modelIdOrName" if task.model_id_or_name else "modelType"
+        wanted = task.model_id_or_name or task.model_type or ""
+        if has_expression(wanted):
+            return
+        try:
+            definition = self.models.find(wanted) if task.model_id_or_name else None
+            kind = self.models.registry.get(definition.type if definition else wanted)
+        except NotFound as error:
+            known = [found.name for found in self.models.all()] if task.model_id_or_name else self.models.registry.types
+            yield (key,), error.message, suggest(wanted, known)
+            return
+        if has_expression(task.method_name):
+            return
+        names = [method.name for method in kind.methods]
+        if task.method_name not in names:
+            message = f"{kind.name} has no method `{task.method_name}`"
+            yield ("methodName",), message, suggest(task.method_name, names)
+            return
+        yield from _unknown_inputs(task, kind.method(task.method_name), definition)
+
+
+def _unknown_inputs(
+    task: ModelTask, method: Method, definition: Definition | None
+) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    from swamp.models.prepare import mentioned_inputs
+
+    known = argument_names(method.arguments)
+    if definition is not None:
+        known += [*((definition.inputs or {}).get("properties") or {}), *mentioned_inputs(definition)]
+    for name in task.inputs:
+        if name not in known:
+            message = f"`{name}` is neither an argument of {method.name} nor an input of the model"
+            yield ("inputs", str(name)), message, suggest(str(name), known)

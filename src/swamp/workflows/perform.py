@@ -1,0 +1,280 @@
+"""Does the steps of a run: methods of models, nested workflows, assertions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from swamp.data.names import DataName
+from swamp.data.outputs import Output, decode
+from swamp.data.records import RecordFiles
+from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError
+from swamp.models.context import Origin
+from swamp.models.define import Definition
+from swamp.models.expressions import Evaluated, Scope, evaluate, has_expression, truth
+from swamp.models.run import Hooks, Request, Result, run_method
+from swamp.models.workshop import Workshop
+from swamp.sync.progress import Cancel
+from swamp.workflows.book import Book
+from swamp.workflows.execute import Instance
+from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, Workflow, WorkflowTask
+from swamp.workflows.state import JobState, RunState, StepState
+
+if TYPE_CHECKING:
+    from swamp.workflows.presence import Hold
+
+
+class Nesting(Protocol):
+    """Runs another workflow as a step of this one."""
+
+    def run_child(
+        self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str | None, cancel: Cancel
+    ) -> RunState: ...
+
+    def reserve_child(self) -> str:
+        """An id for a child run, known to the parent's record before the child begins."""
+        ...
+
+
+@dataclass
+class StepHands:
+    """Implements `execute.Hands` for one run."""
+
+    shop: Workshop
+    workflow: Workflow
+    book: Book
+    nesting: Nesting
+    hold: Hold
+    scope_paths: tuple[str, ...] = ()
+    shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """The evaluated task of each step, as a record may show it."""
+
+    # -- what there is to do
+
+    def expand(self, job: Job, step: Step) -> list[Instance]:
+        """One instance, or one per item of `forEach`. Names are unique, or it is an error."""
+        if step.for_each is None:
+            name = evaluate(step.name, self._scope(job), ("name",)).value
+            return [Instance(job, step, str(name))]
+        items = self._items(job, step)
+        instances = [Instance(job, step, self._name(job, step, item, n), item) for n, item in enumerate(items)]
+        twice = {i.name for i in instances if [other.name for other in instances].count(i.name) > 1}
+        if twice:
+            raise UsageError(
+                f"forEach makes several steps called `{sorted(twice)[0]}`", hint="use the item in the step's name"
+            )
+        return instances
+
+    def _items(self, job: Job, step: Step) -> list[Any]:
+        assert step.for_each is not None
+        found = evaluate(step.for_each.in_, self._scope(job), ("forEach", "in")).value
+        if isinstance(found, Mapping):
+            return [{"key": key, "value": value} for key, value in found.items()]
+        if not isinstance(found, list):
+            raise UsageError(f"`forEach.in` of {step.name} is {type(found).__name__}, not a list or a mapping")
+        return found
+
+    def _name(self, job: Job, step: Step, item: Any, position: int) -> str:
+        if not has_expression(step.name):
+            return f"{step.name}-{position}"
+        return str(evaluate(step.name, self._scope(job, step, item), ("name",)).value)
+
+    def wanted(self, instance: Instance) -> bool:
+        if instance.step.guard is None:
+            return True
+        return truth(instance.step.guard, self._scope_of(instance), ("guard",))
+
+    def prompt(self, instance: Instance) -> str:
+        task = instance.step.task
+        assert isinstance(task, ApprovalTask)
+        return str(evaluate(task.prompt, self._scope_of(instance), ("prompt",)).shown)
+
+    # -- what an expression sees
+
+    def _scope_of(self, instance: Instance) -> Scope:
+        return self._scope(instance.job, instance.step, instance.item, instance.name)
+
+    def _scope(self, job: Job, step: Step | None = None, item: Any = None, name: str | None = None) -> Scope:
+        scope = self.shop.scope(self._facts(job, name)).with_inputs(self.book.run.inputs)
+        if step is None or step.for_each is None:
+            return scope
+        return scope.with_self({step.for_each.item: item}, {step.for_each.item: self.shop.masker.value(item)})
+
+    def _facts(self, job: Job, step: str | None) -> dict[str, Any]:
+        run = self.book.run
+        facts = {
+            "id": run.id,
+            "workflowId": run.workflow_id,
+            "workflowName": run.workflow_name,
+            "startedAt": run.started_at,
+            "tags": dict(run.tags),
+            "jobName": job.name,
+        }
+        return {**facts, "stepName": step} if step is not None else facts
+
+    # -- doing it
+
+    def perform(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
+        """The step's end is in the book when this returns. Only a lost store or a lost run is raised."""
+        try:
+            self.hold.check()
+            self.book.started(state)
+            self._do(instance, job, state, cancel)
+        except Interrupted as error:
+            if not state.over:
+                self.book.ended(state, "cancelled", error=error.message)
+        except SwampError as error:
+            done = state.over  # its work is recorded and kept here; what failed is bringing it to the datastore
+            if not done:
+                self._failed(instance, state, error)
+            if done or isinstance(error, StoreError) or self._taken_over():
+                raise
+
+    def _taken_over(self) -> bool:
+        try:
+            self.hold.check()
+        except SwampError:
+            return True
+        return False
+
+    def _do(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
+        task = instance.step.task
+        if isinstance(task, ModelTask):
+            self._run_model(instance, task, job, state, cancel)
+        elif isinstance(task, AssertTask):
+            self._check(instance, task, state)
+        elif isinstance(task, WorkflowTask):
+            self._run_nested(instance, task, state, cancel)
+
+    def _failed(self, instance: Instance, state: StepState, error: SwampError, **extra: Any) -> None:
+        with self.book.change():
+            state.allowed_failure = instance.step.allow_failure
+            self.book.ended(state, "failed", error=self.shop.masker.text(error.message), **extra)
+
+    def _show(self, instance: Instance, shown: Any) -> None:
+        self.shown_tasks[instance.job.name, instance.name] = shown
+
+    def _evaluated(self, instance: Instance, task: Any) -> Evaluated:
+        document = task.model_dump(mode="json", by_alias=True, exclude_none=True)
+        found = evaluate(document, self._scope_of(instance), ("task",))
+        self._show(instance, found.shown)
+        return found
+
+    # -- a method of a model
+
+    def _run_model(self, instance: Instance, task: ModelTask, job: JobState, state: StepState, cancel: Cancel) -> None:
+        found = self._evaluated(instance, task)
+        definition = self._definition(found.value)
+        run = self.book.run
+        request = Request(
+            definition=definition,
+            method=found.value["methodName"],
+            inputs=found.value.get("inputs") or {},
+            shown_inputs=found.shown.get("inputs") or {},
+            tags=run.tags,
+            origin=Origin(run.workflow_id, run.workflow_name, run.id, job.name, instance.name),
+            run_facts=self._facts(instance.job, instance.name),
+            scope=self.scope_paths,
+        )
+        run_method(self.shop, request, cancel, self._hooks(instance, definition, job, state))
+
+    def _definition(self, task: Mapping[str, Any]) -> Definition:
+        if task.get("modelIdOrName"):
+            return self.shop.models.find(str(task["modelIdOrName"]))
+        return self.shop.models.auto(str(task["modelType"]), str(task["modelName"]))
+
+    def _hooks(self, instance: Instance, definition: Definition, job: JobState, state: StepState) -> Hooks:
+        last = state.extra.get("outputFile")
+
+        def begin(output: Output, path: str) -> None:
+            with self.book.change():
+                state.extra |= {"outputId": output.id, "outputFile": path, "modelName": definition.name}
+
+        def end(result: Result) -> None:
+            extra = {"outputId": result.output.id, "outputFile": result.output_path, "modelName": definition.name}
+            if result.error is None:
+                self.book.ended(state, "succeeded", artifacts=result.artifacts, **extra)
+            elif isinstance(result.error, Interrupted):
+                self.book.ended(state, "cancelled", error=result.error.message, artifacts=result.artifacts, **extra)
+            else:
+                self._failed(instance, state, result.error, artifacts=result.artifacts, **extra)
+
+        return Hooks(
+            begin=begin,
+            line=lambda line: self.book.said(job, state, line),
+            end=end,
+            instead=lambda: self._left_by_last(last, definition, instance),
+        )
+
+    def _left_by_last(self, path: str | None, definition: Definition, instance: Instance) -> Output | None:
+        """What a killed attempt has left: finished work is taken over, half of it goes. inv[run.not-doubled]"""
+        if path is None:
+            return None
+        files = RecordFiles(self.shop.repo.tree, "outputs")
+        document = files.read(path)
+        if document is None:
+            return None
+        output = decode(document, path)
+        if output.provenance.workflow_run_id != self.book.run.id or output.definition_id != definition.id:
+            return None
+        if output.status == "succeeded":
+            return output
+        if output.status == "running":
+            self._discard(output, definition, instance)
+        return None
+
+    def _discard(self, output: Output, definition: Definition, instance: Instance) -> None:
+        from dataclasses import replace
+
+        data = self.shop.data
+        for name in list(data.names(f"data/{definition.type}/{definition.id}")):
+            for version in self._versions(name):
+                owner = version.meta.owner
+                mine = (owner.workflow_run_id, owner.job_name, owner.step_name)
+                if mine == (self.book.run.id, instance.job.name, instance.name) and (
+                    version.meta.created_at >= output.started_at
+                ):
+                    data.delete(name, version.version, confirmed=True)
+        self.shop.outputs.save(
+            replace(output, status="failed", error="interrupted: the process was killed; the step ran again")
+        )
+
+    def _versions(self, name: DataName) -> list[Any]:
+        try:
+            return self.shop.data.versions(name)
+        except NotFound:
+            return []
+
+    # -- assertions and nested workflows
+
+    def _check(self, instance: Instance, task: AssertTask, state: StepState) -> None:
+        scope = self._scope_of(instance)
+        self._show(instance, {"type": "assert", "expression": task.expression})
+        if truth(task.expression, scope, ("expression",)):
+            self.book.ended(state, "succeeded")
+            return
+        said = evaluate(task.message, scope, ("message",)).shown if task.message else f"not true: {task.expression}"
+        with self.book.change():
+            state.allowed_failure = instance.step.allow_failure
+            self.book.ended(state, "failed", error=self.shop.masker.text(str(said)))
+
+    def _run_nested(self, instance: Instance, task: WorkflowTask, state: StepState, cancel: Cancel) -> None:
+        found = self._evaluated(instance, task)
+        earlier = state.extra.get("childRunId")
+        child_id = earlier or self.nesting.reserve_child()
+        with self.book.change():
+            state.extra["childRunId"] = child_id
+        name, inputs = str(found.value["workflowIdOrName"]), found.value.get("inputs") or {}
+        child = self.nesting.run_child(name, inputs, self.book.run, child_id, cancel)
+        artifacts = [artifact for _, step in child.steps for artifact in step.artifacts]
+        with self.book.change():
+            if child.status == "succeeded":
+                self.book.ended(state, "succeeded", artifacts=artifacts)
+            elif child.status in ("suspended", "cancelled"):
+                self.book.ended(state, child.status, artifacts=artifacts)
+            else:
+                state.allowed_failure = instance.step.allow_failure
+                failed = next((s.name for _, s in child.steps if s.status == "failed"), "")
+                said = f"workflow {child.workflow_name} failed" + (f" at {failed}" if failed else "")
+                self.book.ended(state, "failed", error=said, artifacts=artifacts)
