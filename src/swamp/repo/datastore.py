@@ -15,7 +15,7 @@ from swamp.env import Env
 from swamp.errors import StoreError, UsageError
 from swamp.repo.config import DatastoreConfig
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
-from swamp.repo.leases import DirectoryLeases, HoldingLeases, Leases
+from swamp.repo.leases import DirectoryLeases, Leases
 from swamp.repo.open import in_namespace, open_bucket, writer_of
 from swamp.settings import Settings
 from swamp.store.port import Capabilities, ObjectStore
@@ -123,7 +123,6 @@ class Datastore:
             allow_deletes=settings.allow_deletes,
             exclude=excluder(self.config.exclude, self.config.directories),
             capabilities=self.capabilities,
-            exclusive=self._exclusive,
         )
 
     def must_sync(self) -> Engine:
@@ -150,7 +149,7 @@ class Datastore:
     def leases(self) -> Leases:
         context = self.context
         if self.synced:
-            return HoldingLeases(self.store_leases)
+            return self.store_leases
         return DirectoryLeases(self.directory / ".locks", context.env, context.settings.lock_timeout)
 
     @cached_property
@@ -168,17 +167,6 @@ class Datastore:
             local_lock_dir=context.settings.home / "locks",
             on_lost=lambda why: context.notify(f"Warning: the lease was lost: {why}"),
         )
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Around each commit where the store enforces nothing: the global lease, unless this command has it."""
-        if isinstance(self.leases, HoldingLeases) and self.leases.holds_all:
-            yield
-            return
-        from swamp.commit.lease import GLOBAL_KEY
-
-        with self.store_leases.acquire(GLOBAL_KEY):
-            yield
 
     @cached_property
     def maintenance(self) -> Maintenance:

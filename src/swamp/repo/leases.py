@@ -8,15 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from swamp.cache.locks import FileLock
 from swamp.env import Env
 from swamp.errors import LockTimeout
-
-if TYPE_CHECKING:
-    from swamp.commit.lease_hold import HeldLease
-    from swamp.commit.lease_scope import Leases as StoreLeases
 
 LOCAL_LOCKS_VARIABLE: Final = "SWAMP_LOCAL_LOCKS"
 
@@ -120,27 +116,3 @@ class DirectoryLeases:
     def _inherited(self, name: str) -> bool:
         held = os.environ.get(LOCAL_LOCKS_VARIABLE, "").split("\n")
         return name in held or f"{self.directory}/*" in held
-
-
-class HoldingLeases:
-    """Leases on a store that remember whether this command holds all of it."""
-
-    def __init__(self, leases: StoreLeases) -> None:
-        self._leases = leases
-        self._all: list[HeldLease] = []
-
-    @property
-    def holds_all(self) -> bool:
-        return bool(self._all)
-
-    def model(self, model_type: str, model_id: str) -> HeldLease:
-        return self._leases.model(model_type, model_id)
-
-    @contextmanager
-    def whole_store(self) -> Iterator[HeldLease]:
-        with self._leases.whole_store() as held:
-            self._all.append(held)
-            try:
-                yield held
-            finally:
-                self._all.remove(held)

@@ -126,6 +126,11 @@ class Engine:
         return self._parts.cache.tree
 
     @property
+    def parts(self) -> Parts:
+        """The live parts, for verification and repair."""
+        return self._parts
+
+    @property
     def cache(self) -> CacheDir:
         return self._parts.cache
 

@@ -1,0 +1,205 @@
+"""What is wrong, in words, and what puts it right."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from swamp.errors import AccessDenied, CorruptData, Misconfigured, MissingTool, ObjectMissing, StoreError, SwampError
+from swamp.index.root import ROOT_KEY, Root, decode
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+    from swamp.store.probe import Probed
+
+REPAIR = "swamp datastore doctor --repair"
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    ok: bool
+    detail: str
+    fix: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"name": self.name, "ok": self.ok, "detail": self.detail}
+        return {**document, "fix": self.fix} if self.fix else document
+
+
+class Doctor:
+    """Looks at everything a datastore rests on; each check says what it saw."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+        self._datastore = repo.datastore
+        self._root: Root | None = None
+
+    def examine(self) -> list[Check]:
+        return [self._java(), *(self._remote() if self._datastore.synced else [self._directory()]), self._catalog()]
+
+    # -- this machine
+
+    def _java(self) -> Check:
+        from swamp.pipeline.java import find_java
+
+        try:
+            java = find_java(os.environ)
+        except MissingTool as error:
+            needed = self._repo.settings.engine == "spark"
+            return Check("java", not needed, f"{error.message}; only Spark needs it", error.hint)
+        return Check("java", True, f"Java {java.major} at {java.path}")
+
+    def _directory(self) -> Check:
+        root = self._datastore.directory
+        if root.exists() and not os.access(root, os.W_OK):
+            return Check("directory", False, f"{root} cannot be written", "correct its permissions")
+        return Check("directory", True, f"{root}, a plain directory without sync")
+
+    def _catalog(self) -> Check:
+        try:
+            damaged = self._repo.catalog.damaged()
+        except SwampError as error:
+            return Check("catalog", False, error.message, error.hint or REPAIR)
+        if damaged:
+            detail = f"{len(damaged)} unreadable metadata files, first {damaged[0][0]}: {damaged[0][1]}"
+            return Check("catalog", False, detail, "swamp datastore verify --repair")
+        return Check("catalog", True, "agrees with the tree")
+
+    # -- the store
+
+    def _remote(self) -> Iterator[Check]:
+        unreachable = self._reach()
+        yield from unreachable
+        yield self._state()
+        if any(not check.ok for check in unreachable):
+            return
+        yield from self._probe()
+        yield self._root_check()
+        yield self._segments()
+
+    def _reach(self) -> list[Check]:
+        url = self._datastore.url
+        try:
+            self._datastore.store.head(ROOT_KEY)
+        except ObjectMissing:
+            pass
+        except (AccessDenied, Misconfigured) as error:
+            return [Check("credentials", False, error.message, error.hint)]
+        except StoreError as error:
+            return [
+                Check("credentials", True, "not refused, as far as can be told"),
+                Check("reachability", False, error.message, error.hint),
+            ]
+        return [Check("credentials", True, "accepted"), Check("reachability", True, f"{url} answers")]
+
+    def _probe(self) -> Iterator[Check]:
+        from swamp.repo.probe import measure
+
+        try:
+            seen = measure(self._datastore, self._datastore.must_sync().state)
+        except StoreError as error:
+            yield Check("probe", False, error.message, error.hint)
+            return
+        yield from self._clock(seen)
+        broken = [f.text for f in seen.findings if not f.kept and f.name != "clock"]
+        if seen.capabilities.safe:
+            yield Check("probe", True, "; ".join(broken) or "conditional writes are enforced")
+            return
+        fix = "let only one machine write at a time, or use a store that enforces conditional writes"
+        yield Check("probe", False, "; ".join(broken), fix)
+
+    def _clock(self, seen: Probed) -> Iterator[Check]:
+        for finding in seen.findings:
+            if finding.name == "clock":
+                yield Check("clock", finding.kept, finding.text, None if finding.kept else "set this machine's clock")
+
+    def _root_check(self) -> Check:
+        store, state = self._datastore.store, self._datastore.must_sync().state
+        try:
+            self._root = decode(store.get(ROOT_KEY).body)
+        except ObjectMissing:
+            return self._no_root()
+        except CorruptData as error:
+            return Check("root", False, error.message, REPAIR)
+        newest = self._newest_recorded()
+        if newest > self._root.seq:
+            return Check("root", False, f"it is at {self._root.seq}, the log reaches {newest}: rolled back", REPAIR)
+        pulled = int(state.meta("pulledSeq") or 0)
+        if state.meta("storeId") == self._root.store_id and pulled > self._root.seq:
+            detail = f"it is at {self._root.seq}, this cache has seen {pulled}: restored from a backup?"
+            return Check("root", False, detail, REPAIR)
+        return Check("root", True, f"commit {self._root.seq}, {len(self._root.segments)} segments")
+
+    def _no_root(self) -> Check:
+        if self._newest_recorded():
+            return Check("root", False, "it is missing, but the log has records of it", REPAIR)
+        from swamp.commit.establish import tier_pages
+        from swamp.index.entry import is_payload_key
+
+        for page in tier_pages(self._datastore.store):
+            if any(is_payload_key(meta.key) for meta in page):
+                return Check("root", False, "it is missing and so is its log", f"{REPAIR} --from-listing")
+        return Check("root", True, "none yet: the first sync makes one")
+
+    def _newest_recorded(self) -> int:
+        from swamp.commit.log import names
+
+        return max((name.seq for name in names(self._datastore.store)), default=0)
+
+    def _segments(self) -> Check:
+        missing = []
+        for ref in self._root.segments if self._root else ():
+            try:
+                self._datastore.store.head(ref.key)
+            except ObjectMissing:
+                missing.append(ref.key)
+        if missing:
+            return Check("segments", False, f"{len(missing)} are missing, first {missing[0]}", REPAIR)
+        return Check("segments", True, f"{len(self._root.segments) if self._root else 0} present")
+
+    def _state(self) -> Check:
+        try:
+            status = self._datastore.must_sync().status()
+        except SwampError as error:
+            return Check("state", False, error.message, REPAIR)
+        pending = status.pending
+        owed = pending.writes + pending.deletes + pending.found
+        return Check("state", True, f"{status.files} files, {owed} pending, {status.conflicts} kept from conflicts")
+
+    # -- repair
+
+    def repair(self, *, from_listing: bool = False, agree: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Puts right what can be: root from the log or a listing, this cache's state, the catalog. What was done."""
+        done: list[str] = []
+        if self._datastore.synced:
+            done += self._repair_root(from_listing, agree)
+            done += self._repair_binding()
+        self._repo.catalog.rebuild()
+        return [*done, "the catalog was rebuilt"]
+
+    def _repair_root(self, from_listing: bool, agree: Callable[[str], None]) -> list[str]:
+        from swamp.commit.establish import repair
+        from swamp.repo.relist import propose_from_listing, publish_proposal
+
+        committer = self._datastore.must_sync().committer
+        pace = self._repo.datastore.context.cancel.check
+        if from_listing:
+            proposal = propose_from_listing(committer)
+            agree(f"Publish an index of {len(proposal)} files, the newest upload of each path?")
+            publish_proposal(committer, pace, proposal)
+            return [f"a root of {len(proposal)} files was published from a listing"]
+        return list(repair(committer, pace).warnings)
+
+    def _repair_binding(self) -> list[str]:
+        """A root older than what this cache has seen, and no record of a newer one: compare everything anew. L53"""
+        state, root = self._datastore.must_sync().state, self._datastore.must_sync().committer.read().root
+        pulled = int(state.meta("pulledSeq") or 0)
+        if root is None or state.meta("storeId") != root.store_id or pulled <= root.seq:
+            return []
+        with state.transaction() as tx:
+            tx.set_meta("pulledOp", None)
+            tx.set_meta("pulledSeq", None)
+        return [f"this cache was ahead of the store ({pulled} > {root.seq}): the next sync compares everything"]

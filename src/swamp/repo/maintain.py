@@ -1,0 +1,280 @@
+"""Looking after a datastore: what state it is in, what can go, what can come back, who did what, who holds what."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from swamp.cache.paths import TIER_DIRECTORIES
+from swamp.env import parse_rfc3339
+from swamp.errors import CorruptData, ObjectMissing, SwampError, UsageError
+from swamp.index.root import ROOT_KEY, Root, decode
+from swamp.store.port import Capabilities
+from swamp.sync.progress import Patience
+
+if TYPE_CHECKING:
+    from swamp.commit.collect import Collected
+    from swamp.commit.commit import Committer
+    from swamp.commit.compact import Compacted
+    from swamp.commit.lease_decide import Observed
+    from swamp.commit.namespace import Registration
+    from swamp.commit.undelete import Undeleted
+    from swamp.repo.datastore import Datastore
+    from swamp.sync.verify import VerifyReport
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One line of `datastore log`."""
+
+    seq: int
+    op: str
+    at: str
+    writer: dict[str, Any]
+    added: int
+    changed: int
+    deleted: int
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+class Maintenance:
+    """Everything `swamp datastore` does besides setup and sync."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+        self._context = datastore.context
+
+    # -- status
+
+    def status(self) -> dict[str, Any]:
+        """What is known here, and whether the store answers. Never raises for a store that does not."""
+        datastore = self._datastore
+        document: dict[str, Any] = {
+            "type": datastore.config.type,
+            "url": datastore.url,
+            "namespace": datastore.config.namespace,
+        }
+        return {**document, **(self._remote_status() if datastore.synced else self._plain_status())}
+
+    def _plain_status(self) -> dict[str, Any]:
+        root = self._datastore.directory
+        files = size = 0
+        for tier in TIER_DIRECTORIES:
+            for directory, _, names in os.walk(root / tier):
+                files += len(names)
+                size += sum(os.stat(os.path.join(directory, name)).st_size for name in names)  # noqa: PTH116, PTH118
+        healthy = not root.exists() or os.access(root, os.W_OK)
+        return {
+            "healthy": healthy,
+            "message": "a plain directory, no sync" if healthy else f"{root} cannot be written",
+            "latencyMs": 0,
+            "capabilities": Capabilities().to_json(),
+            "seq": 0,
+            "lastSyncAt": None,
+            "pending": {"writes": 0, "deletes": 0, "found": 0},
+            "cache": {"path": str(root), "files": files, "bytes": size, "remoteOnly": 0, "conflicts": 0},
+            "lock": {"held": False},
+        }
+
+    def _remote_status(self) -> dict[str, Any]:
+        known = self._datastore.must_sync().status()
+        answer = self._ask()
+        return {
+            **answer,
+            "seq": answer.get("seq") or known.seq,
+            "lastSyncAt": known.last_sync_at,
+            "pending": {
+                "writes": known.pending.writes,
+                "deletes": known.pending.deletes,
+                "found": known.pending.found,
+            },
+            "cache": {
+                "path": str(known.tree),
+                "files": known.files,
+                "bytes": known.bytes,
+                "remoteOnly": known.remote_only,
+                "conflicts": known.conflicts,
+            },
+        }
+
+    def _ask(self) -> dict[str, Any]:
+        """One look at the root and one at the global lease, timed."""
+        clock = self._context.env.clock
+        started = clock.monotonic()
+        found: dict[str, Any] = {"healthy": True, "message": "ok", "lock": {"held": False}}
+        try:
+            root = self._read_root()
+            found["latencyMs"] = int((clock.monotonic() - started) * 1000)
+            found["seq"] = root.seq if root else 0
+            found["message"] = "ok" if root else "the store is reachable and has no index yet"
+            found["lock"] = self._lock_line()
+        except SwampError as error:
+            found |= {"healthy": False, "message": error.message}
+            found.setdefault("latencyMs", int((clock.monotonic() - started) * 1000))
+        found["capabilities"] = self._datastore.capabilities.to_json()
+        if found["healthy"] and not self._datastore.capabilities.safe:
+            found["message"] = "this store does not enforce conditions: two machines must not write at once"
+        return found
+
+    def _read_root(self) -> Root | None:
+        try:
+            return decode(self._datastore.store.get(ROOT_KEY).body)
+        except ObjectMissing:
+            return None
+
+    def _lock_line(self) -> dict[str, Any]:
+        from swamp.commit.lease import GLOBAL_KEY, read_lease
+
+        seen = read_lease(self._datastore.store, GLOBAL_KEY)
+        if seen is None or not seen.held:
+            return {"held": False}
+        return {"held": True, "holder": seen.holder, "ageMs": self._age_ms(seen)}
+
+    def _age_ms(self, seen: Observed) -> int:
+        """For people only: nothing is decided by it. inv[lease.no-clock]"""
+        try:
+            since = parse_rfc3339(seen.body.acquired_at) if seen.body else seen.last_modified
+        except ValueError:
+            since = seen.last_modified
+        return max(0, int((self._context.env.clock.now() - since).total_seconds() * 1000))
+
+    # -- content
+
+    def verify(self, *, repair: bool = False, drop: Sequence[str] = ()) -> VerifyReport:
+        """Reads every payload and compares it with its hash."""
+        from swamp.sync.verify import verify
+
+        if drop and not repair:
+            raise UsageError("--drop belongs to --repair", hint="swamp datastore verify --repair --drop PATH")
+        engine = self._datastore.must_sync()
+        return verify(engine.parts, self._patience(), repair=repair, drop=tuple(drop))
+
+    def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
+        """Deletes what no path has named for longer than the undo window."""
+        from swamp.commit.collect import collect
+
+        keep = dt.timedelta(days=keep_days)
+        return collect(self._committer, self._patience().check, keep=keep, dry_run=dry_run)
+
+    def compact(self) -> Compacted:
+        from swamp.commit.compact import compact
+
+        return compact(self._committer, self._patience().check)
+
+    def undelete(self, paths: Sequence[str] = (), *, since: dt.datetime | None = None) -> Undeleted:
+        """Brings deleted units back, in the store and here."""
+        from swamp.commit.undelete import undelete
+        from swamp.sync.units import unit_of
+
+        if bool(paths) == (since is not None):
+            raise UsageError("say what to restore: paths, or --since TIME", hint="such as --since 1h")
+        done = undelete(self._committer, self._patience().check, paths, unit_of, since=since)
+        if done.restored:
+            self._datastore.must_sync().pull()
+        return done
+
+    # -- history
+
+    def log(self, limit: int = 20) -> Iterator[Commit]:
+        """The commits of the store, newest first."""
+        from swamp.commit.log import names
+
+        if limit < 1:
+            raise UsageError(f"--limit {limit}: at least 1")
+        store = self._datastore.store
+        if not self._datastore.synced:
+            return
+        for name in list(names(store))[-limit:][::-1]:
+            yield self._commit_of(decode(store.get(name.key).body))
+
+    def _commit_of(self, root: Root) -> Commit:
+        from swamp.index.entry import Entry
+        from swamp.index.lookup import rows_since
+
+        replaced = {drop.path for drop in root.dropped.values() if drop.seq == root.seq}
+        added = changed = deleted = 0
+        try:
+            for row in rows_since(root, root.seq - 1, self._committer.fetch):
+                if not isinstance(row, Entry):
+                    deleted += 1
+                elif row.path in replaced:
+                    changed += 1
+                else:
+                    added += 1
+        except (ObjectMissing, CorruptData):
+            added = changed = deleted = 0  # its segments were compacted away since: the commit itself is still told
+        return Commit(root.seq, root.op, root.committed_at, dict(root.writer), added, changed, deleted)
+
+    # -- leases
+
+    def lock_status(self) -> dict[str, Any]:
+        """The global lease and every model lease that is held."""
+        if not self._datastore.synced:
+            return {"held": False, "models": []}
+        from swamp.commit.lease import GLOBAL_KEY, read_lease
+        from swamp.commit.lease_scope import list_model_leases
+
+        store = self._datastore.store
+        seen = read_lease(store, GLOBAL_KEY)
+        held = [lease for lease in list_model_leases(store) if lease.held]
+        document: dict[str, Any] = {"held": bool(seen and seen.held)}
+        if seen is not None and seen.held:
+            document["info"] = self._info(seen)
+        document["models"] = [{"model": _model_of(lease.key), **self._info(lease)} for lease in held]
+        return document
+
+    def _info(self, seen: Observed) -> dict[str, Any]:
+        known = {"holder": seen.holder, "ageMs": self._age_ms(seen)}
+        if seen.body is None:
+            return known
+        body = seen.body
+        return {**known, "hostname": body.hostname, "pid": body.pid, "acquiredAt": body.acquired_at,
+                "ttlMs": body.ttl_ms, "nonce": body.nonce, "epoch": body.epoch}  # fmt: skip
+
+    def lock_release(self, model: str | None = None) -> dict[str, Any]:
+        """Marks a lease released, by its nonce: a holder that came in between keeps it."""
+        if not self._datastore.synced:
+            return {"released": False}
+        from swamp.commit.lease import GLOBAL_KEY, force_release, model_key, read_lease
+        from swamp.data.names import check_id, normalise_type
+
+        key = GLOBAL_KEY
+        if model is not None:
+            kind, slash, model_id = model.rpartition("/")
+            if not slash or not kind:
+                raise UsageError(f"--model {model!r} is not of the form TYPE/ID")
+            key = model_key(normalise_type(kind), check_id(model_id))
+        seen = read_lease(self._datastore.store, key)
+        if seen is None or not seen.held:
+            return {"released": False}
+        return {
+            "released": force_release(self._datastore.store, key, seen.nonce),
+            "previousHolder": seen.holder,
+        }
+
+    # -- namespaces
+
+    def namespaces(self) -> list[Registration]:
+        from swamp.commit.namespace import list_namespaces
+
+        self._datastore.must_sync()
+        return list_namespaces(self._datastore.bucket)
+
+    # --
+
+    @property
+    def _committer(self) -> Committer:
+        return self._datastore.must_sync().committer
+
+    def _patience(self) -> Patience:
+        context = self._context
+        return Patience(context.env, context.settings.sync_timeout, context.cancel)
+
+
+def _model_of(key: str) -> str:
+    return key.removeprefix("data/").removesuffix("/.lock")

@@ -1,0 +1,50 @@
+"""The last resort: root and log are gone, the payloads are not. A listing *proposes* what the index was.
+
+Nothing here can know which upload of a path was the committed one, or what had been deleted: the newest upload of each
+path is a guess, so a person agrees to it first (L48).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swamp.cache.paths import is_internal, is_safe
+from swamp.commit.commit import Committer, Pace
+from swamp.commit.establish import tier_pages
+from swamp.env import rfc3339
+from swamp.errors import UsageError
+from swamp.index.adopt import own_objects
+from swamp.index.entry import Entry, is_payload_key, path_of_key
+from swamp.index.root import ROOT_KEY, first_root
+from swamp.store.port import ObjectMeta
+
+Proposal = dict[str, Entry]
+
+
+def propose_from_listing(committer: Committer) -> Proposal:
+    """The newest upload of each path. Raises UsageError when the store has a root: then there is nothing to guess."""
+    if committer.read().root is not None:
+        raise UsageError(f"the store has an index ({ROOT_KEY})", hint="run doctor --repair without --from-listing")
+    newest: dict[str, ObjectMeta] = {}
+    for meta in own_objects(tier_pages(committer.store)):
+        path = path_of_key(meta.key)
+        if is_safe(path) and not is_internal(path) and _is_newer(meta, newest.get(path)):
+            newest[path] = meta
+    return {path: _entry(path, meta) for path, meta in newest.items()}
+
+
+def _is_newer(meta: ObjectMeta, than: ObjectMeta | None) -> bool:
+    """A ULID sorts by time; a plain key, which we never write, gives way to any upload of ours."""
+    return than is None or (is_payload_key(meta.key), meta.key) > (is_payload_key(than.key), than.key)
+
+
+def _entry(path: str, meta: ObjectMeta) -> Entry:
+    return Entry(path, meta.key, meta.size, None, rfc3339(meta.last_modified))
+
+
+def publish_proposal(committer: Committer, pace: Pace, proposal: Proposal) -> None:
+    """Makes the proposal the root, create-only: a root that came back meanwhile stays. A new identity, so that every
+    cache compares everything and removes nothing. inv[state.bound]"""
+    env = committer.env
+    root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), committer.writer)
+    committer.create(replace(root, entries={path: entry.at(root.seq) for path, entry in proposal.items()}), pace)
