@@ -7,7 +7,7 @@ Ages are the store's own: the last-modified of log records and objects, against 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,12 +57,20 @@ class Ages:
         return seq not in self.at or self.now - self.at[seq] >= than
 
 
-def collect(committer: Committer, pace: Pace, *, keep: dt.timedelta = UNDO_WINDOW, dry_run: bool = False) -> Collected:
-    """Deletes what `mark` finds, in batches; a dead collector's batch goes along."""
+def collect(
+    committer: Committer,
+    pace: Pace,
+    *,
+    keep: dt.timedelta = UNDO_WINDOW,
+    dry_run: bool = False,
+    marker: Callable[[Root, dt.timedelta], Marked] | None = None,
+) -> Collected:
+    """Deletes what `mark` finds (or a `marker` that finds the same in bulk), in batches; a dead collector's batch
+    goes along."""
     read = committer.read()
     if read.root is None:
         return Collected(0, 0, 0)
-    marked = mark(committer, read.root, keep)
+    marked = marker(read.root, keep) if marker else mark(committer, read.root, keep)
     found = len(marked.garbage) + len(marked.records)
     if dry_run:
         return Collected(found, 0, sum(m.size for m in (*marked.garbage, *marked.records)))
@@ -95,7 +103,7 @@ def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
         orphan = (is_payload_key(meta.key) or meta.key.startswith(SEGMENT_PREFIX)) and meta.key not in expired
         if meta.key in expired or (orphan and ages.now - meta.last_modified >= keep):
             garbage.append(meta)
-    return Marked(root, tuple(garbage), tuple(_old_records(records, ages)))
+    return Marked(root, tuple(garbage), tuple(old_records(records, ages)))
 
 
 def _keys(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> tuple[set[str], set[str], set[str]]:
@@ -121,7 +129,7 @@ def _collectable(committer: Committer) -> Iterator[ObjectMeta]:
                 yield meta
 
 
-def _old_records(records: list[LogName], ages: Ages) -> Iterator[ObjectMeta]:
+def old_records(records: list[LogName], ages: Ages) -> Iterator[ObjectMeta]:
     """All but the newest 1,000, and of those only what is older than a month."""
     for record in records[:-KEPT_RECORDS]:
         if ages.now - record.meta.last_modified >= KEPT_RECORD_AGE:

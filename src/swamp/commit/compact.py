@@ -40,7 +40,7 @@ def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | N
     before = len(root.segments)
     if len(inputs) < 2:
         return Compacted(before, before, sum(s.rows for s in inputs))
-    horizon = _horizon(committer)
+    horizon = horizon_of(committer)
     merged = _merged(committer, root, inputs, horizon)
     taken = frozenset(s.key for s in inputs)
 
@@ -68,7 +68,7 @@ def _merged(committer: Committer, root: Root, inputs: list[SegmentRef], horizon:
     return ref
 
 
-def _horizon(committer: Committer) -> int:
+def horizon_of(committer: Committer) -> int:
     """The newest commit that is older than a year: tombstones up to it may be forgotten."""
     now = store_now(committer.store)
     horizon = 0

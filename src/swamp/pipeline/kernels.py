@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from swamp.cache.files import Hint
-from swamp.env import SYSTEM, rfc3339
+from swamp.env import SYSTEM
 from swamp.errors import ObjectMissing, SwampError, Unavailable
 from swamp.pipeline.beacon import Address, Beat
-from swamp.pipeline.schemas import DOWNLOADS, FINDINGS, GOT, HASHED, OBJECTS, SENT, UPLOADS, Boundary
+from swamp.pipeline.schemas import DOWNLOADS, FINDINGS, GOT, HASHED, SENT
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.transfer import download_one, hash_one, pooled, upload_one
@@ -38,28 +38,6 @@ class StoreAddress(Protocol):
 def rows_of(batches: Batches) -> Iterator[dict[str, Any]]:
     for batch in batches:
         yield from batch.to_pylist()
-
-
-@dataclass(frozen=True)
-class ListObjects:
-    """Key ranges -> objects, page by page: a range of a million keys is never in memory."""
-
-    store: StoreAddress
-
-    def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
-        for row in rows_of(batches):
-            yield from OBJECTS.batches(_listed(store, row["prefix"], row["after"], row["until"]))
-
-
-def _listed(store: ObjectStore, prefix: str, after: str | None, until: str | None) -> Iterator[dict[str, Any]]:
-    """Keys that start with `prefix`, later than `after` and not later than `until`."""
-    for page in store.list(prefix, start_after=after or None):
-        for meta in page:
-            if until is not None and meta.key > until:
-                return
-            at = rfc3339(meta.last_modified)
-            yield {"key": meta.key, "size": meta.size, "last_modified": at, "token": meta.token}
 
 
 @dataclass(frozen=True)
@@ -229,6 +207,3 @@ def upload_rows(placed: Iterable[tuple[int, Upload | Hash]]) -> Iterator[dict[st
 def download_rows(placed: Iterable[tuple[int, Download]]) -> Iterator[dict[str, Any]]:
     for number, job in placed:
         yield {"bin": number, **{name: getattr(job, name) for name in DOWNLOADS.columns if name != "bin"}}
-
-
-BIN_BOUNDARIES: Final[dict[str, Boundary]] = {"upload": UPLOADS, "hash": UPLOADS, "download": DOWNLOADS}

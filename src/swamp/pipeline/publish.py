@@ -37,7 +37,7 @@ def capabilities_of(store: ObjectStore, env: Env = SYSTEM) -> Capabilities:
     """Measured, never assumed from a name."""
     from swamp.store.probe import probe
 
-    return probe(store, env)
+    return probe(store, env).capabilities
 
 
 def writer_of(repo: str, holder: Holder) -> Writer:

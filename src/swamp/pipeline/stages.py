@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from swamp.pipeline.beacon import Address
+from swamp.pipeline.indexing import AdoptObjects, ListOwn, MergeRows, ReadSegments, WriteSegments
 from swamp.pipeline.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
-from swamp.pipeline.kernels import FetchFiles, HashFiles, ListObjects, SendFiles, StoreAddress, VerifyEntries
+from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, StoreAddress, VerifyEntries
 from swamp.pipeline.schemas import (
     DIRECTORIES,
     DOWNLOADS,
@@ -24,6 +25,7 @@ from swamp.pipeline.schemas import (
     NAMES,
     OBJECTS,
     RANGES,
+    SEGMENTS,
     SENT,
     UPLOADS,
     Boundary,
@@ -61,9 +63,55 @@ def inventory_local(
 
 
 def inventory_remote(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
-    """Key ranges -> objects, paged, as Arrow."""
+    """Key ranges -> objects of ours, paged, as Arrow."""
     spread = RANGES.select(ranges).repartition(max(1, tasks))
-    return OBJECTS.select(spread.mapInArrow(ListObjects(store), OBJECTS.ddl))
+    return OBJECTS.select(spread.mapInArrow(ListOwn(store), OBJECTS.ddl))
+
+
+def adopt(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
+    """Key ranges of a bucket without an index -> entries (and `lost` rows, which forbid publishing)."""
+    spread = RANGES.select(ranges).repartition(max(1, tasks))
+    return INDEX.select(spread.mapInArrow(AdoptObjects(store), INDEX.ddl))
+
+
+def read_index(segments: DataFrame, layer: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
+    """Segments and the newest layer -> all rows of the index."""
+    spread = SEGMENTS.select(segments).repartition(max(1, tasks))
+    rows = spread.mapInArrow(ReadSegments(store), INDEX.ddl)
+    return INDEX.select(INDEX.select(layer).unionByName(rows))
+
+
+def winners(index: DataFrame) -> DataFrame:
+    """All rows -> the one that decides each path: the highest number wins wherever it lies. inv[index.highest-seq]"""
+    from pyspark.sql import functions as sf
+
+    from swamp.pipeline.indexing import DROPPED, ENTRY
+
+    deciding = index.where(sf.col("kind") != DROPPED)
+    # With equal numbers they are the same row, or the live one stays.
+    age = sf.struct(sf.coalesce("seq", sf.lit(0)), (sf.col("kind") == ENTRY).cast("int"))
+    best = sf.max_by(sf.struct(*INDEX.columns), age).alias("best")
+    return INDEX.select(deciding.groupBy("path").agg(best).select("best.*"))
+
+
+def sorted_ranges(index: DataFrame, parts: int) -> DataFrame:
+    """Rows in path order, a range of paths per partition, as segments want them."""
+    from pyspark.sql import functions as sf
+
+    from swamp.pipeline.indexing import DROPPED
+
+    ranged = INDEX.select(index).repartitionByRange(max(1, parts), "path")
+    return ranged.sortWithinPartitions("path", sf.col("kind") == DROPPED, sf.coalesce("seq", sf.lit(0)), "key")
+
+
+def merge(ordered: DataFrame, kernel: MergeRows) -> DataFrame:
+    """Rows in path order -> what a compaction keeps of them, in the same order and partitions."""
+    return INDEX.select(ordered.mapInArrow(kernel, INDEX.ddl))
+
+
+def write_segments(ordered: DataFrame, store: StoreAddress, added_seq: int = 0) -> DataFrame:
+    """Rows in path order -> descriptors of new segments. Nothing names them before the driver publishes."""
+    return SEGMENTS.select(ordered.mapInArrow(WriteSegments(store, added_seq), SEGMENTS.ddl))
 
 
 def fingerprint(candidates: DataFrame, bins: int, beacon: Address | None = None) -> DataFrame:

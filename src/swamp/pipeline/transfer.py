@@ -42,6 +42,7 @@ class OnSpark:
     store: StoreAddress
     reason: str = "--engine spark"
     name: EngineName = "spark"
+    reports_progress: bool = True
 
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
         def stage(batch: list[Upload], bins: int) -> DataFrame:

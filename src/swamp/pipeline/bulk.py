@@ -1,0 +1,305 @@
+"""Bulk work on a store as visible lists of stages: discover, verify, mark, compact, copy, re-index.
+
+Push, pull and hydrate are the engine's own, with their transfers on Spark (`transfer`). What becomes true becomes true
+on the driver, once, through `commit/`. inv[spark.publish-once]
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.commit.commit import Changes, Committer
+from swamp.commit.compact import horizon_of
+from swamp.commit.lease import store_now
+from swamp.commit.log import LOG_PREFIX, names
+from swamp.env import rfc3339
+from swamp.errors import CorruptData, Failed
+from swamp.index.entry import Dropped
+from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef, first_root
+from swamp.pipeline import stages
+from swamp.pipeline.balance import BIN_COST, bins_for
+from swamp.pipeline.copying import CopyObjects
+from swamp.pipeline.indexing import (
+    ENTRY,
+    LOST,
+    MergeRows,
+    index_row,
+    layer_rows,
+    object_from,
+    object_row,
+    ref_from,
+    ref_row,
+    small,
+)
+from swamp.pipeline.jobs import Jobs
+from swamp.pipeline.ranges import cut
+from swamp.pipeline.schemas import FINDINGS, INDEX, OBJECTS, RANGES, SEGMENTS
+from swamp.store.port import ObjectMeta
+from swamp.sync.progress import Patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from swamp.commit.collect import Marked
+    from swamp.store.open import StoreSpec
+
+SEGMENT_TARGET: Final = 250_000
+REPORTED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    path: str
+    key: str
+    sha256: str | None
+    problem: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a verification saw. `findings` holds at most 10,000; the counts hold all."""
+
+    checked: int
+    bytes: int
+    missing: int
+    corrupt: int
+    unread: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class OnStore:
+    """Bulk commands on one store, with one session."""
+
+    jobs: Jobs
+    spec: StoreSpec
+    committer: Committer
+    patience: Patience
+
+    # -- the index as a table
+
+    def index(self, root: Root, segments: tuple[SegmentRef, ...] | None = None) -> DataFrame:
+        """All rows of the index; with `segments` only those, without the newest layer."""
+        chosen = root.segments if segments is None else segments
+        layer = layer_rows(root) if segments is None else []
+        refs = stages.frame_of(self.jobs.session, SEGMENTS, map(ref_row, chosen))
+        newest = stages.frame_of(self.jobs.session, INDEX, layer)
+        return stages.read_index(refs, newest, self.spec, min(len(chosen), self.jobs.parallelism * 4))
+
+    def entries(self, root: Root) -> DataFrame:
+        """The files that exist."""
+        return stages.winners(self.index(root)).where(f"kind = '{ENTRY}'")
+
+    # -- verify: read_index, winners, balance, verify
+
+    def verify(self, root: Root) -> Verified:
+        """Reads every payload and compares it with the index. Reports; changes nothing."""
+        from pyspark.sql import functions as sf
+
+        entries = self.entries(root)
+        total = self._total(entries)
+        bins = bins_for(total["files"], total["size"], self.jobs.parallelism)
+        shared = stages.balanced(entries, bins, total["large"])
+        findings = stages.verify(shared, self.spec, self.jobs.beacon).persist()
+        try:
+            counts = self._counts(findings, total["files"])
+            bad = findings.where(sf.col("problem").isNotNull()).orderBy("path").limit(REPORTED)
+            table = self.jobs.run("report", bad.toArrow, self.patience)
+        finally:
+            findings.unpersist()
+        listed = tuple(_finding(row) for row in table.to_pylist())
+        return Verified(total["files"], total["size"], *counts, listed)
+
+    def _counts(self, findings: DataFrame, files: int) -> tuple[int, int, int]:
+        grouped = findings.groupBy("problem").count()
+        table = self.jobs.run("verify", grouped.toArrow, self.patience, files=files)
+        counts = {row["problem"]: row["count"] for row in table.to_pylist()}
+        return counts.get("missing", 0), counts.get("corrupt", 0), counts.get("unread", 0)
+
+    def _total(self, entries: DataFrame) -> dict[str, int]:
+        from pyspark.sql import functions as sf
+
+        large = sf.coalesce(sf.sum((sf.col("size") >= BIN_COST).cast("int")), sf.lit(0))
+        size = sf.coalesce(sf.sum("size"), sf.lit(0))
+        frame = entries.agg(sf.count("*").alias("files"), size.alias("size"), large.alias("large"))
+        row: dict[str, int] = self.jobs.run("count", frame.toArrow, self.patience).to_pylist()[0]
+        return row
+
+    # -- discover: cut, adopt, sorted_ranges, write_segments, publish
+
+    def discover(self) -> Root | None:
+        """A first root over the objects of a bucket without one; None when it is empty. Create-only.
+
+        The caller has made sure that there is neither a root nor a log nor an older format (`commit.establish`).
+        """
+        pieces = cut(self.committer.store, self.jobs.parallelism * 4)
+        ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
+        adopted = stages.adopt(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
+        met = stages.frame_of(self.jobs.session, INDEX, self._met(pieces.objects))
+        entries = adopted.unionByName(met).persist()
+        try:
+            files = self._refuse_lost(entries)
+            return self._published(entries, files) if files else None
+        finally:
+            entries.unpersist()
+
+    def _met(self, objects: list[ObjectMeta]) -> Iterator[dict[str, Any]]:
+        from swamp.index.adopt import adopt_listing
+
+        ordered = sorted(objects, key=lambda meta: meta.key)
+        return map(index_row, adopt_listing([[meta] for meta in ordered]))
+
+    def _refuse_lost(self, entries: DataFrame) -> int:
+        """One `~ulid` name means that a root has been lost: publish nothing (L48)."""
+        table = self.jobs.run("discover", entries.groupBy("kind").count().toArrow, self.patience)
+        counts = {row["kind"]: row["count"] for row in table.to_pylist()}
+        if counts.get(LOST):
+            raise CorruptData(
+                "there is no index, but payloads that one wrote: its root has been lost", hint=REPAIR_HINT
+            )
+        return int(counts.get(ENTRY, 0))
+
+    def _published(self, entries: DataFrame, files: int) -> Root:
+        env = self.committer.env
+        root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), self.committer.writer)
+        refs = self._segments(entries, files, root.seq)
+        read = self.committer.create(replace(root, segments=tuple(refs)), self.patience.check)
+        assert read.root is not None
+        return read.root
+
+    def _segments(self, rows: DataFrame, count: int, added_seq: int) -> list[SegmentRef]:
+        """New segments in path order, written by executors; they are nothing until they are published."""
+        parts = max(1, -(-count // SEGMENT_TARGET))
+        ordered = stages.sorted_ranges(rows, parts)
+        written = stages.write_segments(ordered, self.spec, added_seq)
+        table = self.jobs.run("write segments", written.toArrow, self.patience)
+        return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
+
+    # -- compact: read_index, sorted_ranges, merge, write_segments, publish
+
+    def merged(self, root: Root, inputs: tuple[SegmentRef, ...], horizon_seq: int) -> list[SegmentRef]:
+        """The inputs as few new segments under the highest number among them: no reader takes them for news."""
+        rows = sum(ref.rows for ref in inputs)
+        parts = max(1, -(-rows // SEGMENT_TARGET))
+        ordered = stages.sorted_ranges(self.index(root, inputs), parts)
+        kept = stages.merge(ordered, MergeRows(small(root), inputs, horizon_seq))
+        written = stages.write_segments(kept, self.spec, max(ref.added_seq for ref in inputs))
+        table = self.jobs.run("compact", written.toArrow, self.patience)
+        return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
+
+    def compact(self) -> tuple[int, int, int]:
+        """Segments before and after, and rows; starts over when an input is no longer listed."""
+        horizon_seq = horizon_of(self.committer)
+        while True:
+            root = self._root()
+            inputs = root.segments
+            if len(inputs) < 2:
+                return len(inputs), len(inputs), sum(ref.rows for ref in inputs)
+            refs = self.merged(root, inputs, horizon_seq)
+            taken = frozenset(ref.key for ref in inputs)
+
+            def propose(now: Root, taken: frozenset[str] = taken, refs: list[SegmentRef] = refs) -> Changes | None:
+                if not taken <= {ref.key for ref in now.segments}:
+                    return None
+                gone = tuple(Dropped(key, "") for key in sorted(taken))
+                return Changes(segments=tuple(refs), unlisted=taken, dropped=gone, horizon_seq=horizon_seq)
+
+            done = self.committer.commit(propose, self.patience.check)
+            if done is not None:
+                return len(inputs), len(done.root.segments), sum(ref.rows for ref in refs)
+
+    def _root(self) -> Root:
+        root = self.committer.read().root
+        if root is None:
+            raise Failed("the store has no index yet", hint="run: swamp datastore sync")
+        return root
+
+    # -- collect: inventory_remote, read_index, anti-join; condemning and deleting is commit/collect's
+
+    def mark(self, root: Root, keep: dt.timedelta) -> Marked:
+        """What may go: the same answer as `commit.collect.mark`, without holding the index or the listing here."""
+        from pyspark.sql import functions as sf
+
+        from swamp.commit.collect import Ages, Marked, old_records
+
+        records = list(names(self.committer.store))
+        now = store_now(self.committer.store)
+        # A commit whose record is gone is older than any window; so only the young ones have to be known.
+        young = [r.seq for r in records if now - r.meta.last_modified < keep]
+        index = self.index(root)
+        live = stages.winners(index).where(f"kind = '{ENTRY}'").select("key")
+        named = [{"key": ref.key} for ref in root.segments]
+        live = live.unionByName(self._keys(named))
+        given_up = index.where(sf.col("kind") != ENTRY).select("key", "seq")
+        waiting = given_up.where(sf.col("seq").isin(young)).select("key").distinct()
+        expired = given_up.select("key").distinct().withColumn("expired", sf.lit(True))
+        found = self._objects().join(live, "key", "left_anti").join(waiting, "key", "left_anti")
+        orphan = sf.col("key").rlike("~[0-9A-HJKMNP-TV-Z]{26}$") | sf.col("key").startswith(SEGMENT_PREFIX)
+        old = sf.col("last_modified") <= sf.lit(rfc3339(now - keep))
+        garbage = found.join(expired, "key", "left").where(sf.coalesce("expired", sf.lit(False)) | (orphan & old))
+        table = self.jobs.run("mark", OBJECTS.select(garbage).toArrow, self.patience)
+        metas = sorted((object_from(row) for row in table.to_pylist()), key=lambda meta: meta.key)
+        return Marked(root, tuple(metas), tuple(old_records(records, Ages(now))))
+
+    def _keys(self, rows: list[dict[str, Any]]) -> DataFrame:
+        return stages.frame_of(self.jobs.session, OBJECTS, rows).select("key")
+
+    def _objects(self) -> DataFrame:
+        """Everything that could be collected: tier directories and segments, never the log."""
+        pieces = cut(self.committer.store, self.jobs.parallelism * 4)
+        ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
+        listed = stages.inventory_remote(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
+        own = [*map(object_row, pieces.objects), *map(object_row, self._segment_objects())]
+        return listed.unionByName(stages.frame_of(self.jobs.session, OBJECTS, own))
+
+    def _segment_objects(self) -> Iterator[ObjectMeta]:
+        for page in self.committer.store.list(SEGMENT_PREFIX):
+            for meta in page:
+                if meta.key.endswith(".parquet") and not meta.key.startswith(LOG_PREFIX):
+                    yield meta
+
+    # -- copy: read_index, balance, copy, publish there
+
+    def copy_to(self, target: StoreSpec, there: Committer) -> tuple[int, int]:
+        """Another store with the same content: payloads and segments first, its root last, create-only."""
+        from pyspark.sql import functions as sf
+
+        root = self._root()
+        if there.read().root is not None:
+            raise Failed("the target store has an index already", hint="copy into an empty prefix")
+        entries = self.entries(root)
+        total = self._total(entries)
+        bins = bins_for(total["files"], total["size"], self.jobs.parallelism)
+        kernel = CopyObjects(self.spec, target, self.jobs.beacon)
+        copied = stages.balanced(entries, bins, total["large"]).mapInArrow(kernel, FINDINGS.ddl)
+        bad = copied.where(sf.col("problem").isNotNull()).limit(REPORTED)
+        failed = self.jobs.run("copy", bad.toArrow, self.patience, files=total["files"]).to_pylist()
+        if failed:
+            raise Failed(
+                f"{len(failed)} objects were not copied, the first: {failed[0]['key']}: {failed[0]['detail']}",
+                hint="run it again: what is there is not copied twice",
+            )
+        self._publish_copy(root, target, there)
+        return total["files"], total["size"]
+
+    def _publish_copy(self, root: Root, target: StoreSpec, there: Committer) -> None:
+        """A store of its own: another identity, the same files, no deleted ones."""
+        env = there.env
+        fresh = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), there.writer)
+        live = self.entries(root).withColumn("seq", _null_number())
+        refs = replace(self, spec=target)._segments(live, sum(r.rows for r in root.segments), fresh.seq)
+        there.create(replace(fresh, segments=tuple(refs)), self.patience.check)
+
+
+def _null_number() -> Any:
+    from pyspark.sql import functions as sf
+
+    return sf.lit(None).cast("bigint")
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    return Finding(row["path"], row["key"], row["sha256"], row["problem"], row["detail"] or "")

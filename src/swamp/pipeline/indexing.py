@@ -1,0 +1,197 @@
+"""The index inside tasks: segments as Arrow, rows merged per path, new segments, and listings that become entries.
+
+No Hadoop connector is needed: executors read and write segments through the store client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from swamp.env import SYSTEM, parse_rfc3339, rfc3339
+from swamp.errors import CorruptData
+from swamp.index.adopt import adopt_listing, own_objects
+from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.merge import forgettable, merge_segments
+from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
+from swamp.index.segment import AnyRow, check_segment, write_segment
+from swamp.pipeline.kernels import Batches, StoreAddress, rows_of
+from swamp.pipeline.publish import put_patiently
+from swamp.pipeline.ranges import KeyRange, pages_of
+from swamp.pipeline.schemas import INDEX, OBJECTS, SEGMENTS
+from swamp.store.port import ObjectMeta
+
+SEGMENT_ROWS: Final = 250_000
+READ_ROWS: Final = 16_384
+ENTRY, DELETED, DROPPED, LOST = "entry", "deleted", "dropped", "lost"
+
+
+@dataclass(frozen=True)
+class ReadSegments:
+    """Segment descriptors -> index rows, verified, column by column: no Python object per row."""
+
+    store: StoreAddress
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        for row in rows_of(batches):
+            ref = ref_from(row)
+            body = store.get(ref.key).body
+            check_segment(ref, body)
+            yield from _index_batches(body, ref.added_seq)
+
+
+def _index_batches(body: bytes, added_seq: int) -> Batches:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    named = {"last_modified": "lastModified"}
+    schema = INDEX.arrow()
+    file = pq.ParquetFile(pa.BufferReader(body), pre_buffer=False)
+    for batch in file.iter_batches(READ_ROWS, use_threads=False):
+        columns = {f.name: batch.column(named.get(f.name, f.name)) for f in schema}
+        # inv[segment.added-seq]: a row without a number is as old as the commit that listed its segment.
+        columns["seq"] = pc.fill_null(columns["seq"], added_seq)
+        columns["missing"] = pc.fill_null(columns["missing"], False)
+        columns["extra"] = pc.fill_null(columns["extra"], "")
+        yield pa.RecordBatch.from_arrays([columns[f.name].cast(f.type) for f in schema], schema=schema)
+
+
+@dataclass(frozen=True)
+class WriteSegments:
+    """Index rows, sorted within the partition -> uniquely named segments and their descriptors.
+
+    A second attempt writes under another name; only what the driver publishes exists. inv[object.key-once]
+    """
+
+    store: StoreAddress
+    added_seq: int = 0
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        rows = (row_from(found) for found in rows_of(batches))
+        for chunk in _chunks(rows, SEGMENT_ROWS):
+            segment = write_segment(chunk, presorted=True)
+            ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", self.added_seq)
+            put_patiently(store, ref.key, segment.data)
+            yield SEGMENTS.batch([ref_row(ref)])
+
+
+def _chunks(rows: Iterator[AnyRow], length: int) -> Iterator[list[AnyRow]]:
+    """Never between two rows of one path: a path's rows lie in one segment."""
+    chunk: list[AnyRow] = []
+    for row in rows:
+        if len(chunk) >= length and row.path != chunk[-1].path:
+            yield chunk
+            chunk = []
+        chunk.append(row)
+    if chunk:
+        yield chunk
+
+
+@dataclass(frozen=True)
+class MergeRows:
+    """Rows of several segments, sorted by path -> what a compaction keeps of them."""
+
+    root: Root
+    inputs: tuple[SegmentRef, ...]
+    horizon_seq: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        forget = forgettable(self.root, self.inputs, self.horizon_seq)
+        rows = (row_from(found) for found in rows_of(batches))
+        # Every row carries its number by now, so the merge sees one stream of one input.
+        merged = merge_segments([(self.inputs[0], rows)], forget)
+        yield from INDEX.batches(map(index_row, merged))
+
+
+@dataclass(frozen=True)
+class AdoptObjects:
+    """Key ranges of a bucket without an index -> entries. A `~ulid` name is reported as `lost` (L48)."""
+
+    store: StoreAddress
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        for row in rows_of(batches):
+            found = KeyRange(row["prefix"], row["after"], row["until"])
+            yield from INDEX.batches(_adopted(pages_of(store, found)))
+
+
+def _adopted(pages: Iterator[list[ObjectMeta]]) -> Iterator[dict[str, Any]]:
+    try:
+        for entry in adopt_listing(pages):
+            yield index_row(entry)
+    except CorruptData as lost:
+        yield {"kind": LOST, "path": str(lost.details.get("key", "")), "key": "", "size": 0}
+
+
+@dataclass(frozen=True)
+class ListOwn:
+    """Key ranges -> objects that are ours, not another store's inside this one."""
+
+    store: StoreAddress
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = self.store.open()
+        for row in rows_of(batches):
+            found = KeyRange(row["prefix"], row["after"], row["until"])
+            own = own_objects(pages_of(store, found))
+            yield from OBJECTS.batches(map(object_row, own))
+
+
+def object_row(meta: ObjectMeta) -> dict[str, Any]:
+    return {
+        "key": meta.key,
+        "size": meta.size,
+        "last_modified": rfc3339(meta.last_modified),
+        "token": meta.token,
+    }
+
+
+def object_from(row: dict[str, Any]) -> ObjectMeta:
+    return ObjectMeta(row["key"], row["size"], row["token"] or "", parse_rfc3339(row["last_modified"]))
+
+
+def index_row(row: AnyRow) -> dict[str, Any]:
+    made: dict[str, Any] = {"path": row.path, "key": row.key, "seq": row.seq or None}
+    match row:
+        case Entry():
+            rest = {"last_modified": row.last_modified, "missing": row.missing, "extra": row.extra}
+            return {**made, "kind": ENTRY, "size": row.size, "sha256": row.sha256, **rest}
+        case Tombstone():
+            return {**made, "kind": DELETED, "size": row.size, "sha256": row.sha256}
+        case Dropped():
+            return {**made, "kind": DROPPED}
+
+
+def row_from(row: dict[str, Any]) -> AnyRow:
+    seq = row["seq"] or 0
+    if row["kind"] == ENTRY:
+        at = row["last_modified"] or ""
+        missing, extra = bool(row["missing"]), row["extra"] or ""
+        return Entry(row["path"], row["key"], row["size"], row["sha256"], at, seq, missing, extra)
+    if row["kind"] == DELETED:
+        return Tombstone(row["path"], row["key"], row["size"], row["sha256"], seq)
+    return Dropped(row["key"], row["path"], seq)
+
+
+def ref_row(ref: SegmentRef) -> dict[str, Any]:
+    return {name: getattr(ref, name) for name in SEGMENTS.columns}
+
+
+def ref_from(row: dict[str, Any]) -> SegmentRef:
+    return SegmentRef(**{name: row[name] for name in SEGMENTS.columns})
+
+
+def layer_rows(root: Root) -> list[dict[str, Any]]:
+    """The newest layer of a root as index rows: at most a few hundred."""
+    rows: list[AnyRow] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
+    return [index_row(row) for row in rows]
+
+
+def small(root: Root) -> Root:
+    """A root without what tasks do not ask it for."""
+    return replace(root, recent_ops=(), dropped={}, collecting=(), extra={})
