@@ -103,7 +103,8 @@ def scrub(text: str) -> str:
 
 
 def _configuration(place: Place, answer: Answer) -> StoreError | None:
-    if answer.code in _NO_BUCKET or (answer.status == 404 and answer.verb in ("LIST", "PUT")):
+    nameless = answer.status == 404 and answer.code is None and answer.verb in ("LIST", "PUT")
+    if answer.code in _NO_BUCKET or nameless:
         return _make(
             Misconfigured, place, answer, f"there is no bucket at {place.url}", "create it, or correct its name"
         )
@@ -144,7 +145,7 @@ def _condition(place: Place, answer: Answer) -> StoreError | None:
 
 
 def _absence(place: Place, answer: Answer) -> StoreError | None:
-    if answer.status == 404 or answer.code in _MISSING:
+    if not answer.write and (answer.status == 404 or answer.code in _MISSING):
         return _make(ObjectMissing, place, answer, f"no object {answer.key!r} in {place.url}", "check the name")
     return None
 
@@ -161,7 +162,7 @@ def _weather(place: Place, answer: Answer) -> StoreError:
         )
         error.details["unreachable"] = True
         return error
-    if answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
+    if _definite(answer):
         what = f"{answer.verb} {answer.key or ''} was refused by {place.url}"
         return _make(StoreError, place, answer, what, "the message names the reason; trying again will not help")
     if answer.write:
@@ -169,6 +170,12 @@ def _weather(place: Place, answer: Answer) -> StoreError:
         return _make(OutcomeUnknown, place, answer, what, "read it back: it may or may not have been written")
     what = f"{place.url} did not answer properly ({_cause(answer)})"
     return _make(Unavailable, place, answer, what, "try again later")
+
+
+def _definite(answer: Answer) -> bool:
+    """Refused, and nothing happened. An upload that is "not there" any more may just have been completed."""
+    refused = answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429)
+    return refused and answer.code != "NoSuchUpload"
 
 
 def _cause(answer: Answer) -> str:

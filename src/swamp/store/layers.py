@@ -26,7 +26,7 @@ class PrefixStore:
     @property
     def url(self) -> str:
         base, question, query = self._inner.url.partition("?")
-        return f"{base.rstrip('/')}/{self._prefix[:-1]}{question}{query}"
+        return f"{base.rstrip('/')}/{_in_address(self._prefix[:-1])}{question}{query}"
 
     def __repr__(self) -> str:
         return f"PrefixStore({self.url!r})"
@@ -72,6 +72,11 @@ class PrefixStore:
         found = self._inner.level(self._prefix + prefix)
         cut = len(self._prefix)
         return Level(tuple(d[cut:] for d in found.dirs), tuple(map(self._own, found.objects)))
+
+
+def _in_address(prefix: str) -> str:
+    """The three characters that would end or change the path when the address is read again."""
+    return prefix.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import obstore
 from obstore import exceptions as foreign
@@ -215,8 +215,9 @@ class Objects:
 
     def _put_parts(self, key: str, path: Path, size: int) -> Uploaded:
         part = part_bytes(size)
-        source = HashedFile(path, part)
-        with self._budget.hold(part * (PARTS_AT_ONCE + 1)):
+        # Opened here: a local file that is gone must not look like a missing object.
+        with path.open("rb") as file, self._budget.hold(part * (PARTS_AT_ONCE + 1)):
+            source = HashedFile(file, part)
             try:
                 done = obstore.put(
                     self._clients.parts,
@@ -390,18 +391,17 @@ class RangedBody:
 class HashedFile:
     """A file in pieces; what was handed out is what was hashed. inv[store.hash-of-sent]"""
 
-    def __init__(self, path: Path, piece: int) -> None:
-        self._path = path
+    def __init__(self, file: BinaryIO, piece: int) -> None:
+        self._file = file
         self._piece = piece
         self.sha256 = hashlib.sha256()
         self.sent = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        with self._path.open("rb") as source:
-            while piece := source.read(self._piece):
-                self.sha256.update(piece)
-                self.sent += len(piece)
-                yield piece
+        while piece := self._file.read(self._piece):
+            self.sha256.update(piece)
+            self.sent += len(piece)
+            yield piece
 
 
 def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:

@@ -99,6 +99,9 @@ class Capabilities:
 class ObjectStore(Protocol):
     """Bytes under keys. Every method raises only `swamp.errors.StoreError`s.
 
+    (Two exceptions that are the caller's own: `UsageError` for a key that no store can hold, and the `OSError` of a
+    local file that `put_file` cannot read.)
+
     Keys are relative to the store's prefix, `/`-separated, any Unicode. A conditional write that fails raises
     `ConditionFailed`; a write whose answer was lost raises `OutcomeUnknown`; nobody below retries a write.
     """
@@ -124,7 +127,9 @@ class ObjectStore(Protocol):
         """Streams the object in chunks of at most a few MiB. Raises ObjectMissing."""
         ...
 
-    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta: ...
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        """One request. The result's `last_modified` is this machine's clock; `head` tells the store's."""
+        ...
 
     def put_file(self, key: str, path: Path) -> Uploaded:
         """Streams a file (multipart when large), hashing the bytes it sends; no orphan parts on failure."""

@@ -20,6 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import google_crc32c
+
 from swamp.env import SYSTEM, Env, rfc3339
 
 _OBJECT = re.compile(r"^/storage/v1/b/([^/]+)/o/([^/]+)$")
@@ -54,6 +56,7 @@ class Blob:
             "updated": rfc3339(self.updated),
             "timeCreated": rfc3339(self.updated),
             "md5Hash": base64.b64encode(hashlib.md5(self.body).digest()).decode(),
+            "crc32c": base64.b64encode(google_crc32c.value(self.body).to_bytes(4, "big")).decode(),
         }
 
 

@@ -1,0 +1,154 @@
+"""An HTTP proxy in front of a real server that loses answers, cuts bodies, stalls and refuses, on request."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import struct
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from swamp.env import SYSTEM
+
+Action = Literal["drop", "lose", "cut", "stall", "answer", "pass"]
+
+
+@dataclass
+class Rule:
+    """What happens to the requests it matches.
+
+    drop    the connection is reset before the server hears of the request
+    lose    the server does it, and the connection is reset instead of its answer
+    cut     the answer ends after half of its body
+    stall   the answer's headers and half of its body come, then nothing for `seconds`
+    answer  the proxy answers `status` with `body` and `headers` itself
+    pass    the request goes through (to let the first `times` of a kind pass)
+    """
+
+    action: Action
+    method: str = ".*"
+    path: str = ".*"
+    times: int | None = 1
+    status: int = 503
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    seconds: float = 5.0
+
+    def takes(self, method: str, path: str) -> bool:
+        if self.times == 0 or not re.fullmatch(self.method, method) or not re.search(self.path, path):
+            return False
+        if self.times is not None:
+            self.times -= 1
+        return True
+
+
+class FaultProxy:
+    """`with FaultProxy(endpoint, rules) as proxy: … proxy.endpoint …`; `seen` is every request, `fired` every fault."""
+
+    def __init__(self, endpoint: str, rules: Iterable[Rule] = ()) -> None:
+        self.rules = list(rules)
+        self.seen: list[tuple[str, str]] = []
+        self.fired: list[tuple[Action, str, str]] = []
+        self._lock = threading.Lock()
+        target = urlsplit(endpoint)
+        handler = type("BoundHandler", (_Handler,), {"proxy": self, "host": target.hostname, "port": target.port})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}{target.path}"
+
+    def __enter__(self) -> FaultProxy:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def pick(self, method: str, path: str) -> Rule | None:
+        with self._lock:
+            self.seen.append((method, path))
+            rule = next((r for r in self.rules if r.takes(method, path)), None)
+            if rule is not None and rule.action != "pass":
+                self.fired.append((rule.action, method, path))
+            return rule
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 65536
+    disable_nagle_algorithm = True
+    proxy: FaultProxy
+    host: str
+    port: int
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self._handle
+        raise AttributeError(name)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        return
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        rule = self.proxy.pick(self.command, self.path)
+        action = rule.action if rule else "pass"
+        if action == "drop":
+            return self._reset()
+        if rule and action == "answer":
+            return self._send(rule.status, list(rule.headers.items()), rule.body, len(rule.body))
+        status, headers, answer = self._forward(body)
+        if action == "lose":
+            return self._reset()
+        if rule and action in ("cut", "stall"):
+            self._send(status, headers, answer[: len(answer) // 2], len(answer))
+            self.wfile.flush()
+            if action == "stall":
+                SYSTEM.clock.sleep(rule.seconds)
+            return self._reset()
+        return self._send(status, headers, answer, None if self.command == "HEAD" else len(answer))
+
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() != "connection":
+                connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, answer.getheaders(), content
+
+    def _send(self, status: int, headers: list[tuple[str, str]], body: bytes, length: int | None) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            if length is None or name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        if length is not None and status not in (204, 304):
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _reset(self) -> None:
+        """Closes with a reset, as a broken network does."""
+        self.close_connection = True
+        self.wfile.flush()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+        self.wfile = self.rfile = _Nowhere()  # type: ignore[assignment]
+
+
+class _Nowhere:
+    closed = True
+
+    def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        return

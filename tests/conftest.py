@@ -1,0 +1,90 @@
+"""Servers for the whole session, one of each per worker, started when the first test asks.
+
+`SWAMP_REQUIRE=moto,ministack,azurite,rclone,gcs` turns "skipped, it is not installed" into a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from swamp.env import SYSTEM
+from swamp.errors import MissingTool
+from swamp.testing.servers import Running, start
+
+_REQUIRED_AS = {"gcs-emulator": "gcs"}
+
+
+def is_required(name: str) -> bool:
+    wanted = {n.strip() for n in os.environ.get("SWAMP_REQUIRE", "").split(",")}
+    return name in wanted or _REQUIRED_AS.get(name, name) in wanted
+
+
+class Servers:
+    """Starts each server once."""
+
+    def __init__(self, stack: ExitStack):
+        self._stack = stack
+        self._running: dict[str, Running | MissingTool] = {}
+
+    def __getitem__(self, name: str) -> Running:
+        if name not in self._running:
+            try:
+                self._running[name] = self._stack.enter_context(start(name))
+            except MissingTool as missing:
+                self._running[name] = missing
+        found = self._running[name]
+        if isinstance(found, Running):
+            os.environ.update(found.environ)
+            return found
+        if is_required(name):
+            pytest.fail(f"SWAMP_REQUIRE names {name}: {found} ({found.hint})")
+        pytest.skip(f"{found} ({found.hint})")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cloud_settings_of_this_machine() -> Iterator[None]:
+    """Tests talk to their own servers: whatever the developer is logged in to stays out."""
+    kept = dict(os.environ)
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR")) or name.lower() in _PROXIES:
+            del os.environ[name]
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+@pytest.fixture(scope="session")
+def servers(_no_cloud_settings_of_this_machine: None) -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(stack)
+
+
+@pytest.fixture
+def fresh_prefix() -> Callable[[], str]:
+    """A new place in a shared bucket for every test."""
+    return lambda: f"t{SYSTEM.ulid().lower()}"
+
+
+def _fixture_of(name: str) -> Callable[[Servers], Running]:
+    @pytest.fixture(scope="session", name=name.replace("-", "_"))
+    def running(servers: Servers) -> Running:
+        return servers[name]
+
+    return running
+
+
+moto = _fixture_of("moto")
+ministack = _fixture_of("ministack")
+azurite = _fixture_of("azurite")
+rclone = _fixture_of("rclone")
+gcs = _fixture_of("gcs")
+gcs_emulator = _fixture_of("gcs-emulator")
