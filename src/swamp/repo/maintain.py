@@ -186,9 +186,9 @@ class Maintenance:
 
         if limit < 1:
             raise UsageError(f"--limit {limit}: at least 1")
-        store = self._datastore.store
         if not self._datastore.synced:
             return
+        store = self._datastore.store
         for name in list(names(store))[-limit:][::-1]:
             yield self._commit_of(decode(store.get(name.key).body))
 

@@ -30,6 +30,15 @@ def known_capabilities(datastore: Datastore) -> Capabilities:
         state.close()
 
 
+def probe_again(datastore: Datastore) -> Probed:
+    """Asks the store now, whatever is recorded. Raises StoreError."""
+    state = State.open(datastore.cache.ensure().state_db)
+    try:
+        return measure(datastore, state)
+    finally:
+        state.close()
+
+
 def measure(datastore: Datastore, state: State) -> Probed:
     """Asks the store by trying, and records the answer. Raises StoreError."""
     from swamp.store.probe import probe

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from swamp.env import Env
-from swamp.repo.config import RepoConfig
+from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
 from swamp.repo.coordinate import Coordinator, WatchedTree
 from swamp.repo.datastore import Context, Datastore
 from swamp.repo.definitions import Definitions
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from swamp.data.runs import RunRepository
     from swamp.repo.audit import Audit
     from swamp.repo.data import Data
+    from swamp.repo.setup import SetUp
 
 
 class Repo:
@@ -136,6 +137,29 @@ class Repo:
             cancel=self.cancel,
             warn=self.notify,
         )
+
+    def set_up(self, wanted: DatastoreConfig, *, migrate: bool = True) -> SetUp:
+        """Moves to another datastore with everything in it; afterwards this repository works with that one."""
+        from swamp.repo.setup import set_up
+
+        done = set_up(self, wanted, migrate=migrate)
+        if not done.errors:
+            self.close()
+            for name in (
+                "tree",
+                "catalog",
+                "artifacts",
+                "outputs",
+                "runs",
+                "evaluated",
+                "data",
+                "definitions",
+                "audit",
+            ):
+                self.__dict__.pop(name, None)
+            self.config = read_config(self.path)
+            self.datastore = Datastore(self.datastore.context, self.config.datastore)
+        return done
 
     def close(self) -> None:
         if "catalog" in self.__dict__:

@@ -1,0 +1,358 @@
+"""`swamp datastore`: set up a bucket, sync with it, look into trouble."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swamp.cli.command import Session, group, session
+from swamp.cli.render import plural, size_text
+from swamp.errors import UsageError
+
+if TYPE_CHECKING:
+    from swamp.repo.setup import SetUp
+    from swamp.sync.plan import Plan
+    from swamp.sync.result import Mode, SyncResult
+
+app = group("Share the data: set up a bucket, sync, look into trouble.")
+lock_app = group("Leases: who holds them, and taking one away.")
+namespace_app = group("Several repositories' stores side by side below one prefix.")
+app.add_typer(lock_app, name="lock")
+app.add_typer(namespace_app, name="namespace")
+
+Engine = Annotated[str | None, typer.Option(metavar="auto|spark|inline", help="What runs bulk work.")]
+Timeout = Annotated[float | None, typer.Option(metavar="S", help="Seconds without progress before giving up.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Hydrate = Annotated[str | None, typer.Option(metavar="full|lazy", help="Fetch content now, or when it is read.")]
+
+
+@app.command("setup")
+def setup(
+    target: Annotated[str, typer.Argument(metavar="URL|TYPE", help="s3://…, gs://…, az://…, file:///… or a type.")],
+    path: Annotated[str | None, typer.Option(metavar="P", help="The directory of a filesystem datastore.")] = None,
+    config: Annotated[str | None, typer.Option(metavar="JSON", help="bucket, prefix, region, endpoint, …")] = None,
+    namespace: Annotated[str | None, typer.Option(metavar="NS", help="A part of the store of its own.")] = None,
+    hydrate: Hydrate = None,
+    skip_migration: Annotated[bool, typer.Option("--skip-migration", help="Leave existing data where it is.")] = False,
+    engine: Engine = None,
+    timeout: Timeout = None,
+) -> None:
+    """Make a bucket (or a directory) this repository's datastore, and move what is here into it."""
+    from swamp.repo.open import read_target
+
+    with session(engine=engine, timeout_ms=_ms(timeout)) as s:
+        wanted = read_target(target, path=path, config=_json(config), namespace=namespace, hydrate=_mode(hydrate))
+        if hydrate is None and wanted.url == s.repo.config.datastore.url:
+            wanted = replace(wanted, hydrate=s.repo.config.datastore.hydrate)
+        _show_setup(s, s.repo.set_up(wanted, migrate=not skip_migration))
+
+
+def _show_setup(s: Session, done: SetUp) -> None:
+    for warning in done.warnings:
+        s.out.warn(warning)
+    for error in done.errors:
+        s.out.warn(error)
+    text = (
+        f"{done.url} is this repository's datastore: {plural(done.sync.files_pushed, 'file')} pushed, "
+        f"{done.sync.files_pulled} pulled"
+        if not done.errors
+        else f"Nothing was changed: {plural(len(done.errors), 'file')} did not make it"
+    )
+    s.out.result(done.to_json(), text)
+    if not done.ok:
+        raise typer.Exit(1)
+
+
+def _mode(hydrate: str | None) -> str:
+    if hydrate not in (None, "full", "lazy"):
+        raise UsageError(f"--hydrate {hydrate}", hint="allowed: full or lazy")
+    return hydrate or "full"
+
+
+def _json(text: str | None) -> dict[str, Any] | None:
+    import json
+
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--config is not JSON: {error}", hint='such as --config \'{"bucket": "b"}\'') from error
+    if not isinstance(found, dict):
+        raise UsageError("--config is not a JSON object", hint='such as --config \'{"bucket": "b"}\'')
+    return found
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+@app.command("sync")
+def sync(
+    push: Annotated[bool, typer.Option("--push", help="Only push.")] = False,
+    pull: Annotated[bool, typer.Option("--pull", help="Only pull.")] = False,
+    dry_run: DryRun = False,
+    engine: Engine = None,
+    full: Annotated[bool, typer.Option("--full", help="Walk the whole tree and compare everything.")] = False,
+    allow_deletes: Annotated[int | None, typer.Option(metavar="N", help="Deletes one push may carry out.")] = None,
+    timeout: Timeout = None,
+) -> None:
+    """Bring this machine and the store in step."""
+    if push and pull:
+        raise UsageError("--push and --pull exclude each other", hint="without either, sync does both")
+    mode: Mode = "push" if push else "pull" if pull else "sync"
+    with session(engine=engine, timeout_ms=_ms(timeout), allow_deletes=allow_deletes) as s:
+        if dry_run:
+            _show_plan(s, mode, s.repo.datastore.plan(mode, full=full))
+        else:
+            _show_sync(s, s.repo.datastore.sync(mode, full=full))
+
+
+def _show_plan(s: Session, mode: Mode, plan: Plan | None) -> None:
+    document = plan.to_json(mode) if plan else {"mode": mode, "plan": [], "totals": {}}
+    rows = [(row["action"], row["path"], size_text(row["size"]), row["reason"]) for row in document["plan"]]
+    s.out.result(document, lambda: s.out.table(("ACTION", "PATH", "SIZE", "REASON"), rows))
+
+
+def _show_sync(s: Session, result: SyncResult) -> None:
+    for warning in result.warnings:
+        s.out.warn(warning)
+    for failed in result.failed:
+        s.out.warn(f"{failed.path}: {failed.error}")
+    for conflict in result.conflicts:
+        s.out.warn(f"{conflict.path} was changed here and elsewhere; your copy is kept in {conflict.kept}")
+    if result.deletes_held:
+        s.out.warn(f"{plural(result.deletes_held, 'delete')} held back: look at them, then use --allow-deletes N")
+    s.out.result(result.to_json(), _sync_line(result))
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def _sync_line(result: SyncResult) -> str:
+    if result.fast_path:
+        return "In sync: nothing to do"
+    parts = [
+        f"{plural(result.files_pushed, 'file')} pushed ({size_text(result.bytes_pushed)})",
+        f"{result.files_pulled} pulled ({size_text(result.bytes_pulled)})",
+        f"{result.files_deleted} deleted",
+    ]
+    return f"{', '.join(parts)} in {result.duration_ms / 1000:.1f} s"
+
+
+@app.command("status")
+def status() -> None:
+    """Where the data is, whether the store answers, and what is still owed to it."""
+    with session() as s:
+        found = s.repo.datastore.maintenance.status()
+        s.out.result(found, lambda: _show_status(s, found))
+        if not found["healthy"]:
+            raise typer.Exit(69)
+
+
+def _show_status(s: Session, found: dict[str, Any]) -> None:
+    plain = {key: value for key, value in found.items() if not isinstance(value, dict)}
+    nested = {f"{key}.{k}": v for key, value in found.items() if isinstance(value, dict) for k, v in value.items()}
+    s.out.fields({**plain, **nested})
+
+
+@app.command("doctor")
+def doctor(
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be put right.")] = False,
+    from_listing: Annotated[bool, typer.Option("--from-listing", help="With --repair: guess a lost index.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Examine everything the datastore rests on."""
+    from swamp.repo.doctor import Doctor
+
+    if from_listing and not repair:
+        raise UsageError("--from-listing belongs to --repair")
+    with session() as s:
+        examiner = Doctor(s.repo)
+        done = examiner.repair(from_listing=from_listing, agree=lambda q: s.out.confirm(q, yes)) if repair else []
+        checks = examiner.examine()
+        ok = all(check.ok for check in checks)
+        document: dict[str, Any] = {"checks": [check.to_json() for check in checks], "ok": ok}
+        if repair:
+            document["repaired"] = done
+        rows = [("ok" if c.ok else "WRONG", c.name, c.detail, c.fix or "") for c in checks]
+        s.out.result(document, lambda: s.out.table(("", "CHECK", "DETAIL", "FIX"), rows))
+        if not ok:
+            raise typer.Exit(1)
+
+
+@app.command("verify")
+def verify(
+    engine: Engine = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Upload again what this machine has the bytes of.")] = False,
+    drop: Annotated[list[str] | None, typer.Option("--drop", metavar="PATH", help="With --repair: give it up.")] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="More paths to --drop.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Read every payload in the store and compare it with its hash."""
+    given = [*(drop or ()), *((more or ()) if drop else ())]
+    if more and not drop:
+        raise UsageError("paths belong to --drop", hint="swamp datastore verify --repair --drop PATH…")
+    del yes
+    with session(engine=engine) as s:
+        found = s.repo.datastore.maintenance.verify(repair=repair, drop=given)
+        document = {
+            "checked": found.checked,
+            "bytes": found.bytes,
+            "missing": list(found.missing),
+            "corrupt": list(found.corrupt),
+            "healed": list(found.healed),
+            "dropped": list(found.dropped),
+        }
+        s.out.result(document, lambda: _show_verified(s, document))
+        if not found.ok:
+            raise typer.Exit(65)
+
+
+def _show_verified(s: Session, document: dict[str, Any]) -> None:
+    s.out.line(f"Checked {plural(document['checked'], 'file')}, {size_text(document['bytes'])}")
+    for word in ("missing", "corrupt", "healed", "dropped"):
+        for path in document[word]:
+            s.out.line(f"{word}: {path}")
+
+
+@app.command("gc")
+def gc(
+    dry_run: DryRun = False,
+    keep_days: Annotated[int | None, typer.Option(metavar="N", help="The undo window (default 7).")] = None,
+    yes: Yes = False,
+) -> None:
+    """Delete payloads that nothing has named for longer than the undo window."""
+    with session(keep_days=keep_days) as s:
+        days = s.repo.settings.keep_days
+        if days < 1 and not dry_run:
+            s.out.confirm("Without an undo window, readers that are running now may lose what they read. Go on?", yes)
+        maintenance = s.repo.datastore.maintenance
+        if dry_run:
+            found = maintenance.gc(keep_days=days, dry_run=True)
+        else:
+            with s.repo.changes.structural("datastore gc"):
+                found = maintenance.gc(keep_days=days)
+        document = {"candidates": found.candidates, "deleted": found.deleted, "bytes": found.bytes}
+        text = (
+            f"{plural(found.candidates, 'object')} no longer needed, {found.deleted} deleted, {size_text(found.bytes)}"
+        )
+        s.out.result(document, text)
+
+
+@app.command("compact")
+def compact() -> None:
+    """Merge index segments into fewer, larger ones."""
+    with session() as s:
+        with s.repo.changes.structural("datastore compact"):
+            done = s.repo.datastore.maintenance.compact()
+        document = {"segmentsBefore": done.segments_before, "segmentsAfter": done.segments_after, "rows": done.rows}
+        s.out.result(document, f"{done.segments_before} segments became {done.segments_after}, {done.rows} rows")
+
+
+@app.command("undelete")
+def undelete(
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="Files or directories.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="All since an ISO time, or 1h, 2d.")] = None,
+) -> None:
+    """Bring back what was deleted, while the undo window lasts."""
+    with session() as s:
+        moment = None if since is None else _moment(s, since)
+        done = s.repo.datastore.maintenance.undelete(paths or (), since=moment)
+        document = {"restored": list(done.restored), "gone": list(done.gone)}
+        s.out.result(document, f"Restored {plural(len(done.restored), 'file')}, {len(done.gone)} are gone for good")
+
+
+def _moment(s: Session, text: str) -> Any:
+    from swamp.repo.data import parse_since
+
+    return parse_since(text, s.repo.env.clock.now())
+
+
+@app.command("log")
+def log(limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 20) -> None:
+    """The commits of the store, newest first."""
+    with session() as s:
+        commits = [commit.to_json() for commit in s.repo.datastore.maintenance.log(limit)]
+        rows = [
+            (
+                c["seq"],
+                c["at"],
+                f"{c['writer'].get('user')}@{c['writer'].get('host')}",
+                c["added"],
+                c["changed"],
+                c["deleted"],
+            )
+            for c in commits
+        ]
+        columns = ("SEQ", "AT", "WRITER", "ADDED", "CHANGED", "DELETED")
+        s.out.result({"commits": commits}, lambda: s.out.table(columns, rows))
+
+
+def _who(writer: dict[str, Any]) -> str:
+    return f"{writer.get('user')}@{writer.get('host')}"
+
+
+@lock_app.command("status")
+def lock_status() -> None:
+    """Who holds the global lease, and which models are leased."""
+    with session() as s:
+        found = s.repo.datastore.maintenance.lock_status()
+        s.out.result(found, lambda: _show_locks(s, found))
+
+
+def _show_locks(s: Session, found: dict[str, Any]) -> None:
+    s.out.line(f"global: {'held by ' + found['info']['holder'] if found['held'] else 'free'}")
+    for model in found["models"]:
+        s.out.line(f"{model['model']}: held by {model['holder']}")
+
+
+@lock_app.command("release")
+def lock_release(
+    force: Annotated[bool, typer.Option("--force", help="You know that its holder is gone.")] = False,
+    model: Annotated[str | None, typer.Option(metavar="TYPE/ID", help="A model's lease, not the global one.")] = None,
+) -> None:
+    """Take a lease away from its holder."""
+    if not force:
+        raise UsageError("a lease that somebody holds is released only with --force", hint="it runs out by itself")
+    with session() as s:
+        done = s.repo.datastore.maintenance.lock_release(model)
+        text = f"Released, held by {done['previousHolder']}" if done["released"] else "Nothing was held"
+        s.out.result(done, text)
+
+
+@namespace_app.command("set")
+def namespace_set(name: Annotated[str, typer.Argument(metavar="NS")]) -> None:
+    """Move this repository's data into a namespace of its store."""
+    with session() as s:
+        _show_setup(s, _renamespaced(s, name))
+
+
+@namespace_app.command("unset")
+def namespace_unset() -> None:
+    """Move this repository's data out of its namespace."""
+    with session() as s:
+        _show_setup(s, _renamespaced(s, None))
+
+
+def _renamespaced(s: Session, name: str | None) -> SetUp:
+    from swamp.repo.config import check_namespace
+
+    s.repo.datastore.must_sync()
+    return s.repo.set_up(replace(s.repo.config.datastore, namespace=check_namespace(name)))
+
+
+@namespace_app.command("list")
+def namespace_list() -> None:
+    """The namespaces of this repository's store, and who owns them."""
+    with session() as s:
+        found = s.repo.datastore.maintenance.namespaces()
+        items = [{"namespace": r.namespace, "repoId": r.repo_id, "registeredAt": r.registered_at} for r in found]
+        rows = [tuple(item.values()) for item in items]
+        current = s.repo.config.datastore.namespace
+        s.out.result(
+            {"namespaces": items, "current": current},
+            lambda: s.out.table(("NAMESPACE", "REPOSITORY", "SINCE"), rows),
+        )

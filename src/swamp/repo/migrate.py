@@ -1,0 +1,165 @@
+"""Copying a tier tree into another tree: announced first, verified after, cleaned up only when all of it is safe."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from swamp.cache.files import CHUNK, Hint, Staged, hash_file, hint_of, place, stage_file
+from swamp.cache.paths import TIER_DIRECTORIES, is_internal, is_safe, is_temp
+from swamp.errors import Failed
+from swamp.sync.port import Tree
+from swamp.sync.result import Conflict
+
+if TYPE_CHECKING:
+    from swamp.repo.datastore import Context
+
+BATCH: Final = 200
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tree to copy from. `is_local`: a plain directory, to be emptied when everything has arrived."""
+
+    root: Path
+    is_local: bool
+
+
+@dataclass
+class Copied:
+    """What was taken from a source: each file with the stat it had then, and what the target held otherwise."""
+
+    source: Source
+    seen: dict[str, Hint] = field(default_factory=dict)
+    size: int = 0
+    conflicts: list[Conflict] = field(default_factory=list)
+
+
+def has_files(source: Path) -> bool:
+    return next(tier_files(source), None) is not None
+
+
+def tier_files(source: Path) -> Iterator[str]:
+    """The synced files below a directory, in path order. Raises Failed for what cannot be read: nothing is left out."""
+    for tier in filter(lambda name: (source / name).exists(), TIER_DIRECTORIES):
+        for directory, children, names in os.walk(source / tier, onerror=_unreadable):
+            children.sort()
+            inside = Path(directory).relative_to(source).as_posix()
+            for name in sorted(names):
+                path = f"{inside}/{name}"
+                if not is_temp(name) and not is_internal(path):
+                    yield path
+
+
+def _unreadable(error: OSError) -> None:
+    raise Failed(
+        f"{error.filename} cannot be read: {error.strerror}", hint="correct its permissions and run the setup again"
+    ) from error
+
+
+@dataclass(frozen=True)
+class Copier:
+    """Copies tier files into `target`. `conflicts` is where bytes go whose place is taken; None: that is an error."""
+
+    target: Tree
+    conflicts: Path | None
+    context: Context
+
+    def copy(self, source: Source) -> Copied:
+        """Every file, announced before its first byte arrives and durable before it has its name."""
+        done = Copied(source)
+        files = tier_files(source.root)
+        self.context.progress.begin("copying")
+        try:
+            while batch := list(islice(files, BATCH)):
+                self.context.cancel.check()
+                # inv[journal.first]: found, not edited: an old file must not rise from the dead.
+                with self.target.announce(batch, "found"):
+                    for path in batch:
+                        self._copy_file(path, done)
+        finally:
+            self.context.progress.end()
+        return done
+
+    def _copy_file(self, path: str, done: Copied) -> None:
+        file = done.source.root / path
+        done.seen[path] = hint_of(_regular(file, path))
+        staged = self._staged(file, path)
+        existing = self.target.root / path
+        if not existing.exists():
+            place(staged, self.target.root, path)
+            done.size += staged.size
+        elif hash_file(existing).sha256 == staged.sha256:
+            staged.discard()
+        else:
+            done.conflicts.append(self._set_aside(staged, path))
+        self.context.progress.advance(1, staged.size)
+
+    def _staged(self, file: Path, path: str) -> Staged:
+        parent = (self.target.root / path).parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with file.open("rb") as opened:
+            return stage_file(parent, iter(lambda: opened.read(CHUNK), b""))
+
+    def _set_aside(self, staged: Staged, path: str) -> Conflict:
+        """Both stay: the target's where it is, ours among the conflicts, once. inv[conflict.keeps-both]"""
+        if self.conflicts is None:
+            staged.discard()
+            raise Failed(
+                f"{path} is in {self.target.root} already, with other content",
+                hint="move one of them away, then run the setup again",
+            )
+        for kept in self.conflicts.glob(f"*/{_literal(path)}"):
+            if kept.is_file() and hash_file(kept).sha256 == staged.sha256:
+                staged.discard()
+                return Conflict(path, str(kept))
+        place(staged, self.conflicts / "setup", path)
+        return Conflict(path, str(self.conflicts / "setup" / path))
+
+
+def _literal(path: str) -> str:
+    """The path as a glob pattern that matches only itself."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in path)
+
+
+def _regular(file: Path, path: str) -> os.stat_result:
+    if not is_safe(path):
+        raise Failed(f"{path!r} cannot be a path in a datastore", hint=f"rename {file}")
+    try:
+        found = file.lstat()
+    except OSError as error:
+        raise Failed(f"{file} cannot be read: {error.strerror}", hint="run the setup again") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise Failed(f"{file} is not a regular file", hint="remove it, or put what it points to in its place")
+    return found
+
+
+def clean_up(copied: Copied) -> None:
+    """Empties a plain directory of what was copied; a file that changed since is left alone."""
+    root = copied.source.root
+    for path, hint in copied.seen.items():
+        file = root / path
+        try:
+            if hint_of(file.lstat()) == hint:
+                file.unlink()
+        except FileNotFoundError:
+            continue
+    for tier in TIER_DIRECTORIES:
+        _remove_empty(root / tier)
+
+
+def _remove_empty(directory: Path) -> None:
+    """Directories that hold nothing but derived `latest` markers go too."""
+    for inside, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            if name == "latest":
+                (Path(inside) / name).unlink(missing_ok=True)
+        try:
+            Path(inside).rmdir()
+        except OSError:
+            continue  # something is left in it: not ours to remove

@@ -1,0 +1,199 @@
+"""`datastore setup`: from where the data is now to where it shall be, without a moment in which it is nowhere.
+
+probe -> copy existing data into the cache (announced) -> push -> hydrate, always -> write `.swamp.yaml` -> clean up.
+Until `.swamp.yaml` is written the old datastore is the true one and its files are untouched, so a failure or a crash at
+any point is answered by running the same command again.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swamp.cache.locks import FileLock
+from swamp.errors import Failed, StoreError
+from swamp.repo.config import DatastoreConfig, write_config
+from swamp.repo.datastore import Datastore
+from swamp.repo.layout import LOCAL_DIRECTORY
+from swamp.repo.migrate import Copied, Copier, Source, clean_up, has_files
+from swamp.store.port import Capabilities
+from swamp.sync.result import SyncResult
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What a setup did."""
+
+    config: DatastoreConfig
+    url: str
+    sync: SyncResult
+    capabilities: Capabilities
+    warnings: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors and not self.sync.conflicts
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"type": self.config.type, "url": self.url}
+        if self.config.namespace:
+            document["namespace"] = self.config.namespace
+        return {
+            **document,
+            "hydrate": self.config.hydrate,
+            "filesPushed": self.sync.files_pushed,
+            "filesPulled": self.sync.files_pulled,
+            "bytes": self.sync.bytes_pushed + self.sync.bytes_pulled,
+            "discovered": self.sync.discovered,
+            "engine": self.sync.engine,
+            "capabilities": self.capabilities.to_json(),
+            "conflicts": [{"path": c.path, "kept": c.kept} for c in self.sync.conflicts],
+            "warnings": list(self.warnings),
+            "errors": list(self.errors),
+        }
+
+
+@dataclass
+class _Report:
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def set_up(repo: Repo, wanted: DatastoreConfig, *, migrate: bool = True) -> SetUp:
+    """Makes `wanted` the datastore of `repo`. Raises what stands in the way; then nothing has changed."""
+    old, context = repo.datastore, repo.datastore.context
+    kept = old.config
+    wanted = replace(wanted, directories=kept.directories, exclude=kept.exclude, extra=kept.extra)
+    new = Datastore(context, wanted)
+    timeout = context.settings.lock_timeout
+    with FileLock(repo.path / LOCAL_DIRECTORY / "setup.lock", context.env).exclusive(timeout), ExitStack() as stack:
+        if not old.synced:
+            stack.enter_context(old.leases.whole_store())  # nobody writes into what is being copied
+        stack.callback(new.close)
+        return _Move(repo, old, new, migrate).run()
+
+
+class _Move:
+    """One setup."""
+
+    def __init__(self, repo: Repo, old: Datastore, new: Datastore, migrate: bool) -> None:
+        self._repo, self._old, self._new = repo, old, new
+        self._migrate = migrate
+        self._report = _Report()
+
+    def run(self) -> SetUp:
+        new = self._new
+        if new.synced:
+            self._check_store()
+        copied = self._copy()
+        synced = self._push_and_hydrate(copied) if new.synced else _counted(copied)
+        if not self._report.errors:
+            write_config(self._repo.path, {"datastore": new.config.to_document()})
+            for done in copied:
+                if done.source.is_local:
+                    clean_up(done)
+        return self._result(synced)
+
+    # -- probe
+
+    def _check_store(self) -> None:
+        from swamp.commit.namespace import register
+        from swamp.repo.nested import refuse_nested_store
+        from swamp.repo.probe import probe_again
+
+        new = self._new
+        found = probe_again(new)
+        new.capabilities = found.capabilities
+        refuse_nested_store(new)
+        if not found.capabilities.safe:
+            self._report.warnings.append(
+                "this store does not enforce conditional writes: two machines must not write at once"
+            )
+        if new.config.namespace:
+            context = new.context
+            register(new.store, new.config.namespace, context.repo_id, context.env, found.capabilities)
+
+    # -- copy
+
+    def _copy(self) -> list[Copied]:
+        if not self._migrate:
+            return []
+        new, sources = self._new, [Source(path, True) for path in self._local_directories()]
+        # The same cache, under the same URL and namespace: probed and hydrated again, and nothing moves.
+        same = self._old.synced and new.synced and self._old.cache == new.cache
+        if self._old.synced and not same:
+            self._settle_old()
+            sources.append(Source(self._old.must_sync().root, False))
+        conflicts = new.cache.conflicts if new.synced else None
+        copier = Copier(new.tree, conflicts, new.context)
+        return [copier.copy(source) for source in sources]
+
+    def _local_directories(self) -> list[Path]:
+        """Plain directories that hold data: the old datastore's, and what an interrupted setup left behind."""
+        found = [] if self._old.synced else [self._old.directory]
+        left = self._repo.path / LOCAL_DIRECTORY
+        if left not in found:
+            found.append(left)
+        target = None if self._new.synced else self._new.directory
+        return [path for path in found if path != target and has_files(path)]
+
+    def _settle_old(self) -> None:
+        """What the old store is owed goes there first; what only it has is fetched."""
+        engine = self._old.must_sync()
+        owed = not engine.state.journal_empty()
+        try:
+            result = engine.sync()
+        except StoreError as error:
+            if owed or next(engine.remote_only(), None) is not None:
+                raise Failed(
+                    f"the old datastore cannot be reached ({error.message}), and this machine still owes it work "
+                    "or needs files that only it has",
+                    hint="make it reachable, or give that up with --skip-migration",
+                ) from error
+            self._report.warnings.append(f"the old datastore cannot be reached: {error.message}")
+            return
+        if result.failed or result.deletes_held:
+            raise Failed(
+                f"{len(result.failed) + result.deletes_held} changes could not be delivered to the old datastore",
+                hint="look at `swamp datastore sync`, or give them up with --skip-migration",
+                details={"sync": result.to_json()},
+            )
+        for file in list(engine.remote_only()):
+            engine.materialize(file.path)
+
+    # -- push, hydrate
+
+    def _push_and_hydrate(self, copied: list[Copied]) -> SyncResult:
+        engine = self._new.must_sync()
+        result = engine.push().merged(engine.pull(), "sync")
+        aside = tuple(conflict for done in copied for conflict in done.conflicts)
+        result = replace(result, conflicts=tuple(dict.fromkeys(aside + result.conflicts)))
+        self._report.warnings += result.warnings
+        self._report.errors += [f"{f.path}: {f.error}" for f in result.failed]
+        for conflict in result.conflicts:
+            self._report.warnings.append(
+                f"{conflict.path} exists there with other content; yours is in {conflict.kept}"
+            )
+        if not result.failed:
+            self._new.mark_hydrated()
+        return result
+
+    def _result(self, sync: SyncResult) -> SetUp:
+        new = self._new
+        capabilities = new.capabilities if new.synced else Capabilities()
+        warnings, errors = tuple(dict.fromkeys(self._report.warnings)), tuple(self._report.errors)
+        return SetUp(new.config, new.url, sync, capabilities, warnings, errors)
+
+
+def _counted(copied: list[Copied]) -> SyncResult:
+    return SyncResult(
+        "sync",
+        files_pushed=sum(len(done.seen) for done in copied),
+        bytes_pushed=sum(done.size for done in copied),
+    )
