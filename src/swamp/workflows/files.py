@@ -61,7 +61,7 @@ class Workflows:
         if "/" not in name_or_id and file.is_file():
             return self._load(file)
         names: list[str] = []
-        for other in self._files():
+        for other in self.paths():
             document = parse(other.read_text(encoding="utf-8"), self._source(other))
             value = document.value if isinstance(document.value, Mapping) else {}
             if name_or_id in (value.get("id"), value.get("name")):
@@ -74,9 +74,9 @@ class Workflows:
         )
 
     def all(self) -> Iterator[Found]:
-        return (self._load(file) for file in self._files())
+        return (self._load(file) for file in self.paths())
 
-    def _files(self) -> list[Path]:
+    def paths(self) -> list[Path]:
         return sorted(file for file in (self.repo / FOLDER).glob("*.y*ml") if file.suffix in (".yaml", ".yml"))
 
     def _source(self, file: Path) -> str:
@@ -124,6 +124,9 @@ class Workflows:
             problems += self._against_models(workflow, document, source)
         return source, sorted(problems, key=lambda problem: problem.line or 0)
 
+    def file_of(self, name: str) -> str:
+        return self._source(self._file_of(name))
+
     def _file_of(self, name: str) -> Path:
         """Also of a file that does not parse: that is what one validates."""
         root = self.repo.resolve()
@@ -160,7 +163,7 @@ class Workflows:
         try:
             self.find(task.workflow_id_or_name)
         except SwampError as error:
-            names = [file.stem.removeprefix(PREFIX) for file in self._files()]
+            names = [file.stem.removeprefix(PREFIX) for file in self.paths()]
             yield (
                 ("workflowIdOrName",),
                 error.message.splitlines()[0],

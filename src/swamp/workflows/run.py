@@ -244,6 +244,16 @@ class Driver:
             self._logs[run.id] = log
         return self._logs[run.id]
 
+    def log_text(self, run: RunState) -> str:
+        """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
+        live = self.shop.local / "run-logs" / f"{run.id}.log"
+        if live.exists():
+            return live.read_text(encoding="utf-8")
+        try:
+            return self.shop.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
+        except NotFound:
+            return ""
+
     def _close_log(self, run: RunState) -> None:
         log = self._logs.pop(run.id, None)
         if log is None:

@@ -1,0 +1,432 @@
+"""`swamp model`: model types, definitions, method runs and their outputs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swamp.cli.command import Session, group, session
+from swamp.cli.render import print_line
+from swamp.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from swamp.data.outputs import Output
+    from swamp.models.define import Definition
+    from swamp.models.run import Result
+    from swamp.models.workshop import Workshop
+
+app = group("Models and their methods.")
+types = group("Which types of models there are.")
+methods = group("Run a model's methods.")
+outputs = group("What method runs did.")
+app.add_typer(types, name="type")
+app.add_typer(methods, name="method")
+app.add_typer(outputs, name="output")
+
+Model = Annotated[str, typer.Argument(help="A model's name or id.", metavar="MODEL")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="K=V", help="k=v, k:json=…, k=@file; dotted keys nest.")
+]
+InputFile = Annotated[str | None, typer.Option("--input-file", metavar="F", help="Inputs as YAML or JSON.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="K=V", help="A tag; may be repeated.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+NewText = Annotated[str | None, typer.Option("--file", metavar="F", help="The new text (- for stdin).")]
+
+
+def _shop(s: Session) -> Workshop:
+    from swamp.models.workshop import Workshop
+
+    return Workshop(s.repo)
+
+
+# -- types
+
+
+@types.command("list")
+def list_types() -> None:
+    """List every model type, built in and plugged in."""
+    from swamp.models.registry import load_registry
+
+    with session() as s:
+        registry = load_registry(s.repo.path)
+        found = [
+            {
+                "type": kind.name,
+                "version": kind.version,
+                "description": kind.description,
+                "source": kind.source,
+                "methods": [method.name for method in kind.methods],
+            }
+            for kind in registry
+        ]
+        broken = [{"name": plugin.name, "error": plugin.error} for plugin in registry.broken]
+        for plugin in registry.broken:
+            s.out.warn(f"{plugin.name} was not loaded: {plugin.error}")
+        rows = [(t["type"], " ".join(t["methods"]), t["source"], t["description"]) for t in found]
+        s.out.result(
+            {"types": found, "total": len(found), "broken": broken},
+            lambda: s.out.table(("TYPE", "METHODS", "FROM", "DESCRIPTION"), rows),
+        )
+
+
+@types.command("describe")
+def describe_type(name: Annotated[str, typer.Argument(metavar="TYPE", help="Such as command/shell.")]) -> None:
+    """Show a type's methods and their arguments."""
+    from swamp.models.registry import load_registry
+
+    with session() as s:
+        described = load_registry(s.repo.path).get(name).describe()
+        s.out.result(described, lambda: _show_type(s, described))
+
+
+def _show_type(s: Session, described: dict[str, Any]) -> None:
+    s.out.line(f"{described['type']}  {described['version']}  ({described['source']})")
+    s.out.line(described["description"])
+    _show_arguments(s, "global arguments", described["globalArguments"])
+    for method in described["methods"]:
+        s.out.line()
+        s.out.line(f"{method['name']}: {method['description']}")
+        _show_arguments(s, "arguments", method["arguments"])
+        for spec in method["writes"]:
+            s.out.line(f"  writes {spec['name']} ({spec['contentType']}): {spec['description']}")
+
+
+def _show_arguments(s: Session, title: str, schema: dict[str, Any]) -> None:
+    if not schema["properties"]:
+        return
+    s.out.line(f"  {title}:")
+    for name, rule in schema["properties"].items():
+        needed = "required" if name in schema.get("required", ()) else "optional"
+        s.out.line(f"    {name}  {_type_text(rule)}, {needed}  {rule.get('description', '')}".rstrip())
+
+
+def _type_text(rule: dict[str, Any]) -> str:
+    if "anyOf" in rule:
+        return " or ".join(_type_text(one) for one in rule["anyOf"] if one.get("type") != "null")
+    return str(rule.get("type", "value"))
+
+
+# -- definitions
+
+
+@app.command("create")
+def create(
+    type_: Annotated[str, typer.Argument(metavar="TYPE", help="Such as command/shell.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new model's name.")],
+    global_arg: Annotated[
+        list[str] | None, typer.Option("--global-arg", metavar="K=V", help="A global argument; may be repeated.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", metavar="METHOD.K=V", help="A method's argument; may be repeated.")
+    ] = None,
+    tag: Tags = None,
+) -> None:
+    """Write a new definition to models/TYPE/NAME.yaml."""
+    from swamp.models.inputs import parse_inputs, parse_tags
+
+    with session() as s:
+        made = _shop(s).models.create(
+            type_,
+            name,
+            global_arguments=parse_inputs(global_arg or ()),
+            methods={method: {"arguments": values} for method, values in parse_inputs(arg or ()).items()},
+            tags=parse_tags(tag or ()),
+        )
+        s.out.result({**made.to_document(), "file": made.file}, f"Created {made.file}")
+
+
+@app.command("list")
+def list_models(
+    type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only of this type.")] = None,
+) -> None:
+    """List all models: defined in models/, or made by workflows and `data put`."""
+    from swamp.data.names import normalise_type
+
+    with session() as s:
+        wanted = normalise_type(type_) if type_ else None
+        found = [d for d in _shop(s).models.all() if wanted in (None, d.type)]
+        items = [
+            {"name": d.name, "type": d.type, "id": d.id, "version": d.version, "tags": dict(d.tags), "file": d.file}
+            for d in found
+        ]
+        rows = [(d.name, d.type, d.file or "(made on the spot)") for d in found]
+        s.out.result({"items": items, "total": len(items)}, lambda: s.out.table(("NAME", "TYPE", "DEFINED IN"), rows))
+
+
+@app.command("get")
+def get_model(model: Model) -> None:
+    """Show a definition."""
+    from swamp.models.document import dump
+
+    with session() as s:
+        found = _shop(s).models.find(model)
+        document = {**found.to_document(), "file": found.file}
+        s.out.result(document, lambda: s.out.line(dump(found.to_document()).rstrip()))
+
+
+@app.command("edit")
+def edit_model(model: Model, file: NewText = None) -> None:
+    """Change a definition in your editor, or with --file. A wrong text changes nothing."""
+    from swamp.cli.edit import new_text
+    from swamp.models.document import parse, refuse
+
+    with session() as s:
+        models = _shop(s).models
+        found = models.find(model)
+        source = _file_of(found)
+        current = (s.repo.path / source).read_text(encoding="utf-8")
+        text = new_text(current, file, lambda text: refuse(source, models.inspect(parse(text, source))))
+        changed = models.save_text(text, source)
+        s.out.result({**changed.to_document(), "file": source}, f"Saved {source}")
+
+
+def _file_of(definition: Definition) -> str:
+    if definition.file is None:
+        raise UsageError(
+            f"`{definition.name}` has no file: it was made by a workflow or by `data put`",
+            hint=f"define it: swamp model create {definition.type} NAME",
+        )
+    return definition.file
+
+
+@app.command("delete")
+def delete_model(model: Model, yes: Yes = False) -> None:
+    """Remove a definition. Its data stays."""
+    with session() as s:
+        models = _shop(s).models
+        found = models.find(model)
+        s.out.confirm(f"Delete {_file_of(found)}?", yes)
+        models.delete(model)
+        s.out.result({"deleted": found.name, "file": found.file}, f"Deleted {found.file}")
+
+
+@app.command("validate")
+def validate_models(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="All of them by default.")] = None,
+) -> None:
+    """Check definitions without running anything. Exit 1 when something is wrong."""
+    from swamp.models.document import parse
+
+    with session() as s:
+        models = _shop(s).models
+        files = sorted((s.repo.path / "models").rglob("*.yaml"))
+        if model is not None:
+            files = [f for f in files if f.stem == model] or [s.repo.path / _file_of(models.find(model))]
+        problems: list[dict[str, Any]] = []
+        for file in files:
+            source = file.relative_to(s.repo.path).as_posix()
+            try:
+                found = [problem.to_json() for problem in models.inspect(parse(file.read_text("utf-8"), source))]
+            except UsageError as error:
+                found = error.details.get("problems") or [{"path": "", "message": error.message}]
+            problems += [{"file": source, **problem} for problem in found]
+        show_problems(s, len(files), problems)
+
+
+def show_problems(s: Session, checked: int, problems: list[dict[str, Any]]) -> None:
+    """The result of a validation: every problem with its place, exit 1 if there is one."""
+
+    def text() -> None:
+        for problem in problems:
+            line = f":{problem['line']}" if "line" in problem else ""
+            meant = f"; did you mean `{problem['suggestion']}`?" if "suggestion" in problem else ""
+            s.out.line(f"{problem['file']}{line}: {problem['message']}{meant}")
+        s.out.line(f"{checked} checked, {len(problems)} problem(s)")
+
+    s.out.result({"valid": not problems, "checked": checked, "problems": problems}, text)
+    if problems:
+        raise typer.Exit(1)
+
+
+# -- method runs
+
+
+@methods.command("run")
+def run_method_(
+    model: Model,
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="One of the type's methods.")],
+    inputs: Inputs = None,
+    input_file: InputFile = None,
+    tag: Tags = None,
+) -> None:
+    """Run a method: its data and its output record are in the datastore when this ends."""
+    from swamp.models.inputs import parse_inputs, parse_tags
+    from swamp.models.run import Hooks, Request, run_method
+
+    values = parse_inputs(inputs or (), Path(input_file) if input_file else None)
+    tags = parse_tags(tag or ())
+    with session() as s:
+        shop = _shop(s)
+        definition = shop.models.find(model)
+        hooks = Hooks(line=lambda line: _say(s, line))
+        try:
+            result = run_method(shop, Request(definition, method, values, tags=tags), s.cancel, hooks)
+        finally:
+            shop.close()
+        _show_result(s, definition, result)
+        if result.error is not None:
+            raise typer.Exit(result.error.exit_code if result.output.status == "cancelled" else 1)
+
+
+def _say(s: Session, line: str) -> None:
+    if not s.out.quiet:
+        print_line(line, sys.stderr if s.out.json else sys.stdout)
+
+
+def _show_result(s: Session, definition: Definition, result: Result) -> None:
+    from swamp.sync.result import SyncResult
+
+    output = result.output
+    document: dict[str, Any] = {
+        "modelName": definition.name,
+        "modelType": definition.type,
+        "methodName": output.method_name,
+        "status": output.status,
+        "outputId": output.id,
+        "durationMs": output.duration_ms,
+        "dataArtifacts": [{"name": a["name"], "version": a["version"]} for a in output.artifacts],
+        "sync": result.sync or SyncResult("push").to_json(),
+    }
+    if output.error is not None:
+        document["error"] = output.error
+    s.out.result(document, lambda: _show_result_text(s, definition, output))
+
+
+def _show_result_text(s: Session, definition: Definition, output: Output) -> None:
+    from swamp.cli.watch import SIGNS, seconds_text
+
+    sign = SIGNS[output.status][0]
+    s.out.line(f"{sign} {definition.name}.{output.method_name}: {output.status}, {seconds_text(output.duration_ms)}")
+    for artifact in output.artifacts:
+        s.out.line(f"  {artifact['name']} version {artifact['version']}")
+    if output.error is not None:
+        s.out.line(f"  {output.error}")
+
+
+# -- outputs
+
+
+def _described(output: Output) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": output.id,
+        "modelName": output.extra.get("modelName"),
+        "modelType": output.model_type,
+        "definitionId": output.definition_id,
+        "methodName": output.method_name,
+        "status": output.status,
+        "startedAt": output.started_at,
+        "completedAt": output.completed_at,
+        "durationMs": output.duration_ms,
+    }
+    return {**document, **({"error": output.error} if output.error else {})}
+
+
+@outputs.command("list")
+def list_outputs(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Only this model's.")] = None,
+    status: Annotated[str | None, typer.Option(metavar="S", help="running, succeeded, failed, cancelled.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this workflow run.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
+) -> None:
+    """List method runs, newest first."""
+    import heapq
+
+    with session() as s:
+        shop = _shop(s)
+        definition_id = _definition_id(shop, model) if model else None
+        moment = _moment(s, since)
+        found = shop.outputs.search(definition_id=definition_id, status=status, workflow_run_id=run, since=moment)
+        newest = heapq.nlargest(limit, found, key=lambda output: (output.started_at, output.id))
+        rows = [
+            (o.id, o.extra.get("modelName") or o.definition_id, o.method_name, o.status, o.started_at) for o in newest
+        ]
+        s.out.result(
+            {"items": [_described(output) for output in newest], "total": len(newest)},
+            lambda: s.out.table(("OUTPUT", "MODEL", "METHOD", "STATUS", "STARTED"), rows),
+        )
+
+
+def _definition_id(shop: Workshop, model: str) -> str:
+    """By definition, else by what the records themselves say."""
+    try:
+        return shop.models.find(model).id
+    except NotFound:
+        for output in shop.outputs.list():
+            if model in (output.extra.get("modelName"), output.definition_id):
+                return output.definition_id
+        raise
+
+
+def _moment(s: Session, since: str | None) -> str | None:
+    from swamp.env import rfc3339
+    from swamp.repo.data import parse_since
+
+    return None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
+
+
+OutputId = Annotated[str, typer.Argument(metavar="OUTPUT", help="An output's id, or a model for its newest.")]
+
+
+def _find_output(shop: Workshop, wanted: str) -> Output:
+    try:
+        return shop.outputs.get(wanted)
+    except NotFound as error:
+        try:
+            definition_id = _definition_id(shop, wanted)
+        except NotFound:
+            raise error from None
+        found = list(shop.outputs.search(definition_id=definition_id))
+        if not found:
+            raise NotFound(f"`{wanted}` has not run yet", hint="`swamp model method run` runs it") from error
+        return max(found, key=lambda output: output.started_at)
+
+
+@outputs.command("get")
+def get_output(output: OutputId) -> None:
+    """Show an output record: status, provenance, what it wrote."""
+    with session() as s:
+        found = _find_output(_shop(s), output)
+        proof = found.provenance
+        document = {
+            **_described(found),
+            "provenance": {
+                "definitionHash": proof.definition_hash,
+                "triggeredBy": proof.triggered_by,
+                "workflowRunId": proof.workflow_run_id,
+                "stepName": proof.step_name,
+                "initiatedBy": proof.initiated_by,
+            },
+            "artifacts": {"dataArtifacts": [dict(artifact) for artifact in found.artifacts]},
+            "logFile": found.log_file,
+        }
+        shown = {key: value for key, value in document.items() if key not in ("provenance", "artifacts")}
+
+        def text() -> None:
+            s.out.fields({**shown, **document["provenance"]})
+            for artifact in found.artifacts:
+                s.out.line(f"wrote {artifact['name']} version {artifact['version']}")
+
+        s.out.result(document, text)
+
+
+@outputs.command("logs")
+def output_logs(output: OutputId) -> None:
+    """Show what a method run said."""
+    with session() as s:
+        shop = _shop(s)
+        found = _find_output(shop, output)
+        text = _log_text(s, shop, found)
+        document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
+        s.out.result(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
+
+
+def _log_text(s: Session, shop: Workshop, output: Output) -> str:
+    """From the tree when it is finished, from this machine while it runs."""
+    if output.log_file is not None:
+        return s.repo.tree.materialize(output.log_file).read_text(encoding="utf-8")
+    live = shop.local / "run-logs" / f"{output.id}.log"
+    return live.read_text(encoding="utf-8") if live.exists() else ""
