@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -68,7 +70,34 @@ def read_config(repo: Path) -> RepoConfig:
         raise NotFound(f"{repo} is not a swamp repository", hint="run `swamp repo init`") from error
     except UnicodeDecodeError as error:
         raise CorruptData(f"{path} is not UTF-8 text", hint="restore it from git, or correct it") from error
-    return parse_config(_load_yaml(text, path))
+    return parse_config(_loaded(text, path))
+
+
+def _loaded(text: str, path: Path) -> Any:
+    """The document, from a copy that is kept as JSON while the text is the same: reading YAML costs more than a sync
+    that has nothing to do."""
+    mark = hashlib.sha256(text.encode()).hexdigest()
+    copy = path.parent / ".swamp" / "_config.json"
+    try:
+        kept = json.loads(copy.read_bytes())
+        if kept["sha256"] == mark:
+            return kept["document"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # no copy, or not of this text: it is made again
+    document = _load_yaml(text, path)
+    _keep(copy, {"sha256": mark, "document": document})
+    return document
+
+
+def _keep(copy: Path, value: dict[str, Any]) -> None:
+    temp = copy.with_name(f"{copy.name}.{os.getpid()}")
+    try:
+        body = json.dumps(value)
+        if json.loads(body) == value:
+            temp.write_text(body, encoding="utf-8")
+            temp.replace(copy)
+    except (OSError, TypeError, ValueError):
+        return  # a read-only checkout, or YAML that JSON cannot hold (dates): then without a copy
 
 
 def _load_yaml(text: str, path: Path) -> Any:

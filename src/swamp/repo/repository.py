@@ -19,7 +19,6 @@ from swamp.env import Env
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
 from swamp.repo.coordinate import Coordinator, WatchedTree
 from swamp.repo.datastore import Context, Datastore
-from swamp.repo.definitions import Definitions
 from swamp.settings import Settings
 from swamp.sync.port import Tree
 from swamp.sync.progress import Cancel, Progress
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from swamp.data.runs import RunRepository
     from swamp.repo.audit import Audit
     from swamp.repo.data import Data
+    from swamp.repo.definitions import Definitions
     from swamp.repo.setup import SetUp
 
 
@@ -118,6 +118,8 @@ class Repo:
 
     @cached_property
     def definitions(self) -> Definitions:
+        from swamp.repo.definitions import Definitions
+
         return Definitions(self.path, self.tree)
 
     @cached_property
