@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from swamp.env import ULID_LENGTH, is_ulid
 
@@ -26,7 +26,8 @@ class Entry:
     extra: str = ""
 
     def at(self, seq: int) -> Entry:
-        return replace(self, seq=seq)
+        # Not dataclasses.replace: a bulk commit numbers every row, and this is ten times as fast.
+        return Entry(self.path, self.key, self.size, self.sha256, self.last_modified, seq, self.missing, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Tombstone:
     seq: int = 0
 
     def at(self, seq: int) -> Tombstone:
-        return replace(self, seq=seq)
+        return Tombstone(self.path, self.key, self.size, self.sha256, seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Dropped:
     seq: int = 0
 
     def at(self, seq: int) -> Dropped:
-        return replace(self, seq=seq)
+        return Dropped(self.key, self.path, seq)
 
 
 Row = Entry | Tombstone

@@ -34,6 +34,7 @@ _FORMAT: Final = {b"swamp.segment": b"1"}
 _KINDS: Final = {Entry: "entry", Tombstone: "deleted", Dropped: "dropped"}
 # pyarrow's own errors are subclasses of these.
 _DAMAGE: Final = (ValueError, OSError, LookupError, TypeError, NotImplementedError, MemoryError, OverflowError)
+_NEEDED: Final = frozenset({"path", "kind", "key"})
 _COLUMNS: Final = ("path", "kind", "key", "size", "sha256", "lastModified", "seq", "missing", "extra")
 
 
@@ -53,24 +54,53 @@ class Segment:
 
 
 def write_segment(rows: Iterable[AnyRow], *, presorted: bool = False) -> Segment:
-    """The rows as Parquet, sorted by path; with `presorted` in one pass and bounded memory."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """The rows as Parquet, sorted by path; `presorted` rows are taken as they come and never held as Python objects.
 
-    out, schema = io.BytesIO(), _schema()
-    count, lowest, highest = 0, "", ""
+    Written by arro3: a push that flushes its layer must not wait for pyarrow (and the pandas it looks for) to load.
+    """
+    from arro3.core import RecordBatchReader
+    from arro3.io import write_parquet
+
+    out, schema, span = io.BytesIO(), _arro3_schema(), _Span()
     ordered = rows if presorted else sorted(rows, key=_order)
     try:
-        with pq.ParquetWriter(out, schema, **_WRITER) as writer:
-            for group in _groups(ordered):
-                writer.write_table(pa.Table.from_pydict(_columns(group), schema=schema))
-                count += len(group)
-                deciding = [row.path for row in group if not isinstance(row, Dropped)]
-                lowest = lowest or min(deciding, default="")
-                highest = max(deciding, default=highest)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        batches = [_batch(group, schema, span) for group in _groups(ordered)]
+        write_parquet(RecordBatchReader.from_batches(schema, batches), out, **_WRITER)
+    except (ValueError, OverflowError, OSError) as error:
         raise CorruptData(f"a row cannot be written into an index segment: {error}") from error
-    return Segment(out.getvalue(), count, lowest, highest)
+    return Segment(out.getvalue(), span.rows, span.lowest, span.highest)
+
+
+@dataclass
+class _Span:
+    """How many rows went by, and the range of those that decide paths."""
+
+    rows: int = 0
+    lowest: str = ""
+    highest: str = ""
+
+    def count(self, group: list[AnyRow]) -> None:
+        self.rows += len(group)
+        deciding = [row.path for row in group if not isinstance(row, Dropped)]
+        self.lowest = self.lowest or min(deciding, default="")
+        self.highest = max(deciding, default=self.highest)
+
+
+def _batch(group: list[AnyRow], schema: Any, span: _Span) -> Any:
+    from arro3.core import Array, RecordBatch
+
+    span.count(group)
+    columns = _columns(group)
+    arrays = [Array(columns[field.name], type=field.type) for field in schema]
+    return RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _arro3_schema() -> Any:
+    from arro3.core import DataType, Field, Schema
+
+    types = {"size": DataType.int64(), "seq": DataType.int64(), "missing": DataType.bool()}
+    fields = [Field(n, types.get(n, DataType.utf8()), nullable=n not in _NEEDED) for n in _COLUMNS]
+    return Schema(fields, metadata=_FORMAT)
 
 
 def _order(row: AnyRow) -> tuple[str, bool, int, str]:
@@ -78,13 +108,11 @@ def _order(row: AnyRow) -> tuple[str, bool, int, str]:
 
 
 _WRITER: Final[dict[str, Any]] = {
-    "compression": "zstd",
-    "compression_level": 6,
+    "compression": "zstd(6)",
+    "max_row_group_size": ROW_GROUP,
     # Neighbours in path order share long beginnings: these encodings write only what differs.
-    "use_dictionary": ["kind", "lastModified", "missing", "seq"],
-    "column_encoding": {"path": "DELTA_BYTE_ARRAY", "key": "DELTA_BYTE_ARRAY"},
-    "write_statistics": ["path"],
-    "version": "2.6",
+    "column_encoding": {"path": "delta_byte_array", "key": "delta_byte_array"},
+    "column_dictionary_enabled": {"path": False, "key": False, "sha256": False, "size": False, "extra": False},
 }
 
 
@@ -93,8 +121,7 @@ def _schema() -> pa.Schema:
 
     text = pa.string()
     types = (text, text, text, pa.int64(), text, text, pa.int64(), pa.bool_(), text)
-    needed = {"path", "kind", "key"}
-    fields = [pa.field(n, t, nullable=n not in needed) for n, t in zip(_COLUMNS, types, strict=True)]
+    fields = [pa.field(n, t, nullable=n not in _NEEDED) for n, t in zip(_COLUMNS, types, strict=True)]
     return pa.schema(fields, metadata=_FORMAT)
 
 

@@ -185,8 +185,8 @@ class Push:
         logged = self.parts.state.meta("loggedOp") or ""
         done = self.parts.committer.commit(propose, self.patience.check, start=self.read, logged=logged)
         self.patience.progressed()
-        left = [u.unit for u in units if u not in going]
-        self.tally.unresolved |= set(left)
+        left = {u.unit for u in units} - {u.unit for u in going}
+        self.tally.unresolved |= left
         self.tally.again |= bool(left)
         if done is not None:
             self._record(going, done)
