@@ -54,7 +54,7 @@ def probe(store: ObjectStore, env: Env = SYSTEM) -> Probed:
         trial.note("compareAndSwap", trial.swaps_only_on_match() and trial.one_swapper_wins(), _SWAP)
         skew = trial.clock_skew()
         trial.note("clock", abs(skew) <= SKEW_SECONDS, _clock_text(skew))
-        return Probed(store.url, trial.capabilities(), tuple(trial.findings), skew)
+    return Probed(store.url, trial.capabilities(), tuple(trial.findings), skew)
 
 
 _READ: Final = ("what was written is read at once", "reads may return an older version for a while")

@@ -1,0 +1,81 @@
+"""The probe tells the stores that enforce conditions from those that accept and ignore them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+
+from swamp.env import SYSTEM, Env
+from swamp.errors import Misconfigured, Unavailable
+from swamp.store.open import open_store
+from swamp.store.probe import SCRATCH, probe
+from swamp.testing.faulty import Fault, FaultyStore
+from swamp.testing.proxy import FaultProxy, Rule
+from swamp.testing.servers import SAFE, STARTERS, free_port
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_the_probe_tells_who_enforces_conditions(servers, fresh_prefix, name):
+    store = servers[name].open(fresh_prefix())
+    seen = probe(store)
+    told = {f.name: f.kept for f in seen.findings}
+    assert seen.capabilities.safe == (name in SAFE)
+    assert told["createOnly"] == told["compareAndSwap"] == (name in SAFE)
+    assert seen.capabilities.read_after_write and seen.capabilities.list_after_write
+    assert seen.url == store.url
+    assert json.loads(json.dumps(seen.to_json()))["capabilities"]["createOnly"] == (name in SAFE)
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_the_probe_leaves_nothing_behind(servers, fresh_prefix, name):
+    store = servers[name].open(fresh_prefix())
+    store.put("mine", b"x")
+    probe(store)
+    assert [m.key for page in store.list() for m in page] == ["mine"]
+
+
+def test_a_store_that_ignores_conditions_is_described_in_plain_words(rclone, fresh_prefix):
+    findings = {f.name: f.text for f in probe(rclone.open(fresh_prefix())).findings if not f.kept}
+    assert set(findings) == {"createOnly", "compareAndSwap"}
+    assert all("two machines must not write at once" in text for text in findings.values())
+
+
+def test_a_wrong_clock_is_told(servers, fresh_prefix):
+    class Late:
+        def now(self):
+            return SYSTEM.clock.now() - dt.timedelta(minutes=10)
+
+        monotonic, sleep = SYSTEM.clock.monotonic, SYSTEM.clock.sleep
+
+    seen = probe(servers["moto"].open(fresh_prefix()), Env(Late(), SYSTEM.rng))
+    assert seen.skew == pytest.approx(600, abs=5)
+    assert [f.name for f in seen.findings if not f.kept] == ["clock"]
+
+
+def test_a_lost_answer_while_probing_is_looked_up_not_guessed():
+    """Answers lost after the effect must not make an enforcing store look unsafe."""
+    store = FaultyStore(open_store("memory://probe-lost"))
+    store.add(Fault("after", "put", "*/create"), Fault("after", "put", "*/swap", skip=1))
+    assert probe(store).capabilities.safe
+    assert [f.kind for f in store.fired] == ["after", "after"]
+
+
+def test_a_probe_that_cannot_reach_the_store_raises_and_claims_nothing(moto):
+    store = open_store(moto.url, {"endpoint": f"http://127.0.0.1:{free_port()}"})
+    with pytest.raises(Unavailable, match="cannot reach"):
+        probe(store)
+    with pytest.raises(Misconfigured, match="no bucket"):
+        probe(open_store("s3://nobody-made-this-one", {"endpoint": moto.endpoint}))
+
+
+def test_what_could_not_be_cleaned_up_is_told(moto, fresh_prefix):
+    with FaultProxy(
+        moto.endpoint, [Rule("pass", "POST", r"\?delete", 2), Rule("answer", "POST", r"\?delete", None, 403)]
+    ) as p:
+        moto.open()
+        seen = probe(open_store(f"{moto.url}/{fresh_prefix()}", {"endpoint": p.endpoint}))
+    assert seen.capabilities.safe and p.fired
+    assert [(f.name, f.kept) for f in seen.findings][-1] == ("cleanUp", False)
+    assert SCRATCH in seen.findings[-1].text and SCRATCH.startswith(".")
