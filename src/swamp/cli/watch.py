@@ -50,9 +50,11 @@ class Lines:
 
     def __init__(self, stream: TextIO, *, show_output: bool = True) -> None:
         self._stream, self._show_output = stream, show_output
-        self._seen: dict[tuple[str, str], str] = {}
+        self._seen: dict[tuple[str, str], str] | None = None
 
     def changed(self, run: RunState) -> None:
+        if self._seen is None:  # what an earlier attempt did is not news
+            self._seen = {(job.name, step.name): step.status for job, step in run.steps}
         for job, step in run.steps:
             key = (job.name, step.name)
             before = self._seen.get(key, "pending")

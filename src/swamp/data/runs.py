@@ -65,7 +65,8 @@ class Run:
     @property
     def summary(self) -> RunSummary:
         steps = [(job, step) for job in self.jobs for step in job.steps]
-        failed = next((f"{job.job_name}.{step.step_name}" for job, step in steps if step.status == "failed"), None)
+        wrong = ((j, s) for j, s in steps if s.status == "failed" and not s.extra.get("allowedFailure"))
+        failed = next((f"{job.job_name}.{step.step_name}" for job, step in wrong), None)
         done = sum(step.status in DONE_STEPS for _, step in steps)
         return RunSummary(
             run_id=self.id,

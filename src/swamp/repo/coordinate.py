@@ -213,7 +213,8 @@ class Coordinator:
     def _warn_of_others(self, change: Change) -> None:
         assert change.sync is not None
         for failed in change.sync.failed:
-            if not change._is_own(failed.path):
+            # A parallel step wrote it meanwhile, and that step's own push takes it.
+            if not change._is_own(failed.path) and not failed.error.endswith("the next push takes it"):
                 self.warn(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")
 
 

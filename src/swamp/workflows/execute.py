@@ -54,6 +54,8 @@ class _Group:
     step: Step
     states: list[StepState]
     running: int = 0
+    left: int = 0
+    """Steps admitted and not yet ended, their pushes included: only then may others build on them."""
 
 
 class Execution:
@@ -121,6 +123,7 @@ class Execution:
                 continue
             self._running -= 1
             group.running -= 1
+            group.left -= 1
             if error is not None:
                 self._fatal = self._fatal or error  # nothing new starts; what runs may finish and is kept
             self._settle(group)
@@ -210,6 +213,7 @@ class Execution:
             state.allowed_failure = instance.step.allow_failure
             return
         if wanted:
+            group.left += 1
             self._waiting.append((group, instance, job, state))
         else:
             self._book.ended(state, "skipped")
@@ -228,7 +232,7 @@ class Execution:
                 self._book.ended(state, "skipped")
 
     def _settle(self, group: _Group) -> None:
-        if all(state.over for state in group.states) and not self._halted:
+        if not group.left and all(state.over for state in group.states) and not self._halted:
             self._sorter.done(group.node)
 
     # -- doing the work

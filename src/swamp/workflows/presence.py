@@ -134,7 +134,7 @@ class BucketPresence:
     def _forget(self, key: str) -> None:
         """The run is over and its id is never used again: its lease need not stay in the bucket."""
         try:
-            self._store.delete(key)
+            self._store.delete([key])
         except StoreError as error:
             self.repo.notify(f"the finished run's lease {key} stays in the datastore: {error.message}")
 

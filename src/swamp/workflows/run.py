@@ -41,6 +41,7 @@ class Driver:
     watcher: Watcher = field(default_factory=Nobody)
     cancel: Cancel = field(default_factory=Cancel)
     ancestors: tuple[str, ...] = ()
+    _sharing: bool = False
 
     @cached_property
     def files(self) -> Workflows:
@@ -144,18 +145,6 @@ class Driver:
     def _must_be_resumable(self, run: RunState, from_step: str | None) -> None:
         if run.status == "succeeded" and from_step is None:
             raise UsageError(f"run {run.id} has succeeded", hint="do a part again with `resume --from STEP`")
-        if run.status == "suspended" and from_step is None:
-            open_gates = [s.name for _, s in run.steps if s.status == "suspended" and "approval" in s.extra]
-            undecided = [
-                s.name
-                for _, s in run.steps
-                if s.status == "suspended" and "approval" in s.extra and "decision" not in s.extra["approval"]
-            ]
-            if open_gates and undecided == open_gates and not _has_work(run):
-                raise UsageError(
-                    f"run {run.id} waits for a decision on `{undecided[0]}`",
-                    hint=f"`swamp workflow approve {run.id}` or `swamp workflow reject {run.id}`",
-                )
 
     def _again(self, workflow: Workflow, run: RunState, wanted: str) -> None:
         """Forget what `wanted` (job.step, or step) and all that depends on it did; their data stays as it is."""
@@ -194,17 +183,25 @@ class Driver:
             execution.run()
         except SwampError as error:
             stopped = error
+        except BaseException as error:
+            self._end(workflow, book, hands, began, f"{type(error).__name__}: {error}")
+            raise
+        self._end(workflow, book, hands, began, stopped.message if stopped is not None else None)
+        if stopped is not None:
+            raise stopped
+
+    def _end(self, workflow: Workflow, book: Book, hands: StepHands, began: float, error: str | None) -> None:
+        """The final record, its log and its evaluated workflow, in one push."""
+        run = book.run
         with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"), book.change():
-            if stopped is not None:
-                run.status, run.error = "failed", self.shop.masker.text(stopped.message)
+            if error is not None:
+                run.status, run.error = "failed", self.shop.masker.text(error)
             if run.over:
                 run.completed_at = rfc3339(self.shop.env.clock.now())
             run.duration_ms = (run.duration_ms or 0) + round((self.shop.env.clock.monotonic() - began) * 1000)
             self._keep_evaluated(workflow, run, hands)
             self._close_log(run)
             self._withdraw_request(run)
-        if stopped is not None:
-            raise stopped
 
     def _hands(self, workflow: Workflow, book: Book, hold: Hold) -> StepHands:
         stop_file = stop_path(book.run.workflow_id, book.run.id)
@@ -219,12 +216,21 @@ class Driver:
     def shared_record(self, path: str, command: str) -> Iterator[None]:
         """Pull the record, change it, push it. What stays behind is an error: success is said only after this. C08"""
         with self.shop.repo.changes.records(command, (path,)) as change:
-            yield
+            self._sharing = True
+            try:
+                yield
+            finally:
+                self._sharing = False
         change.must_be_delivered()
 
     def book(self, run: RunState) -> Book:
+        aside = RunRepository(self.shop.repo.datastore.tree)
+
         def save(record: Mapping[str, Any]) -> None:
-            self.runs.save(decode(record, path_of(run.workflow_id, run.id)))
+            # While steps run in parallel the record changes under everyone's push: no step answers for its arrival.
+            # The pushes at the start and at the end do.
+            runs = self.runs if self._sharing else aside
+            runs.save(decode(record, path_of(run.workflow_id, run.id)))
 
         listener = _Listener(self.watcher, lambda: self._log_of(run))
         return Book(run, save, self.shop.env, mask=self.shop.masker.value, watcher=listener)
@@ -314,17 +320,8 @@ class Driver:
                 return inner.start(name, inputs, trigger=f"workflow:{parent.id}", run_id=child_run_id)
             if known.status == "succeeded":
                 return known
-            return inner.resume_or_wait(known, inputs)
+            return inner.resume(known.id, inputs=inputs)
         return inner.start(name, inputs, trigger=f"workflow:{parent.id}")
-
-    def resume_or_wait(self, run: RunState, inputs: Mapping[str, Any]) -> RunState:
-        """A child that still waits for a person stays as it is."""
-        try:
-            return self.resume(run.id, inputs=inputs)
-        except UsageError:
-            if run.status == "suspended":
-                return run
-            raise
 
     # -- passes without work: after a decision
 
@@ -341,10 +338,6 @@ class Driver:
 
 def _names(job: JobState, step: StepState) -> tuple[str, ...]:
     return step.name, step.template, f"{job.name}.{step.name}", f"{job.name}.{step.template}"
-
-
-def _has_work(run: RunState) -> bool:
-    return any(step.status == "pending" for _, step in run.steps)
 
 
 def stop_path(workflow_id: str, run_id: str) -> str:
