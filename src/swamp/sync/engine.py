@@ -299,7 +299,7 @@ class Engine:
 
     def tiers_present(self) -> bool:
         """Whether the directories that base calls present are still there: an emptied cache is not in sync (S11)."""
-        return all((self.root / tier).is_dir() for tier in self.state.present_tiers())
+        return all((self.root / tier).exists() for tier in self.state.present_tiers())
 
 
 @dataclass
@@ -315,7 +315,7 @@ class _Run:
 
     def both(self) -> SyncResult:
         pulled, read = self._pull()
-        pushed, _ = self._push(read)
+        pushed, _ = self._push(read if read.root is not None else None)
         return pulled.merged(pushed, "sync")
 
     def pull(self) -> SyncResult:
@@ -329,7 +329,7 @@ class _Run:
         read, discovered, warnings = self.looker.established(create=False)
         if read.root is None:
             return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
-        if not self.full and engine.nothing_to_pull(read.root):
+        if not self.full and engine.in_sync(read.root):
             return SyncResult("pull", fast_path=True, seq=read.root.seq, discovered=discovered), read
         total: SyncResult | None = None
         for _ in range(ROUNDS):
@@ -344,12 +344,13 @@ class _Run:
 
     def _pull_once(self, read: RootRead) -> tuple[SyncResult, bool]:
         engine = self.engine
+        assert read.root is not None
         full = self.full or not engine.tiers_present()
+        self.looker.bind(read.root)
         before = engine.state.meta("pulledOp")
         look = self.looker.look(read, self.scope, full=full, hydrating=self.hydrating)
         tally = _tally("pull", look)
         self._journal_found(look)
-        assert read.root is not None
         Pull(
             parts=engine._parts,
             view=look.view,

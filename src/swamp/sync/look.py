@@ -94,7 +94,7 @@ class Looker:
         """Facts and plan against `read`. inv[journal.survives]: rows announced from now on belong to the next sync."""
         assert read.root is not None
         if not dry:
-            self._bind(read.root)
+            self.bind(read.root)
         snapshot = self._snapshot()
         try:
             view = look(self.parts.committer.store, self.parts.state, read.root)
@@ -121,7 +121,7 @@ class Looker:
         hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
         return Look(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)
 
-    def _bind(self, root: Root) -> None:
+    def bind(self, root: Root) -> None:
         """Another store's truth says nothing here: base and delete rows are void. inv[state.bound]"""
         state = self.parts.state
         known = state.meta("storeId")

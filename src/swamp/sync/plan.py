@@ -161,8 +161,8 @@ def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
 
 
 def _announced(facts: Facts) -> bool:
-    """Something is recorded about this path that is to be taken back when nothing is to be done."""
-    return facts.edited or facts.deleted or facts.owed
+    """Something about this path is recorded or was learned that state should know when nothing is to be done."""
+    return facts.edited or facts.deleted or facts.owed or facts.sha256 is not None
 
 
 def _edit_beats_delete(actions: list[Action]) -> list[Action]:

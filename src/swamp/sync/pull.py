@@ -19,7 +19,7 @@ from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
 from swamp.sync.result import Conflict
-from swamp.sync.settle import adopt, as_planned, forget, keep_both, put_aside, tree_exclusive
+from swamp.sync.settle import adopt, as_planned, forget, keep_both, leave, put_aside, tree_exclusive
 from swamp.sync.units import unit_of
 from swamp.sync.view import View
 
@@ -125,34 +125,43 @@ class Pull:
         if not units:
             return
         with tree_exclusive(self.parts, "tree-lock.rename"), self.parts.state.transaction() as tx:
-            placed: list[str] = []
-            for unit in units:
-                placed += self._place_unit(tx, unit)
+            placeable = [u for u in units if self._is_placeable(tx, u)]
+            # What leaves goes first: a file may come to stand where a directory was, and the other way round.
+            for unit in placeable:
+                self._make_room(tx, unit)
+            placed = [path for unit in placeable for path in self._fill(tx, unit)]
             sync_parents(self.parts.cache.tree, self.renamed)
             self.renamed.clear()
             tx.touch(placed)
         self.tally.touched += placed
 
-    def _place_unit(self, tx: Transaction, unit: UnitPlan) -> list[str]:
+    def _is_placeable(self, tx: Transaction, unit: UnitPlan) -> bool:
         why = self._obstacle(tx, unit)
         if why is not None:
             self._defer(tx, unit, why)
-            return []
-        changed: list[str] = []
+        return why is None
+
+    def _make_room(self, tx: Transaction, unit: UnitPlan) -> None:
         if unit.verbs & {"conflict", "bury"}:
             keep_both(tx, self.parts, unit, self.op, self.tally)
         for action in unit.actions:
             if action.verb == "aside":
                 put_aside(tx, self.parts, action, self.op)
-            elif action.verb == "adopt":
+
+    def _fill(self, tx: Transaction, unit: UnitPlan) -> list[str]:
+        """Renames and records one unit; the paths that changed."""
+        changed: list[str] = []
+        for action in unit.actions:
+            if action.verb == "nothing":
+                leave(tx, self.parts, action)
+                continue
+            if action.verb == "adopt":
                 adopt(tx, self.parts, action)
             elif action.verb == "forget":
                 forget(tx, action)
             elif self._is_fetched(action):
                 self._rename(tx, action)
-            else:
-                if action.verb == "nothing":
-                    tx.undefer(action.path)
+            elif action.verb != "aside":
                 continue
             changed.append(action.path)
         return changed

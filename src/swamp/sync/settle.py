@@ -54,6 +54,13 @@ def adopt(tx: Transaction, parts: Parts, action: Action) -> None:
     tx.undefer(facts.path)
 
 
+def leave(tx: Transaction, parts: Parts, action: Action) -> None:
+    """Nothing is to be done; what was learned on the way (my own landed commit, a fresh stat) becomes base."""
+    if action.facts.local is not None and isinstance(action.facts.remote, Entry):
+        adopt(tx, parts, action)
+    tx.undefer(action.path)
+
+
 def forget(tx: Transaction, action: Action) -> None:
     tx.drop_base(action.path)
     tx.drop_staged_for(action.path)
@@ -112,7 +119,7 @@ def settle(
             elif action.verb == "forget":
                 forget(tx, action)
             elif action.verb == "nothing":
-                tx.undefer(action.path)
+                leave(tx, parts, action)
 
 
-_SETTLED = frozenset({"adopt", "forget", "conflict", "bury"})
+_SETTLED = frozenset({"adopt", "forget", "conflict", "bury", "nothing"})
