@@ -203,13 +203,13 @@ class State:
         return bool(self._all("SELECT 1 FROM base LIMIT 1"))
 
     def present_tiers(self) -> list[str]:
-        """Top directories that hold a file which base calls present: they must exist. Seeks, does not scan."""
+        """Top names that are, or hold, a file which base calls present: they must exist. Seeks, does not scan."""
         tiers: list[str] = []
         after = ""
         while rows := self._all("SELECT path FROM base WHERE path > ? AND present = 1 ORDER BY path LIMIT 1", (after,)):
-            tier = str(rows[0][0]).split("/", 1)[0]
+            tier, below, _ = str(rows[0][0]).partition("/")
             tiers.append(tier)
-            after = tier + "0"
+            after = tier + "0" if below else tier
         return tiers
 
     def folded(self, path: str) -> list[str]:
