@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swamp.index.root import ROOT_KEY
+from swamp.store.open import StoreSpec
+from swamp.store.port import ObjectStore
+
 SWAMP = Path(sys.executable).with_name("swamp")
 _PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "TMPDIR", "COVERAGE_PROCESS_START")
 
@@ -91,8 +95,8 @@ class Machine:
 
     # -- short forms
 
-    def setup(self, url: str, *args: str) -> Any:
-        return self("datastore", "setup", url, *args).ok()
+    def setup(self, *args: str) -> Any:
+        return self("datastore", "setup", *args).ok()
 
     def sync(self, *args: str) -> Any:
         return self("datastore", "sync", *args).ok()
@@ -127,3 +131,43 @@ class Machine:
 def read_tree(root: Path) -> dict[str, bytes]:
     """Every file below `root`, for comparisons."""
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A bucket for machines to share: how to set it up, how to log in, and how a test looks inside."""
+
+    url: str
+    config: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def setup_args(self) -> tuple[str, ...]:
+        return (self.url, "--config", json.dumps(self.config)) if self.config else (self.url,)
+
+    def open(self, namespace: str | None = None) -> ObjectStore:
+        os.environ.update(self.env)
+        return StoreSpec(self.url, self.config, namespace).open()
+
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Every object, by key."""
+        store = self.open()
+        return {meta.key: store.get(meta.key).body for page in store.list(prefix) for meta in page}
+
+    def root(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.open().get(ROOT_KEY).body)
+        return found
+
+
+@dataclass
+class Team:
+    """Machines that share a place."""
+
+    directory: Path
+    place: Place
+
+    def machine(self, name: str, *setup: str, joined: bool = True) -> Machine:
+        made = Machine.make(self.directory, name, self.place.env)
+        if joined:
+            made.setup(*self.place.setup_args, *setup)
+        return made

@@ -177,13 +177,27 @@ class Datastore:
 
     # -- what it does
 
+    def pull(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
+        """What the store has and this machine has not; derived files follow."""
+        return self._derived(self.must_sync().pull(scope, full=full))
+
+    def push(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
+        return self._derived(self.must_sync().push(scope, full=full))
+
+    def _derived(self, result: SyncResult) -> SyncResult:
+        from swamp.repo.latest import derive_latest
+
+        if result.touched:
+            derive_latest(self.must_sync().root, result.touched)
+        return result
+
     def hydrate_once(self) -> None:
         """A fresh clone fetches what the bucket holds on its first command, or fails with the command to run."""
         if not self.synced or self._hydrated.exists():
             return
         self.context.notify(f"First use of {self.url} on this machine: fetching its data")
         try:
-            result = self.must_sync().pull()
+            result = self.pull()
         except StoreError as error:
             error.hint = f"{error.hint or 'check the connection'}; then run `swamp datastore sync --pull`"
             raise
@@ -211,10 +225,9 @@ class Datastore:
         return result
 
     def _run(self, mode: Mode, full: bool) -> SyncResult:
-        engine = self.must_sync()
         if mode == "push":
-            return engine.push(full=full)
-        return engine.pull(full=full) if mode == "pull" else engine.sync(full=full)
+            return self.push(full=full)
+        return self.pull(full=full) if mode == "pull" else self._derived(self.must_sync().sync(full=full))
 
     @contextmanager
     def _alone(self, mode: Mode) -> Iterator[None]:

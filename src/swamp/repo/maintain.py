@@ -175,7 +175,7 @@ class Maintenance:
             raise UsageError("say what to restore: paths, or --since TIME", hint="such as --since 1h")
         done = undelete(self._committer, self._patience().check, paths, unit_of, since=since)
         if done.restored:
-            self._datastore.must_sync().pull()
+            self._datastore.pull()
         return done
 
     # -- history

@@ -133,7 +133,7 @@ class Repo:
         """The one door for mutating commands: `with repo.changes.model("data put", type, id) as change:`."""
         return Coordinator(
             leases=lambda: self.datastore.leases,
-            syncer=lambda: self.datastore.engine,
+            syncer=lambda: self.datastore if self.datastore.synced else None,
             audit=lambda change, outcome: self.audit.write(change, outcome),
             audit_path=lambda: self.audit.path,
             cancel=self.cancel,

@@ -170,8 +170,7 @@ class _Move:
     # -- push, hydrate
 
     def _push_and_hydrate(self, copied: list[Copied]) -> SyncResult:
-        engine = self._new.must_sync()
-        result = engine.push().merged(engine.pull(), "sync")
+        result = self._new.push().merged(self._new.pull(), "sync")
         aside = tuple(conflict for done in copied for conflict in done.conflicts)
         result = replace(result, conflicts=tuple(dict.fromkeys(aside + result.conflicts)))
         self._report.warnings += result.warnings
