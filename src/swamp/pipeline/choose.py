@@ -1,12 +1,27 @@
-"""Which engine does a piece of work: Spark as soon as the work is larger than what starting Spark costs."""
+"""Which engine does a piece of work: Spark as soon as the work is larger than what starting Spark costs.
+
+Nothing here imports Spark before it is chosen: a small push must not pay for it.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from swamp.sync.bulk import Work
+from swamp.errors import MissingTool, UsageError
+from swamp.store.port import ObjectStore
+from swamp.sync.bulk import Executor, Work
+from swamp.sync.progress import Progress
 from swamp.sync.result import EngineName
+from swamp.sync.transfer import THREADS, Inline
+
+if TYPE_CHECKING:
+    from swamp.pipeline.transfer import OnSpark
+    from swamp.store.open import StoreSpec
 
 EngineChoice = Literal["auto", "spark", "inline"]
 
@@ -25,8 +40,8 @@ class Choice:
     reason: str
 
 
-def choose_engine(setting: EngineChoice, work: Work, *, live: bool, java: str | None = None) -> Choice:
-    """`java` is why Spark cannot run, if it cannot. With a live session the bound is 0."""
+def choose_engine(setting: EngineChoice, work: Work, *, live: bool) -> Choice:
+    """With a live session the bound is 0."""
     if setting == "inline":
         return Choice("inline", "--engine inline")
     if setting == "spark":
@@ -36,8 +51,6 @@ def choose_engine(setting: EngineChoice, work: Work, *, live: bool, java: str | 
     alone = inline_seconds(work)
     if alone * SPARK_GAIN <= BREAK_EVEN_SECONDS:
         return Choice("inline", f"about {alone:.0f} s of work: starting Spark would cost more than it saves")
-    if java is not None:
-        return Choice("inline", f"large enough for Spark, but {java}")
     return Choice("spark", f"about {alone:.0f} s of work for one process: more than starting Spark costs")
 
 
@@ -46,3 +59,86 @@ def inline_seconds(work: Work) -> float:
     if work.stage == "compare":
         return work.files / INLINE_ROWS_PER_SECOND
     return work.files / INLINE_FILES_PER_SECOND + work.size / INLINE_BYTES_PER_SECOND
+
+
+@dataclass
+class Chooser:
+    """A `sync.bulk.Pick`: in process or on Spark, with the reason; opens one session when Spark is first needed.
+
+    `address` is None for a store that executors cannot open (a plug-in's). Close it to end a session it has opened.
+    """
+
+    setting: EngineChoice
+    block: Mapping[str, Any]
+    address: StoreSpec | None
+    store: ObjectStore
+    cache: Path
+    progress: Progress
+    push_threads: int = THREADS
+    pull_threads: int = THREADS
+    reason: str = ""
+    _spark: OnSpark | None = None
+    _own: bool = False
+
+    def __call__(self, work: Work) -> Executor:
+        """Raises MissingTool when Spark was demanded and cannot run."""
+        live = self._spark is not None or _is_live()
+        choice = choose_engine(self.setting, work, live=live)
+        if choice.engine == "spark" and self.setting == "auto":
+            obstacle = self._obstacle(live)
+            if obstacle is not None:
+                choice = Choice("inline", f"large enough for Spark, but {obstacle}")
+        self.reason = choice.reason
+        if choice.engine == "inline":
+            threads = self.push_threads if work.stage == "upload" else self.pull_threads
+            return Inline(self.store, threads=threads, reason=choice.reason)
+        return self._on_spark(choice.reason)
+
+    def close(self) -> None:
+        """Ends a session that was opened here; somebody else's stays."""
+        if self._spark is not None:
+            from swamp.pipeline.session import stop_session
+
+            self._spark.jobs.close()
+            if self._own:
+                stop_session(self._spark.jobs.session)
+            self._spark = None
+
+    def _obstacle(self, live: bool) -> str | None:
+        """Why Spark cannot do this, as far as that can be known without starting it."""
+        from swamp.pipeline.java import find_java
+        from swamp.pipeline.session import resolve_settings
+
+        if self.address is None:
+            return "executors cannot open a plug-in's store"
+        settings = resolve_settings(self.block)
+        if live:
+            return None
+        if not settings.sees_cache:
+            return f"executors of {settings.where} cannot see the cache"
+        try:
+            find_java(os.environ)
+        except MissingTool as error:
+            return error.message
+        return None
+
+    def _on_spark(self, reason: str) -> OnSpark:
+        if self.address is None:
+            raise UsageError("executors cannot open a plug-in's store", hint="use --engine inline")
+        if self._spark is None:
+            from swamp.pipeline.session import resolve_settings
+            from swamp.pipeline.transfer import spark_executor
+
+            settings = resolve_settings(self.block)
+            self._spark, self._own = spark_executor(settings, self.address, self.cache, self.progress)
+        self._spark.reason = reason
+        return self._spark
+
+
+def _is_live() -> bool:
+    """A session of this process, or a Spark Connect server that answers: then starting costs nothing."""
+    if "pyspark" not in sys.modules and not os.environ.get("SPARK_REMOTE"):
+        return False
+    from swamp.pipeline.session import live_session, remote_answers
+
+    return live_session() is not None or remote_answers()

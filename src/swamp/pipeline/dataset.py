@@ -266,15 +266,13 @@ def auto_bytes(target: Target) -> bytes:
 
 def commit_to_bucket(target: Target, parts: list[WrittenPart]) -> int:
     """One new version in one root, whoever else commits meanwhile. inv[spark.publish-once]"""
-    from swamp.commit.establish import establish
     from swamp.pipeline.publish import committer_for, pace_for
 
     assert target.spec is not None
     committer = committer_for(target.spec, target.repo)
     pace = pace_for(committer.env)
-    start = establish(committer, pace, create=True).read
     proposal = Proposal(target, parts)
-    committer.commit(proposal, pace, op=target.op, start=start)
+    committer.commit(proposal, pace, op=target.op)
     return proposal.version
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,8 @@ from swamp.commit.lease import GLOBAL_KEY, Holder
 from swamp.commit.lease_scope import Leases
 from swamp.env import SYSTEM, Env
 from swamp.errors import Unavailable
-from swamp.index.root import Root, Writer
-from swamp.pipeline.place import Bucket, opened, spec_of
+from swamp.index.root import Writer
+from swamp.pipeline.place import opened, spec_of
 from swamp.store.port import Capabilities, ObjectMeta, ObjectStore
 from swamp.sync.progress import Cancel, Patience
 
@@ -27,10 +28,29 @@ PUT_SECONDS: Final = 30.0
 def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committer:
     """A committer on what the store was seen to enforce; where it enforces nothing, under the global lease."""
     store = opened(spec)
-    seen = capabilities_of(store, env)
+    seen = _recorded(spec, repo, store.url) or capabilities_of(store, env)
     holder = Holder.of_process()
     leases = Leases(store, holder, env, capabilities=seen)
     return Committer(store, writer_of(repo, holder), env, seen, lambda: leases.acquire(GLOBAL_KEY))
+
+
+def _recorded(spec: StoreSpec, repo: str, url: str) -> Capabilities | None:
+    """What this machine has measured before, if it has a cache of the store; a few dozen requests saved."""
+    if not repo:
+        return None
+    from swamp.cache.layout import cache_dir, swamp_home
+    from swamp.cache.state import State
+    from swamp.repo.probe import read_record
+
+    bucket = replace(spec, namespace=None).open()
+    database = cache_dir(swamp_home(os.environ), _repo_id(repo), bucket.url, spec.namespace).state_db
+    if not database.exists():
+        return None
+    state = State.open(database)
+    try:
+        return read_record(state, url)
+    finally:
+        state.close()
 
 
 def capabilities_of(store: ObjectStore, env: Env = SYSTEM) -> Capabilities:
@@ -72,8 +92,10 @@ def put_patiently(store: ObjectStore, key: str, body: bytes, env: Env = SYSTEM) 
         delay = min(delay * 2, 5.0)
 
 
-def empty_place(options: Mapping[str, str]) -> Bucket:
-    """The place of a store that has no root yet: nothing is known there."""
+def ensure_root(options: Mapping[str, str]) -> None:
+    """A store without a root gets one before the first upload: payloads without a root mean that one was lost (L48)."""
+    from swamp.commit.establish import establish
+
     spec = spec_of(options)
-    assert spec is not None
-    return Bucket(spec, Root("", 0, "", "", "", {}))
+    if spec is not None:
+        establish(committer_for(spec, options.get("repo", "")), pace_for(), create=True)

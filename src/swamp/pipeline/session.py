@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,6 +97,14 @@ def live_session() -> SparkSession | None:
     context = getattr(active, "_sc", None)
     stopped = context is not None and getattr(context, "_jsc", None) is None
     return None if stopped else active
+
+
+def of_session(session: SparkSession, settings: SparkSettings) -> SparkSettings:
+    """What a session that somebody else opened really is; our own settings still say what is shared."""
+    context = getattr(session, "_sc", None)
+    if context is None:
+        return replace(settings, remote=settings.remote or "sc://", master="")
+    return replace(settings, remote=None, master=str(context.master))
 
 
 def remote_answers(environ: Mapping[str, str] | None = None) -> bool:

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from swamp.errors import Failed, UsageError
+from swamp.errors import Failed, NotFound, UsageError
 from swamp.pipeline.content import (
     Artifact,
     Piece,
@@ -43,6 +43,7 @@ from swamp.pipeline.content import (
 from swamp.pipeline.dataset import Target, WrittenPart, commit_to_bucket, commit_to_folder, landed, make_target
 from swamp.pipeline.filters import Tests, split
 from swamp.pipeline.place import Bucket, Folder, Span, open_place
+from swamp.pipeline.publish import ensure_root
 from swamp.pipeline.tables import TABLES, Table, read_metadata, rows, version_row
 
 if TYPE_CHECKING:
@@ -243,13 +244,11 @@ class _Message(WriterCommitMessage):
 
 
 def _target(options: Mapping[str, str], schema: StructType) -> Target:
-    from swamp.errors import NotFound
-    from swamp.pipeline.publish import empty_place
-
     try:
         place = open_place(options)
     except NotFound:
-        place = empty_place(options)  # a store that nothing was pushed to yet: the commit gives it its first root
+        ensure_root(options)
+        place = open_place(options)
     return make_target(place, options, schema.jsonValue())
 
 

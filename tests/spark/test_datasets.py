@@ -1,0 +1,387 @@
+"""Datasets between Spark and a bucket: one new version per job, whole or not at all, read where it lies."""
+
+import datetime as dt
+import decimal
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swamp.data.metadata import decode
+from swamp.index.entry import is_payload_key
+from swamp.pipeline.dataset import Target, landed
+from swamp.pipeline.place import Bucket, Span, current_root, opened
+
+
+def save(frame, repo, name="events", model="web", **options):
+    writer = frame.write.format("swamp").mode("append").option("repo", str(repo))
+    writer = writer.option("model", model).option("name", name)
+    for key, value in options.items():
+        writer = writer.option(key, value)
+    writer.save()
+
+
+def load(spark, repo, name="events", model="web", **options):
+    reader = spark.read.format("swamp").option("repo", str(repo)).option("model", model).option("name", name)
+    for key, value in options.items():
+        reader = reader.option(key, str(value))
+    return reader.load()
+
+
+def table(spark, repo, name, **options):
+    reader = spark.read.format("swamp").option("repo", str(repo)).option("table", name)
+    for key, value in options.items():
+        reader = reader.option(key, value)
+    return reader.load()
+
+
+def paths_in(bucket):
+    root = current_root(opened(bucket))
+    return {file.path: file for file in Bucket(bucket, root).files("", Span())}
+
+
+def metadata(bucket, number=1):
+    found = paths_in(bucket)
+    path = next(p for p in found if p.endswith(f"/{number}/metadata.yaml"))
+    return decode(opened(bucket).get(found[path].key).body, path)
+
+
+@pytest.mark.inv("spark.publish-once")
+def test_a_job_of_four_tasks_is_one_new_version_that_reads_back_equal(spark, shared_repo, bucket):
+    frame = spark.range(0, 100_000, 1, 4).selectExpr(
+        "id", "concat('naïve ', id) text", "case when id % 7 = 0 then null else id / 3 end part", "id % 2 = 0 even"
+    )
+    save(frame, shared_repo)
+    meta = metadata(bucket)
+    assert meta.version == 1
+    assert len(meta.parts) == 4
+    assert meta.extra["statistics"]["rows"] == 100_000
+    assert meta.extra["statistics"]["columns"]["id"] == {"nulls": 0, "min": 0, "max": 99_999}
+    assert meta.extra["statistics"]["columns"]["part"]["nulls"] == 14_286
+    back = load(spark, shared_repo)
+    assert back.count() == 100_000
+    assert back.exceptAll(frame).count() == 0
+    files = paths_in(bucket)
+    assert sum(p.endswith(".parquet") for p in files) == 4
+    assert all(is_payload_key(f.key) for f in files.values())
+    assert current_root(opened(bucket)).seq == 2  # the empty root, and one commit
+
+
+def test_types_survive_the_way_through_the_bucket(spark, shared_repo):
+    from pyspark.sql import Row
+
+    rows = [
+        Row(
+            n=1,
+            x=1.5,
+            s="ä b",
+            b=bytearray(b"\x00\xff"),
+            d=dt.date(2026, 11, 15),
+            t=dt.datetime(2026, 11, 15, 1, 2, 3, 456000),
+            dec=decimal.Decimal("12.340"),
+            a=["x", None],
+            m={"k": 1},
+            r=Row(inner="y"),
+        ),
+        Row(n=None, x=None, s=None, b=None, d=None, t=None, dec=None, a=None, m=None, r=None),
+    ]
+    schema = (
+        "n bigint, x double, s string, b binary, d date, t timestamp, dec decimal(10,3), a array<string>, "
+        "m map<string,int>, r struct<inner:string>"
+    )
+    frame = spark.createDataFrame(rows, schema)
+    save(frame, shared_repo)
+    back = load(spark, shared_repo)
+    assert back.schema == frame.schema
+    assert sorted(map(str, back.collect())) == sorted(map(str, frame.collect()))
+
+
+def test_every_write_is_the_next_version_and_older_ones_stay_readable(spark, shared_repo):
+    save(spark.range(3), shared_repo)
+    save(spark.range(5), shared_repo)
+    assert load(spark, shared_repo).count() == 5
+    assert load(spark, shared_repo, version=1).count() == 3
+    versions = table(spark, shared_repo, "versions").orderBy("version").collect()
+    assert [(v.version, v.isLatest, v.modelName, v.name) for v in versions] == [
+        (1, False, "web", "events"),
+        (2, True, "web", "events"),
+    ]
+    assert [row.version for row in table(spark, shared_repo, "data").collect()] == [2]
+    commits = table(spark, shared_repo, "commits").orderBy("seq").collect()
+    assert [row.seq for row in commits] == [1, 2, 3]
+
+
+def test_a_dataset_without_rows_has_its_columns(spark, shared_repo):
+    save(spark.range(0).selectExpr("id", "'x' text"), shared_repo)
+    back = load(spark, shared_repo)
+    assert back.columns == ["id", "text"]
+    assert back.count() == 0
+
+
+@pytest.mark.inv("spark.publish-once")
+def test_a_failing_job_leaves_no_version(spark, shared_repo, bucket):
+    def explode(batches):
+        for number, batch in enumerate(batches):
+            if number == 0:
+                yield batch
+            raise RuntimeError("broken on purpose")
+
+    save(spark.range(1), shared_repo)
+    before = current_root(opened(bucket))
+    broken = spark.range(0, 10_000, 1, 2).mapInArrow(explode, "id bigint")
+    with pytest.raises(Exception, match="broken on purpose"):
+        save(broken, shared_repo)
+    after = current_root(opened(bucket))
+    assert (after.seq, after.op) == (before.seq, before.op)
+    assert [v.version for v in table(spark, shared_repo, "versions").collect()] == [1]
+
+
+@pytest.mark.inv("spark.publish-once")
+def test_a_task_that_runs_twice_is_published_once(spark, shared_repo, bucket, tmp_path):
+    """The first attempt of each task uploads its part and then dies; the second one's part is the one that counts."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def once(batches):
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        yield from batches
+        mark = Path(marks) / str(task.partitionId())
+        if not mark.exists():
+            mark.touch()
+            os._exit(7)  # the worker is gone after its rows were produced
+
+    frame = spark.range(0, 1000, 1, 2).mapInArrow(once, "id bigint")
+    save(frame, shared_repo)
+    assert len(list(marks.iterdir())) == 2
+    back = load(spark, shared_repo)
+    assert back.count() == 1000
+    assert back.distinct().count() == 1000
+    assert len(metadata(bucket).parts) == 2
+
+
+def test_L54_a_restarted_job_with_a_write_id_makes_one_version(spark, shared_repo):
+    save(spark.range(10), shared_repo, writeId="nightly-2026-11-15")
+    save(spark.range(10), shared_repo, writeId="nightly-2026-11-15")
+    assert load(spark, shared_repo).count() == 10
+    assert [v.version for v in table(spark, shared_repo, "versions").collect()] == [1]
+    save(spark.range(10), shared_repo, writeId="nightly-2026-11-16")
+    assert table(spark, shared_repo, "versions").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [("overwrite", "never overwritten.*append"), ("ignore", "append"), ("errorifexists", "Append")],
+)
+def test_modes_without_a_meaning_are_refused_with_the_way_out(spark, shared_repo, mode, message):
+    with pytest.raises(Exception, match=f"(?is){message}"):
+        spark.range(1).write.format("swamp").mode(mode).option("repo", str(shared_repo)).option("model", "web").option(
+            "name", "events"
+        ).save()
+
+
+def test_somebody_elses_name_is_refused(spark, shared_repo):
+    save(spark.range(1), shared_repo, ownerType="model-method", ownerRef="another")
+    with pytest.raises(Exception, match="belongs to model-method another"):
+        save(spark.range(1), shared_repo)
+
+
+def test_metadata_filters_are_pushed_to_the_files(spark, shared_repo):
+    for name in ("a", "b", "c"):
+        save(spark.range(1), shared_repo, name=name)
+    found = table(spark, shared_repo, "versions").where("name = 'b' and version >= 1 and size > 0")
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert not re.search(r"\bFilter\b", plan)  # all of it was taken by the source
+    assert [row.name for row in found.collect()] == ["b"]
+    kept = table(spark, shared_repo, "versions").where("tags['modelName'] = 'web' and name in ('a', 'c')")
+    assert sorted(row.name for row in kept.collect()) == ["a", "c"]
+
+
+def test_a_session_that_does_not_push_filters_still_reads(spark, shared_repo):
+    save(spark.range(1), shared_repo)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert table(spark, shared_repo, "versions").where("name = 'events'").count() == 1
+        assert table(spark, shared_repo, "versions").where("name = 'other'").count() == 0
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_only_the_columns_asked_for_are_read(spark, shared_repo):
+    save(spark.range(10).selectExpr("id", "id * 2 twice", "'x' text"), shared_repo)
+    narrow = load(spark, shared_repo, columns="twice,id")
+    assert narrow.columns == ["twice", "id"]
+    assert sorted(narrow.collect()) == [(2 * n, n) for n in range(10)]
+    by_schema = (
+        spark.read.format("swamp")
+        .schema("text string, missing int")
+        .option("repo", str(shared_repo))
+        .option("model", "web")
+        .option("name", "events")
+        .load()
+    )
+    assert set(by_schema.collect()) == {("x", None)}
+
+
+def test_the_plain_datastore_takes_and_gives_datasets_too(spark, plain_repo):
+    frame = spark.range(0, 500, 1, 3).selectExpr("id", "cast(id as string) text")
+    save(frame, plain_repo)
+    save(frame, plain_repo)
+    assert load(spark, plain_repo).exceptAll(frame).count() == 0
+    assert table(spark, plain_repo, "versions").count() == 2
+    tree = plain_repo / ".swamp"
+    assert not list(tree.glob(".swamp-tmp-*"))
+    assert len(list(tree.glob("data/**/2/raw/part-*.parquet"))) == 3
+    with pytest.raises(Exception, match="no commits to follow"):
+        spark.readStream.format("swamp").option("repo", str(plain_repo)).load().writeStream.format(
+            "noop"
+        ).start().awaitTermination(30)
+
+
+def put(repo, model, name, body, content_type):
+    """Data as another program would put it: through the repository, not through Spark."""
+    from swamp.data.artifacts import DataRepository
+    from swamp.data.definitions import auto_definition
+    from swamp.data.metadata import Draft, Owner
+    from swamp.data.names import DataName
+    from swamp.sync.port import PlainTree
+
+    made = auto_definition("manual/data", model)
+    data = DataName.of(made.type, made.id, name)
+    draft = Draft(Owner.manual(made.id), content_type).tagged(modelName=model)
+    return DataRepository(PlainTree(repo / ".swamp")).save(data, draft, body)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "rows"),
+    [
+        ("text/csv", b"a,b\n1,x\n2,\n", [{"a": 1, "b": "x"}, {"a": 2, "b": ""}]),
+        ("application/x-ndjson", b'{"a": 1}\n\n{"a": 2, "b": "x"}\n', [{"a": 1, "b": None}, {"a": 2, "b": "x"}]),
+        ("application/json", b'[{"a": 1}, {"a": 2}]', [{"a": 1}, {"a": 2}]),
+        ("application/json", b'{"a": {"b": 1}}', [{"a": {"b": 1}}]),
+        ("text/plain", "eins\nzwö\n".encode(), [{"value": "eins"}, {"value": "zwö"}]),
+    ],
+)
+def test_other_contents_are_read_as_rows(spark, plain_repo, content_type, body, rows):
+    put(plain_repo, "web", "events", body, content_type)
+    found = [row.asDict(recursive=True) for row in load(spark, plain_repo).collect()]
+    assert found == rows
+
+
+def test_what_is_not_rows_says_what_to_do(spark, plain_repo):
+    put(plain_repo, "web", "events", b"\x00\x01", "application/octet-stream")
+    with pytest.raises(Exception, match="not something to read as rows"):
+        load(spark, plain_repo).collect()
+    with pytest.raises(Exception, match="no data named nothing"):
+        load(spark, plain_repo, name="nothing").collect()
+
+
+def test_abort_deletes_nothing_and_says_when_the_commit_has_landed(spark, shared_repo, bucket):
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from swamp.errors import Failed
+    from swamp.pipeline.source import SwampDataSource
+
+    source = SwampDataSource(CaseInsensitiveDict({"repo": str(shared_repo), "model": "web", "name": "events"}))
+    writer = source.writer(spark.range(1).schema, False)
+    message = writer.write(iter(spark.range(5).toArrow().to_batches()))
+    writer.abort([message])
+    before = {m.key for page in opened(bucket).list("data/") for m in page}
+    assert len(before) == 1  # the part is still there: garbage that gc finds
+    assert isinstance(writer.target, Target)
+    assert not landed(writer.target)
+    writer.commit([message])
+    writer.commit([message])  # asked again, as after a lost answer
+    assert table(spark, shared_repo, "versions").count() == 1
+    with pytest.raises(Failed, match="has been committed"):
+        writer.abort([message])
+    assert load(spark, shared_repo).count() == 5
+
+
+def test_readstream_sees_ten_versions_of_another_process_exactly_once_over_a_restart(
+    spark, shared_repo, bucket, tmp_path
+):
+    script = tmp_path / "writer.py"
+    script.write_text(WRITER)
+
+    def write(first, last):
+        done = subprocess.run(
+            [sys.executable, str(script), str(shared_repo), str(first), str(last)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def follow():
+        stream = (
+            spark.readStream.format("swamp")
+            .option("repo", str(shared_repo))
+            .option("model", "web")
+            .option("name", "events")
+            .load()
+        )
+        query = (
+            stream.writeStream.format("json")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("path", str(tmp_path / "seen"))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    write(1, 4)
+    follow()
+    write(5, 7)
+    follow()
+    heal(bucket)
+    write(8, 10)
+    follow()
+    follow()
+    seen = sorted(row.n for row in spark.read.json(str(tmp_path / "seen")).collect())
+    assert seen == list(range(1, 11))
+
+
+WRITER = """
+import sys
+from pyspark.sql.types import StructType
+import pyarrow as pa
+from swamp.pipeline.source import SwampDataSource
+
+repo, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+schema = StructType().add("n", "long")
+for number in range(first, last + 1):
+    source = SwampDataSource({"repo": repo, "model": "web", "name": "events"})
+    writer = source.writer(schema, False)
+    message = writer.write(iter([pa.RecordBatch.from_pydict({"n": [number]})]))
+    writer.commit([message])
+"""
+
+
+def heal(bucket):
+    """What `verify` does for a payload that was lost: the same path under a new key. It is no new version."""
+    from dataclasses import replace
+
+    from swamp.commit.commit import Changes
+    from swamp.index.entry import payload_key
+    from swamp.index.lookup import live_rows
+    from swamp.pipeline.publish import committer_for, pace_for
+
+    committer = committer_for(bucket)
+    store = opened(bucket)
+
+    def propose(root):
+        row = next(r for r in live_rows(root, committer.fetch) if r.path.endswith("/2/metadata.yaml"))
+        key = payload_key(row.path, committer.env.ulid())
+        store.put(key, store.get(row.key).body)
+        return Changes(puts=(replace(row, key=key),))
+
+    assert committer.commit(propose, pace_for()) is not None
