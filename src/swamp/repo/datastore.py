@@ -25,8 +25,10 @@ from swamp.sync.result import Mode, SyncResult
 
 if TYPE_CHECKING:
     from swamp.commit.lease_scope import Leases as StoreLeases
+    from swamp.pipeline.choose import Chooser
     from swamp.repo.maintain import Maintenance
     from swamp.store.layers import MeterStore
+    from swamp.store.open import StoreSpec
     from swamp.sync.engine import Engine, Policy
     from swamp.sync.plan import Plan
 
@@ -108,6 +110,35 @@ class Datastore:
             policy=self._policy(),
             progress=context.progress,
             cancel=context.cancel,
+            pick=self.chooser,
+        )
+
+    @cached_property
+    def spec(self) -> StoreSpec | None:
+        """How executors open this store, inside its namespace; None for a plug-in's, which they cannot."""
+        from swamp.repo.open import BUILT_IN
+        from swamp.store.open import StoreSpec
+
+        if self.config.type not in BUILT_IN and self.config.url is None:
+            return None
+        url = self.config.url or self.config.type
+        return StoreSpec(url, {**self.config.config, **_store_settings()}, self.config.namespace)
+
+    @cached_property
+    def chooser(self) -> Chooser:
+        """Which engine does bulk work here, and the Spark session if it is needed."""
+        from swamp.pipeline.choose import Chooser
+
+        settings = self.context.settings
+        return Chooser(
+            setting=settings.engine,
+            block=settings.spark,
+            address=self.spec,
+            store=self.store,
+            cache=self.cache.ensure().base,
+            progress=self.context.progress,
+            push_threads=settings.push_concurrency,
+            pull_threads=settings.pull_concurrency,
         )
 
     def _policy(self) -> Policy:
@@ -245,6 +276,8 @@ class Datastore:
     def close(self) -> None:
         if "engine" in self.__dict__ and self.engine is not None:
             self.engine.close()
+        if "chooser" in self.__dict__:
+            self.chooser.close()
 
 
 def _store_settings() -> dict[str, Any]:
