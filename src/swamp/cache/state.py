@@ -164,8 +164,8 @@ class State:
         return not self._all("SELECT 1 FROM journal LIMIT 1")
 
     def pending(self) -> Pending:
-        counts = {k: n for k, n in self._all("SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind")}
-        return Pending(*(_int(counts.get(k, 0)) for k in ("write", "delete", "found")))
+        counts = {str(k): _int(n) for k, n in self._all(_PENDING)}
+        return Pending(*(counts.get(k, 0) for k in ("write", "delete", "found")))
 
     # -- base
 
@@ -183,12 +183,13 @@ class State:
         return map(_base_row, rows)
 
     def remote_only(self, prefix: str = "") -> Iterator[BaseRow]:
+        """Files known and not held, in path order, less those whose deletion waits for a push."""
+        gone = "EXISTS (SELECT 1 FROM journal WHERE journal.path = base.path AND kind = 'delete')"
+        sql = f"SELECT {_BASE} FROM base WHERE present = 0 AND NOT {gone}"
         if not prefix:
-            rows = self._stream(f"SELECT {_BASE} FROM base WHERE present = 0 ORDER BY path")
-        else:
-            sql = f"SELECT {_BASE} FROM base WHERE present = 0 AND (path = ? OR (path > ? AND path < ?)) ORDER BY path"
-            rows = self._stream(sql, (prefix, prefix + "/", prefix + "0"))
-        return map(_base_row, rows)
+            return map(_base_row, self._stream(f"{sql} ORDER BY path"))
+        below = f"{sql} AND (path = ? OR (path > ? AND path < ?)) ORDER BY path"
+        return map(_base_row, self._stream(below, (prefix, prefix + "/", prefix + "0")))
 
     def base_count(self) -> tuple[int, int, int]:
         """Files present, their bytes, files that are remote-only."""
@@ -283,6 +284,11 @@ class Transaction:
         args = (after, *own, *names, path + "/", path + "0")
         return self._db.execute(sql, args).fetchone() is not None
 
+    def is_deleted(self, path: str) -> bool:
+        """Whether the user has deleted `path` here and no push has said so yet."""
+        sql = "SELECT 1 FROM journal WHERE path = ? AND kind = 'delete' LIMIT 1"
+        return self._db.execute(sql, (path,)).fetchone() is not None
+
     def rows_after(self, after: int, own: Own = (0, 0)) -> bool:
         """Whether anything at all was announced since, by somebody else."""
         row = self._db.execute(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own)).fetchone()
@@ -350,6 +356,7 @@ class Transaction:
 
 Own = tuple[int, int]
 """A range of journal rows that the asking sync wrote itself."""
+_PENDING = "SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"
 _LATER = "id > ? AND NOT id BETWEEN ? AND ?"
 _BASE = "path, key, size, sha256, seq, present, h_size, h_mtime, h_ctime, h_inode"
 

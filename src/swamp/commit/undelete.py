@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from swamp.cache.paths import fold
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.errors import ObjectMissing
@@ -51,11 +52,25 @@ def undelete(
 def _deleted(
     committer: Committer, root: Root, paths: tuple[str, ...], since: dt.datetime | None, unit_of: UnitOf
 ) -> list[Tombstone]:
-    rows = winning_rows(root, committer.fetch)
+    """The tombstones of whole units that are wanted, and in whose place nothing lives now."""
     recent = _commits_since(committer, since) if since else frozenset()
-    tombs = [r for r in rows if isinstance(r, Tombstone)]
-    units = {unit_of(t.path) for t in tombs if _is_wanted(t, paths, recent, since)}
-    return [t for t in tombs if unit_of(t.path) in units]
+    tombs: list[Tombstone] = []
+    live: set[str] = set()
+    taken: set[str] = set()
+    for row in winning_rows(root, committer.fetch):
+        if isinstance(row, Tombstone):
+            tombs.append(row)
+        else:
+            live.add(unit_of(row.path))
+            taken |= {fold(row.path), *(fold(a) for a in _above(row.path))}
+    wanted = {unit_of(t.path) for t in tombs if _is_wanted(t, paths, recent, since)}
+    blocked = {unit_of(t.path) for t in tombs if fold(t.path) in taken} | live
+    return [t for t in tombs if unit_of(t.path) in wanted - blocked]
+
+
+def _above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:i]) for i in range(1, len(parts))]
 
 
 def _is_wanted(tomb: Tombstone, paths: tuple[str, ...], recent: frozenset[int], since: dt.datetime | None) -> bool:

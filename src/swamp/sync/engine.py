@@ -193,7 +193,7 @@ class Engine:
         staged = Staged(Path(got.file), got.size, got.sha256 or "")
         with tree_exclusive(self._parts, "tree-lock.rename"), self.state.transaction() as tx:
             now = tx.base(path)
-            if now == row and not (self.root / path).exists():
+            if now == row and not tx.is_deleted(path) and not (self.root / path).exists():
                 hint = place(staged, self.root, path)
                 vouched = self._parts.vouching(hint)
                 tx.put_base(replace(row, sha256=got.sha256, present=True, hint=vouched))

@@ -80,6 +80,7 @@ class Plan:
         return {"mode": mode, "plan": rows, "totals": totals, "held": held, "deletesHeld": self.deletes_held}
 
 
+UNFINISHED = "its metadata is not written yet"
 _BOTH: frozenset[Verb] = frozenset({"adopt", "forget", "conflict", "bury"})
 MODE_VERBS: dict[Mode, frozenset[Verb]] = {
     "push": _BOTH | {"push", "delete"},
@@ -153,7 +154,7 @@ def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
     if any(a.verb == "conflict" for a in actions):
         actions = [_conflicted(a) for a in actions]
     if version and any(a.verb == "push" for a in actions) and not _has_metadata(unit, actions):
-        return "its metadata is not written yet"
+        return UNFINISHED
     for a in actions:
         if a.verb == "push":
             room.take(a.path)

@@ -16,7 +16,7 @@ from swamp.index.root import Root
 from swamp.rules import rule
 from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.gather import Scope, Snapshot
-from swamp.sync.plan import Action, Plan, UnitPlan
+from swamp.sync.plan import UNFINISHED, Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
 from swamp.sync.settle import settle, tree_exclusive
@@ -48,12 +48,24 @@ class Push:
         """The root after the last commit (or as it was read, when nothing was to be committed)."""
         self.tally.deletes_held += self.planned.deletes_held
         self.tally.unresolved |= set(self.planned.held)
+        self._report_waiting()
         self._settle()
         units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.tally.unresolved]
         self._deliver([u for u in units if not u.is_record])
         self._deliver([u for u in units if u.is_record and not self._names_waiting(u)])
         self._retire()
         return self.read
+
+    def _report_waiting(self) -> None:
+        """What was announced here and does not go now is said by name: no push leaves its own rows silently."""
+        unfinished = {unit for unit, why in self.planned.held.items() if why == UNFINISHED}
+        self.tally.warnings += [f"{unit} is still being written: it stays here for now" for unit in sorted(unfinished)]
+        for facts in self.planned.waiting:
+            unit = unit_of(facts.path)
+            if unit not in unfinished and facts.path not in self.tally.failed and facts.decision().verb == "push":
+                self.tally.fail(facts.path, self.planned.held.get(unit, ""))
+        for action in self.planned.actions("restore"):
+            self.tally.fail(action.path, f"{action.why}: pull first, then delete it again")
 
     def _settle(self) -> None:
         units = [u for u in self.planned.units if u.verbs & {"adopt", "forget", "conflict", "bury", "nothing"}]
@@ -72,8 +84,9 @@ class Push:
         if not waiting or not rule("unit.whole"):
             return False
         body = (self.parts.cache.tree / unit.unit).read_bytes()
-        if any(names_unit(body, unit_of(path)) for path in waiting):
-            self.tally.unresolved.add(unit.unit)
+        named = next((path for path in waiting if names_unit(body, unit_of(path))), None)
+        if named is not None:
+            self.tally.fail(unit.unit, f"it names {unit_of(named)}, which is not in the store yet")
             return True
         return False
 
@@ -302,7 +315,8 @@ class Push:
 
 
 def _same_row(row: Row, planned: Row | None) -> bool:
-    return planned is not None and type(row) is type(planned) and row.key == planned.key
+    """The same key under the same number: what was undeleted since is not what was looked at."""
+    return planned is not None and type(row) is type(planned) and (row.key, row.seq) == (planned.key, planned.seq)
 
 
 def _clashes(paths: list[str], rows: Iterable[Row]) -> bool:
