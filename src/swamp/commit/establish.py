@@ -6,7 +6,7 @@ so two machines that arrive at once end up with one root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -45,7 +45,13 @@ class Established:
     warnings: tuple[str, ...] = ()
 
 
-def establish(committer: Committer, pace: Pace, *, create: bool, known: RootRead | None = None) -> Established:
+Discover = Callable[[], RootRead | None]
+"""Publishes a root over the objects of a store without one, in bulk; None when there are none."""
+
+
+def establish(
+    committer: Committer, pace: Pace, *, create: bool, known: RootRead | None = None, discover: Discover | None = None
+) -> Established:
     """The store's root. With `create` an empty store gets one; without, it stays as it is and there is none."""
     try:
         read = known or committer.read()
@@ -53,10 +59,17 @@ def establish(committer: Committer, pace: Pace, *, create: bool, known: RootRead
         return _from_damage(committer, pace, damage)
     if read.root is not None:
         return Established(read)
-    return _without_root(committer, pace, create)
+    try:
+        return _without_root(committer, pace, create, discover)
+    except CorruptData:
+        # A listing is no snapshot: another machine may have published its first root, and uploaded, in between.
+        read = committer.read()
+        if read.root is None:
+            raise
+        return Established(read)
 
 
-def _without_root(committer: Committer, pace: Pace, create: bool) -> Established:
+def _without_root(committer: Committer, pace: Pace, create: bool, discover: Discover | None = None) -> Established:
     recorded = newest_whole(committer.store)
     if recorded is not None:
         return _restored(committer, pace, recorded, None)
@@ -69,6 +82,10 @@ def _without_root(committer: Committer, pace: Pace, create: bool) -> Established
     first = next(found, None)
     if first is not None:
         return _published(committer, pace, _chain(first, rest=found))
+    return _created(committer, pace, create)
+
+
+def _created(committer: Committer, pace: Pace, create: bool) -> Established:
     if not create:
         return Established(RootRead(None, None))
     return Established(committer.create(_empty(committer), pace))

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.commit.commit import Changes, Committer
+from swamp.commit.commit import Changes, Committer, RootRead
 from swamp.commit.compact import horizon_of
 from swamp.commit.lease import store_now
 from swamp.commit.log import LOG_PREFIX, names
 from swamp.env import rfc3339
-from swamp.errors import CorruptData, Failed
-from swamp.index.entry import Dropped
+from swamp.errors import CorruptData, Failed, Unavailable
+from swamp.index.entry import Dropped, Entry
 from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef, first_root
 from swamp.pipeline import stages
 from swamp.pipeline.balance import BIN_COST, bins_for
@@ -32,6 +32,7 @@ from swamp.pipeline.indexing import (
     object_row,
     ref_from,
     ref_row,
+    row_from,
     small,
 )
 from swamp.pipeline.jobs import Jobs
@@ -39,6 +40,7 @@ from swamp.pipeline.ranges import cut
 from swamp.pipeline.schemas import FINDINGS, INDEX, OBJECTS, RANGES, SEGMENTS
 from swamp.store.port import ObjectMeta
 from swamp.sync.progress import Patience
+from swamp.sync.verify import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,24 +53,12 @@ REPORTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    path: str
-    key: str
-    sha256: str | None
-    problem: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
 class Verified:
-    """What a verification saw. `findings` holds at most 10,000; the counts hold all."""
+    """What a verification saw: how much, and every entry that is not what it must be."""
 
     checked: int
     bytes: int
-    missing: int
-    corrupt: int
-    unread: int
-    findings: tuple[Finding, ...]
+    bad: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -104,21 +94,17 @@ class OnStore:
         total = self._total(entries)
         bins = bins_for(total["files"], total["size"], self.jobs.parallelism)
         shared = stages.balanced(entries, bins, total["large"])
-        findings = stages.verify(shared, self.spec, self.jobs.beacon).persist()
-        try:
-            counts = self._counts(findings, total["files"])
-            bad = findings.where(sf.col("problem").isNotNull()).orderBy("path").limit(REPORTED)
-            table = self.jobs.run("report", bad.toArrow, self.patience)
-        finally:
-            findings.unpersist()
-        listed = tuple(_finding(row) for row in table.to_pylist())
-        return Verified(total["files"], total["size"], *counts, listed)
-
-    def _counts(self, findings: DataFrame, files: int) -> tuple[int, int, int]:
-        grouped = findings.groupBy("problem").count()
-        table = self.jobs.run("verify", grouped.toArrow, self.patience, files=files)
-        counts = {row["problem"]: row["count"] for row in table.to_pylist()}
-        return counts.get("missing", 0), counts.get("corrupt", 0), counts.get("unread", 0)
+        findings = stages.verify(shared, self.spec, self.jobs.beacon)
+        bad = findings.where(sf.col("problem").isNotNull())
+        found = self.jobs.run("verify", bad.toArrow, self.patience, files=total["files"]).to_pylist()
+        unread = [row for row in found if row["problem"] == "unread"]
+        if unread:
+            raise Unavailable(
+                f"{len(unread)} payloads could not be read, the first: {unread[0]['path']}: {unread[0]['detail']}",
+                hint="what was not read is not known to be bad: run it again",
+            )
+        ordered = sorted(found, key=lambda row: str(row["path"]))
+        return Verified(total["files"], total["size"], tuple(map(_finding, ordered)))
 
     def _total(self, entries: DataFrame) -> dict[str, int]:
         from pyspark.sql import functions as sf
@@ -131,7 +117,7 @@ class OnStore:
 
     # -- discover: cut, adopt, sorted_ranges, write_segments, publish
 
-    def discover(self) -> Root | None:
+    def discover(self) -> RootRead | None:
         """A first root over the objects of a bucket without one; None when it is empty. Create-only.
 
         The caller has made sure that there is neither a root nor a log nor an older format (`commit.establish`).
@@ -163,13 +149,11 @@ class OnStore:
             )
         return int(counts.get(ENTRY, 0))
 
-    def _published(self, entries: DataFrame, files: int) -> Root:
+    def _published(self, entries: DataFrame, files: int) -> RootRead:
         env = self.committer.env
         root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), self.committer.writer)
         refs = self._segments(entries, files, root.seq)
-        read = self.committer.create(replace(root, segments=tuple(refs)), self.patience.check)
-        assert read.root is not None
-        return read.root
+        return self.committer.create(replace(root, segments=tuple(refs)), self.patience.check)
 
     def _segments(self, rows: DataFrame, count: int, added_seq: int) -> list[SegmentRef]:
         """New segments in path order, written by executors; they are nothing until they are published."""
@@ -302,4 +286,6 @@ def _null_number() -> Any:
 
 
 def _finding(row: dict[str, Any]) -> Finding:
-    return Finding(row["path"], row["key"], row["sha256"], row["problem"], row["detail"] or "")
+    entry = row_from({**row, "kind": ENTRY})
+    assert isinstance(entry, Entry)
+    return Finding(entry, "missing" if row["problem"] == "missing" else "corrupt")

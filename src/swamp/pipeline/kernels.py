@@ -123,7 +123,7 @@ class VerifyEntries:
 
 def verify_one(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, Any]:
     """A finding for every entry; `problem` is null when the bytes are what the index promises."""
-    finding = {k: row.get(k) for k in ("path", "key", "size", "sha256")}
+    finding = {name: row.get(name) for name in FINDINGS.columns}
     until = SYSTEM.clock.monotonic() + VERIFY_SECONDS
     while True:
         try:
@@ -151,7 +151,7 @@ def _compared(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, 
     found = digest.hexdigest()
     if row["sha256"] is not None and found != row["sha256"]:
         return {"problem": "corrupt", "detail": f"sha256 {found} instead of {row['sha256']}"}
-    return {"sha256": found, "problem": None, "detail": None}
+    return {"problem": None, "detail": None}
 
 
 def hint_row(hint: Hint | None) -> dict[str, Any]:

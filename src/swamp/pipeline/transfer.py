@@ -8,11 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from swamp.commit.commit import Committer, RootRead
 from swamp.pipeline import stages
 from swamp.pipeline.balance import bins_for, pack
+from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.executors import check_cache_visible, check_executors
 from swamp.pipeline.jobs import Jobs
-from swamp.pipeline.kernels import StoreAddress, download_rows, got_from, hashed_from, sent_from, upload_rows
+from swamp.pipeline.kernels import download_rows, got_from, hashed_from, sent_from, upload_rows
 from swamp.pipeline.schemas import DOWNLOADS, HASHES, UPLOADS
 from swamp.pipeline.session import SparkSettings, live_session, of_session, open_session, stop_session
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
@@ -21,6 +23,8 @@ from swamp.sync.result import EngineName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from swamp.store.open import StoreSpec
 
 J = TypeVar("J", Upload, Download, Hash)
 R = TypeVar("R")
@@ -33,7 +37,7 @@ class OnSpark:
     """A `sync.bulk.Executor` whose threads are Spark tasks."""
 
     jobs: Jobs
-    store: StoreAddress
+    store: StoreSpec
     reason: str = "--engine spark"
     name: EngineName = "spark"
     reports_progress: bool = True
@@ -61,6 +65,14 @@ class OnSpark:
 
         return self._batches("hash", jobs, stage, hashed_from, patience)
 
+    def on_store(self, committer: Committer, patience: Patience) -> OnStore:
+        """Bulk commands on the same store: verify, mark, compact."""
+        return OnStore(self.jobs, self.store, committer, patience)
+
+    def discover(self, committer: Committer, patience: Patience) -> RootRead | None:
+        """A first root over a bucket that something else has filled."""
+        return self.on_store(committer, patience).discover()
+
     def report(self) -> dict[str, Any] | None:
         return self.jobs.report()
 
@@ -82,7 +94,7 @@ class OnSpark:
 
 
 def spark_executor(
-    settings: SparkSettings, address: StoreAddress, cache: Path, progress: Progress
+    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress
 ) -> tuple[OnSpark, bool]:
     """An executor on the live session or a new one, after it has shown that it can do the work; whether it is new."""
     own = live_session() is None

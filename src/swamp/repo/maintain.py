@@ -13,6 +13,7 @@ from swamp.env import parse_rfc3339
 from swamp.errors import CorruptData, ObjectMissing, SwampError, UsageError
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.store.port import Capabilities
+from swamp.sync.bulk import Work
 from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from swamp.commit.lease_decide import Observed
     from swamp.commit.namespace import Registration
     from swamp.commit.undelete import Undeleted
+    from swamp.pipeline.bulk import OnStore
     from swamp.repo.datastore import Datastore
+    from swamp.sync.bulk import Stage
     from swamp.sync.verify import VerifyReport
 
 
@@ -147,24 +150,47 @@ class Maintenance:
 
     def verify(self, *, repair: bool = False, drop: Sequence[str] = ()) -> VerifyReport:
         """Reads every payload and compares it with its hash."""
-        from swamp.sync.verify import verify
+        from swamp.sync.verify import conclude, verify
 
         if drop and not repair:
             raise UsageError("--drop belongs to --repair", hint="swamp datastore verify --repair --drop PATH")
         engine = self._datastore.must_sync()
-        return verify(engine.parts, self._patience(), repair=repair, drop=tuple(drop))
+        spark = self._on_spark("verify")
+        if spark is None:
+            return verify(engine.parts, self._patience(), repair=repair, drop=tuple(drop))
+        root = engine.parts.committer.read().root
+        if root is None:
+            return verify(engine.parts, self._patience(), repair=repair, drop=tuple(drop))
+        seen = spark.verify(root)
+        return conclude(
+            engine.parts, self._patience(), seen.checked, seen.bytes, list(seen.bad), repair=repair, drop=tuple(drop)
+        )
 
     def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
         """Deletes what no path has named for longer than the undo window."""
         from swamp.commit.collect import collect
 
         keep = dt.timedelta(days=keep_days)
-        return collect(self._committer, self._patience().check, keep=keep, dry_run=dry_run)
+        spark = self._on_spark("collect")
+        marker = None if spark is None else spark.mark
+        return collect(self._committer, self._patience().check, keep=keep, dry_run=dry_run, marker=marker)
 
     def compact(self) -> Compacted:
-        from swamp.commit.compact import compact
+        from swamp.commit.compact import Compacted, compact
 
+        spark = self._on_spark("compact")
+        if spark is not None:
+            return Compacted(*spark.compact())
         return compact(self._committer, self._patience().check)
+
+    def _on_spark(self, stage: Stage) -> OnStore | None:
+        """The same work on Spark, where it was asked for or there is enough of it."""
+        if not self._datastore.synced:
+            return None
+        files, size, remote = self._datastore.must_sync().state.base_count()
+        executor = self._datastore.chooser(Work(stage, files + remote, size))
+        on_store = getattr(executor, "on_store", None)
+        return None if on_store is None else on_store(self._committer, self._patience())
 
     def undelete(self, paths: Sequence[str] = (), *, since: dt.datetime | None = None) -> Undeleted:
         """Brings deleted units back, in the store and here."""

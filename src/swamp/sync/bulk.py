@@ -14,7 +14,7 @@ from swamp.cache.files import Hint
 from swamp.sync.progress import Patience
 from swamp.sync.result import EngineName
 
-Stage = Literal["compare", "hash", "upload", "download"]
+Stage = Literal["compare", "hash", "upload", "download", "discover", "verify", "collect", "compact"]
 
 
 @dataclass(frozen=True, slots=True)

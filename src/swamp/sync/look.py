@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swamp.cache.scan import ScanProblem
@@ -76,7 +77,7 @@ class Looker:
         if read.root is not None:
             done = repair(self.parts.committer, pace)
             return done.read, done.discovered, done.warnings
-        done = establish(self.parts.committer, pace, create=create, known=read)
+        done = establish(self.parts.committer, pace, create=create, known=read, discover=self._discover())
         return done.read, done.discovered, done.warnings
 
     def _rolled_back(self, root: Root) -> bool:
@@ -84,6 +85,11 @@ class Looker:
         if self.parts.committer.capabilities.safe:
             return False
         return any(name.seq > root.seq for name in names(self.parts.committer.store, after_seq=root.seq))
+
+    def _discover(self) -> Callable[[], RootRead | None] | None:
+        """Spark lists a bucket without an index, where Spark was asked for or is at hand."""
+        in_bulk = getattr(self.parts.pick(Work("discover", 0, 0)), "discover", None)
+        return None if in_bulk is None else lambda: in_bulk(self.parts.committer, self.patience)
 
     def imagined_root(self) -> Root:
         """What a dry run on a store without a root compares with."""
