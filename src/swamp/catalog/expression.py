@@ -108,7 +108,7 @@ def evaluate(source: str, scope: Scope) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON has it: times as RFC 3339, spans in seconds, bytes as text; maps, which have no order, by key."""
+    """A result as JSON has it: times as RFC 3339, spans in seconds, bytes as text, maps sorted by key."""
     if isinstance(value, dt.datetime):
         return rfc3339(value)
     if isinstance(value, dt.timedelta):

@@ -76,7 +76,7 @@ class Items(Node):
 
 @dataclass(frozen=True, slots=True)
 class Operation(Node):
-    """`!` and `-` with one operand, the binary operators with two, `?` with three."""
+    """`!` and `-` have one operand, `&&` and `||` two or more, other binary operators two, `?` three."""
 
     operator: str
     operands: tuple[Node, ...]
@@ -115,8 +115,15 @@ def tokens(text: str) -> list[Token]:
 
 
 def parse(text: str) -> Node:
-    """The tree of an expression. Raises NotUnderstood."""
-    return _Parser(tokens(text)).whole()
+    """The tree of an expression. Raises NotUnderstood, also if it is so deep that walking it could fail."""
+    tree = _Parser(tokens(text)).whole()
+    waiting = [(tree, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise NotUnderstood("nested too deeply")
+        waiting += [(child, depth + 1) for child in children(node)]
+    return tree
 
 
 _LEVELS: Final = (
@@ -126,7 +133,8 @@ _LEVELS: Final = (
     frozenset({"+", "-"}),
     frozenset({"*", "/", "%"}),
 )
-MAX_NESTING: Final = 100
+MAX_NESTING: Final = 24
+MAX_DEPTH: Final = 60
 
 
 class _Parser:
@@ -176,10 +184,13 @@ class _Parser:
         if level == len(_LEVELS):
             return self._unary()
         node = self._binary(level + 1)
+        joins = False
         while self._next.text in _LEVELS[level] and self._next.kind in ("sign", "name"):
             operator = self._take().text
             right = self._binary(level + 1)
-            node = Operation(node.start, right.end, operator, (node, right))
+            chain = node.operands if isinstance(node, Operation) and joins and operator == node.operator else (node,)
+            joins = operator in ("&&", "||")  # one flat node for `a || b || c`: order does not matter there
+            node = Operation(node.start, right.end, operator, (*chain, right))
         return node
 
     def _unary(self) -> Node:
