@@ -7,15 +7,16 @@ Ages are the store's own: the last-modified of log records and objects, against 
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from swamp.cache.paths import is_internal
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.establish import tier_pages
 from swamp.commit.lease import store_now
-from swamp.commit.log import LOG_PREFIX, LogName, names
+from swamp.commit.log import LOG_PREFIX, LogName, names, put_log
 from swamp.errors import CorruptData
 from swamp.index.adopt import own_objects
 from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
@@ -46,15 +47,22 @@ class Marked:
     """Log records beyond what is kept: nothing names them, so they need no condemning."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Ages:
-    """When each commit happened by the store's clock; a commit whose record is gone is older than any window."""
+    """When commits happened by the store's clock. Where a record is missing, the next later one counts: never too old."""
 
     now: dt.datetime
-    at: dict[int, dt.datetime] = field(default_factory=dict)
+    seqs: tuple[int, ...]
+    times: tuple[dt.datetime, ...]
+
+    @classmethod
+    def of(cls, records: list[LogName], now: dt.datetime) -> Ages:
+        known = sorted((r.seq, r.meta.last_modified) for r in records)
+        return cls(now, tuple(seq for seq, _ in known), tuple(at for _, at in known))
 
     def older(self, seq: int, than: dt.timedelta) -> bool:
-        return seq not in self.at or self.now - self.at[seq] >= than
+        place = bisect_left(self.seqs, seq)
+        return place < len(self.seqs) and self.now - self.times[place] >= than
 
 
 def collect(
@@ -70,6 +78,8 @@ def collect(
     read = committer.read()
     if read.root is None:
         return Collected(0, 0, 0)
+    # The newest commit may have no record yet: without one, what it dropped just now would have no age (L33).
+    put_log(committer.store, committer.env, read.root, read.body)
     marked = marker(read.root, keep) if marker else mark(committer, read.root, keep)
     found = len(marked.garbage) + len(marked.records)
     if dry_run:
@@ -94,7 +104,7 @@ def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
     """Objects that no live row names: dropped, deleted or never published longer ago than `keep`."""
     store = committer.store
     records = list(names(store))
-    ages = Ages(store_now(store), {r.seq: r.meta.last_modified for r in records})
+    ages = Ages.of(records, store_now(store))
     live, expired, waiting = _keys(committer, root, ages, keep)
     garbage = []
     for meta in _collectable(committer):
