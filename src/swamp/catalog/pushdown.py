@@ -250,5 +250,6 @@ def _text_method(function: str, operand: _Operand, wanted: str) -> Sql | None:
         return Sql(f"instr({operand.text}, ?) > 0", (*operand.params, wanted))
     if function == "endsWith" and wanted:
         raw = wanted.encode("utf-8")
-        return Sql(f"substr(CAST({operand.text} AS BLOB), {-len(raw)}) = ?", (*operand.params, raw))
+        tail = f"substr(CAST({operand.text} AS BLOB), {-len(raw)}) = ?"  # NULL for the empty text, which has no end
+        return Sql(f"CASE WHEN {operand.text} = '' THEN 0 ELSE {tail} END", (*operand.params, *operand.params, raw))
     return None
