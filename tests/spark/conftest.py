@@ -1,7 +1,6 @@
 """One Spark session for all of these tests; they skip (or fail, with SWAMP_REQUIRE=spark) where there is no Java."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -75,10 +74,3 @@ def tree(tmp_path):
     folder = tmp_path / "tree"
     folder.mkdir()
     return folder
-
-
-def write_files(root: Path, files: dict[str, bytes]) -> None:
-    for path, body in files.items():
-        target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(body)

@@ -1,0 +1,10 @@
+"""Files for the tests of this directory."""
+
+from pathlib import Path
+
+
+def write_files(root: Path, files: dict[str, bytes]) -> None:
+    for path, body in files.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(body)

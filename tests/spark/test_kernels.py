@@ -1,0 +1,255 @@
+"""Kernels are plain functions on Arrow batches: tested without Spark."""
+
+import hashlib
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from spark_files import write_files
+
+from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
+from swamp.index.root import Root, SegmentRef
+from swamp.index.segment import read_segment, write_segment
+from swamp.pipeline.balance import bins_for, cost_of, pack
+from swamp.pipeline.beacon import Beacon, Beat
+from swamp.pipeline.indexing import AdoptObjects, MergeRows, ReadSegments, WriteSegments, index_row, ref_row, row_from
+from swamp.pipeline.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_below, subtrees
+from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
+from swamp.pipeline.ranges import cut, pages_of
+from swamp.pipeline.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
+from swamp.sync.transfer import pooled
+
+
+def run(kernel, boundary, rows):
+    return list(rows_of(kernel(iter([boundary.batch(rows)]))))
+
+
+def sha(body):
+    return hashlib.sha256(body).hexdigest()
+
+
+ODD = {
+    "data/a/1/ä ö/1/raw": b"x" * 10,
+    "data/a/1/plus+%20#/1/raw": b"",
+    "data/a/1/日本/1/raw": b"\x00\xff",
+}
+
+
+@pytest.mark.inv("object.key-once")
+def test_uploads_are_hashed_sent_and_each_call_has_its_own_key(tree, bucket):
+    write_files(tree, ODD)
+    rows = [{"bin": 0, "path": p, "file": str(tree / p), "size": len(b)} for p, b in ODD.items()]
+    first, second = run(SendFiles(bucket), UPLOADS, rows), run(SendFiles(bucket), UPLOADS, rows)
+    assert {r["path"]: r["sha256"] for r in first} == {p: sha(b) for p, b in ODD.items()}
+    keys = [r["key"] for r in first + second]
+    assert len(set(keys)) == 6
+    assert all(is_payload_key(key) for key in keys)
+    store = bucket.open()
+    assert all(store.get(r["key"]).body == ODD[r["path"]] for r in first)
+    assert [r["h_size"] for r in first] == [r["size"] for r in first]
+
+
+def test_one_unreadable_file_is_its_own_result(tree, bucket):
+    write_files(tree, ODD)
+    rows = [{"bin": 0, "path": p, "file": str(tree / p), "size": 1} for p in [*ODD, "data/a/1/gone/1/raw"]]
+    found = run(SendFiles(bucket), UPLOADS, rows)
+    assert [r["path"] for r in found if r["error"]] == ["data/a/1/gone/1/raw"]
+    assert sum(r["key"] is not None for r in found) == 3
+
+
+def test_downloads_are_verified_and_a_wrong_or_missing_one_is_reported(tree, bucket):
+    store = bucket.open()
+    store.put("k1~x", b"right")
+    staging = str(tree / "staging")
+    common = {"bin": 0, "staging": staging, "mtime_ns": 1_000_000_000}
+    rows = [
+        {**common, "path": "a", "key": "k1~x", "size": 5, "sha256": sha(b"right")},
+        {**common, "path": "b", "key": "k1~x", "size": 5, "sha256": sha(b"wrong")},
+        {**common, "path": "c", "key": "none", "size": 5, "sha256": None},
+        {**common, "path": "d", "key": "k1~x", "size": 5, "sha256": None},
+    ]
+    found = {r["path"]: r for r in run(FetchFiles(bucket), DOWNLOADS, rows)}
+    assert Path(found["a"]["file"]).read_bytes() == b"right"
+    assert os.stat(found["a"]["file"]).st_mtime_ns == 1_000_000_000
+    assert found["b"]["file"] is None and "not the bytes" in found["b"]["error"]
+    assert found["c"]["missing"]
+    assert found["d"]["sha256"] == sha(b"right")  # an adopted object's hash is learned
+    assert len(os.listdir(staging)) == 2
+
+
+def test_hashing_gives_the_stat_from_before_the_first_byte(tree):
+    write_files(tree, ODD)
+    rows = [{"bin": 0, "path": p, "file": str(tree / p), "size": 1} for p in ODD]
+    for row in run(HashFiles(), HASHES, rows):
+        assert row["sha256"] == sha(ODD[row["path"]])
+        assert row["h_inode"] == os.stat(tree / row["path"]).st_ino
+
+
+def test_verify_tells_missing_from_rotten(bucket):
+    store = bucket.open()
+    store.put("good", b"abc")
+    rows = [
+        index_row(Entry("p/good", "good", 3, sha(b"abc"), "")),
+        index_row(Entry("p/unread", "good", 3, None, "")),
+        index_row(Entry("p/rotten", "good", 3, sha(b"abd"), "")),
+        index_row(Entry("p/short", "good", 9, sha(b"abc"), "")),
+        index_row(Entry("p/gone", "nowhere", 3, sha(b"abc"), "")),
+    ]
+    found = {r["path"]: r["problem"] for r in run(VerifyEntries(bucket), INDEX, rows)}
+    expected = {"p/good": None, "p/unread": None, "p/rotten": "corrupt", "p/short": "corrupt", "p/gone": "missing"}
+    assert found == expected
+
+
+@pytest.mark.inv("scan.honest")
+def test_a_long_directory_is_split_and_obstacles_are_reported(tree):
+    folder = tree / "data" / "long"
+    folder.mkdir(parents=True)
+    for number in range(CHUNK_NAMES * 2 + 1):
+        (folder / f"{number:05d}").touch()
+    (tree / "data" / "dangling").symlink_to("nowhere")
+    (tree / "data" / ".lock").touch()
+    (tree / os.fsdecode(b"data/bad-\xff")).touch()
+    chunks = list(names_below(str(tree), ""))
+    assert [len(c["paths"]) for c in chunks if c.get("paths")] == [CHUNK_NAMES, CHUNK_NAMES, 2]
+    assert len([c for c in chunks if c.get("error")]) == 1
+    names = list(ListNames(str(tree))(iter([DIRECTORIES.batch([{"directory": ""}])])))
+    found = list(rows_of(LookAtFiles(str(tree))(iter(names))))
+    problems = {r["path"]: r["problem"] for r in found if r["problem"]}
+    assert problems == {"data/dangling": "link", "data/bad-\\udcff": "unreadable"}
+    assert len(found) == CHUNK_NAMES * 2 + 1 + 2
+
+
+def test_a_file_that_vanishes_between_listing_and_looking_is_a_problem_not_an_absence(tree):
+    row = {"paths": ["data/x"], "path": None, "error": None}
+    found = run(LookAtFiles(str(tree)), NAMES, [row])
+    assert [(r["path"], r["problem"]) for r in found] == [("data/x", "vanished")]
+
+
+def test_subtrees_hold_everything_once(tree):
+    write_files(tree, {f"data/t/{m}/{n}/1/raw": b"" for m in range(3) for n in range(3)} | {"logs/x": b""})
+    found = subtrees(str(tree), (), 6)
+    assert len(found) >= 6 or all("/" in d or d == "logs" for d in found)
+    names = [p for d in found for c in names_below(str(tree), d) for p in c["paths"]]
+    assert sorted(names) == sorted({p for c in names_below(str(tree), "") for p in c["paths"]})
+
+
+@pytest.mark.inv("segment.added-seq")
+def test_segments_round_trip_and_numberless_rows_take_their_number(bucket):
+    rows = [
+        Entry("a", "a~1", 1, "h", "t", 0),
+        Tombstone("b", "b~1", 2, None, 4),
+        Dropped("c~1", "c", 3),
+        Entry("ü", "u~1", 1, None, "", 2, missing=True, extra='{"x": 1}'),
+    ]
+    written = run(WriteSegments(bucket, 7), INDEX, [index_row(r) for r in rows])
+    assert [(r["rows"], r["added_seq"], r["min_path"], r["max_path"]) for r in written] == [(4, 7, "a", "ü")]
+    found = [row_from(r) for r in run(ReadSegments(bucket), SEGMENTS, written)]
+    assert found == [rows[0].at(7), *rows[1:]]
+    ref = SegmentRef(**written[0])
+    assert list(read_segment(bucket.open().get(ref.key).body, 7)) == found
+
+
+def test_a_segment_that_is_not_what_the_root_says_is_corrupt(bucket):
+    from swamp.errors import CorruptData
+
+    segment = write_segment([Entry("a", "a~1", 1, "h", "t", 1)])
+    bucket.open().put("_index/x.parquet", segment.data + b"!")
+    with pytest.raises(CorruptData):
+        run(ReadSegments(bucket), SEGMENTS, [ref_row(segment.ref("_index/x.parquet", 1))])
+
+
+@pytest.mark.inv("index.highest-seq")
+def test_merging_keeps_what_decides_and_remembers_what_was_deleted():
+    ref = SegmentRef("_index/1.parquet", 1, 1, "", "a", "z", 9)
+    root = Root("s", 9, "op", "", "", {}, segments=(ref,))
+    rows = [Entry("a", "a~1", 1, "h", "", 1), Entry("a", "a~2", 1, "h", "", 5), Tombstone("b", "b~1", 1, "h", 3)]
+    kept = [row_from(r) for r in run(MergeRows(root, (ref,), 0), INDEX, [index_row(r) for r in rows])]
+    assert kept == [rows[1], rows[2]]
+
+
+def test_a_bucket_without_an_index_is_cut_into_ranges_that_hold_every_object_once(bucket):
+    store = bucket.open()
+    wanted = {f"data/t/m{i % 3}/n{i}/1/raw" for i in range(1100)} | {"logs/a", "data/.lock", "files/ä"}
+    flat = {f"files/{i:04d}" for i in range(1005)}
+    for key in wanted | flat:
+        store.put(key, b"x")
+    store.put("outputs/other/.datastore-index.json", b"{}")
+    store.put("outputs/other/data/x", b"x")
+    pieces = cut(store, 12)
+    assert len(pieces.ranges) >= 12
+    listed = [m.key for r in pieces.ranges for page in pages_of(store, r) for m in page]
+    listed += [m.key for m in pieces.objects]
+    assert len(listed) == len(set(listed))
+    assert set(listed) >= wanted | flat
+    found = run(AdoptObjects(bucket), RANGES, [r.row() for r in pieces.ranges])
+    paths = {r["path"] for r in found}
+    assert wanted - {"data/.lock"} <= paths | {m.key for m in pieces.objects}
+    assert not any("other" in p or p.endswith(".lock") for p in paths)
+
+
+def test_L48_a_payload_name_in_the_listing_forbids_publishing(bucket):
+    bucket.open().put("data/t/m/n/1/raw~01JD0000000000000000000000", b"x")
+    found = run(AdoptObjects(bucket), RANGES, [{"prefix": "data/"}])
+    assert [r["kind"] for r in found] == ["lost"]
+
+
+def test_one_huge_file_has_a_bin_of_its_own_and_is_first():
+    sizes = [2_000] * 10_000 + [5_000_000_000]
+    bins = bins_for(len(sizes), sum(sizes), 2)
+    placed = pack(list(enumerate(sizes)), lambda item: item[1], bins)
+    assert placed[0] == (0, (10_000, 5_000_000_000))
+    assert [number for number, _ in placed].count(0) == 1
+    loads = {}
+    for number, (_, size) in placed[1:]:
+        loads[number] = loads.get(number, 0) + cost_of(size)
+    assert max(loads.values()) < 1.1 * min(loads.values())
+
+
+def test_results_come_as_they_are_ready_and_a_slow_one_holds_up_nobody():
+    release = threading.Event()
+
+    def work(number):
+        if number == 0:
+            release.wait(20)
+        return number
+
+    results = pooled(range(40), work, 4)
+    first = [next(results) for _ in range(30)]
+    assert 0 not in first
+    release.set()
+    assert sorted(first + list(results)) == list(range(40))
+
+
+@dataclass
+class Counted:
+    high: int = 0
+    now: int = 0
+
+
+def test_at_most_twice_the_threads_are_in_hand():
+    seen = Counted()
+
+    def jobs():
+        for number in range(500):
+            seen.now += 1
+            seen.high = max(seen.high, seen.now)
+            yield number
+
+    for _ in pooled(jobs(), lambda n: n, 4):
+        seen.now -= 1
+    assert seen.high <= 9
+
+
+def test_the_beacon_counts_only_its_own():
+    beacon = Beacon("127.0.0.1", "token")
+    try:
+        with Beat(beacon.address) as beat:
+            beat.add(2, 300)
+        other = beacon.address.__class__(beacon.address.host, beacon.address.port, "else")
+        with Beat(other) as beat:
+            beat.add(5, 5)
+        assert beacon.take() == (2, 300)
+    finally:
+        beacon.close()
