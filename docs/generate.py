@@ -144,7 +144,7 @@ def promises() -> Iterator[str]:
     yield "# Promises\n"
     yield "Each line is a test in `tests/regressions`, run by `make test`: `pytest tests/regressions -k L01_`.\n"
     rows = []
-    for file in sorted((REPO / "tests" / "regressions").glob("test_*.py")):
+    for file in sorted((REPO / "tests" / "regressions").rglob("test_*.py")):
         for test in ast.walk(ast.parse(file.read_text())):
             if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and (match := FAILURE.match(test.name)):
                 rows.append((match[1], promise(test), ", ".join(invariants(test)), f"`{file.name}`"))

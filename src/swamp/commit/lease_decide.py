@@ -50,7 +50,7 @@ class LeaseBody:
         return replace(self, epoch=self.epoch + 1)
 
     def released(self) -> LeaseBody:
-        """Marked, not deleted, so that `epoch` only grows."""
+        """Marked, not deleted, so that `epoch` only grows. inv[lease.epoch]"""
         return replace(self, epoch=self.epoch + 1, state="released")
 
 
