@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from peers import Peer
 
+from peers import Peer
 from swamp.store.port import ObjectStore
 
 BACKENDS = ("memory", "directory", "moto")

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from peers import MODEL, Watched, assert_quiet, content, keys, once, root_of, settled, shared, version
 
+from peers import MODEL, Watched, assert_quiet, content, keys, once, root_of, settled, shared, version
 from swamp.commit.establish import repair
 from swamp.errors import Unavailable
 from swamp.index.root import ROOT_KEY
