@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 MIB: Final = 1024 * 1024
@@ -40,3 +42,22 @@ def part_bytes(size: int) -> int:
     """The part size for an object: S3 allows 10,000 parts, so very large ones need larger parts."""
     needed = -(-size // 9_000)
     return max(PART_BYTES, -(-needed // MIB) * MIB)
+
+
+def read_whole(path: Path, size: int) -> bytes | memoryview:
+    """A file's bytes, at most `size`, in memory that goes back to the system at once.
+
+    What malloc frees after megabytes it keeps, once per thread; an anonymous mapping it never sees.
+    """
+    if size < _MAPPED_BYTES:
+        with path.open("rb") as file:
+            return file.read(size)
+    mapped = mmap.mmap(-1, size)
+    with path.open("rb", buffering=0) as file:
+        filled = 0
+        while read := file.readinto(memoryview(mapped)[filled:]):
+            filled += read
+    return memoryview(mapped)[:filled]
+
+
+_MAPPED_BYTES: Final = 128 * 1024

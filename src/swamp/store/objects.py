@@ -16,7 +16,7 @@ from obstore import exceptions as foreign
 
 from swamp.env import SYSTEM, Env, is_ulid
 from swamp.errors import ConditionFailed, ObjectMissing, StoreError, Unavailable, UsageError
-from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes
+from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes, read_whole
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, redact, scrub, to_error
 from swamp.store.keys import byte_before, check_key, check_prefix
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded
@@ -196,7 +196,7 @@ class Objects:
         except ObjectMissing:
             return None
 
-    def _put(self, key: str, body: bytes, mode: Any) -> ObjectMeta:
+    def _put(self, key: str, body: bytes | memoryview, mode: Any) -> ObjectMeta:
         client = self._clients.quick if len(body) < MIB else self._clients.patient
         try:
             done = obstore.put(client, key, body, mode=mode, use_multipart=False)
@@ -210,8 +210,8 @@ class Objects:
         if size > PART_BYTES:
             return self._put_parts(key, path, size)
         with self._budget.hold(size):
-            body = path.read_bytes()
-            return Uploaded(self.put(key, body), hashlib.sha256(body).hexdigest())
+            body = read_whole(path, size)
+            return Uploaded(self._put(key, body, "overwrite"), hashlib.sha256(body).hexdigest())
 
     def _put_parts(self, key: str, path: Path, size: int) -> Uploaded:
         part = part_bytes(size)

@@ -18,7 +18,7 @@ from swamp.store.keys import check_key
 from swamp.store.layers import LimitStore, PrefixStore
 from swamp.store.login import aws_login, azure_login, refuse_secrets
 from swamp.store.port import ObjectStore
-from swamp.store.retry import RetryStore
+from swamp.store.retry import RetryPolicy, RetryStore
 
 SCHEMES: Final = {
     "s3": "s3",
@@ -75,11 +75,15 @@ def open_store(
     env: Env = SYSTEM,
     *,
     environ: Mapping[str, str] | None = None,
+    policy: RetryPolicy = RetryPolicy(),  # noqa: B008  (frozen)
 ) -> ObjectStore:
     """The store at `url` (or of a type such as `@swamp/s3-datastore`), with retries for all but writes."""
     target = parse_target(url, config)
     environ = os.environ if environ is None else environ
     bucket = _OPENERS[target.kind](target, env, environ)
+    if target.kind not in ("file", "memory"):
+        # Retry outside the limit: a request that waits for its next attempt takes nobody's place.
+        bucket = RetryStore(bucket, env, policy)
     return PrefixStore(bucket, target.prefix) if target.prefix else bucket
 
 
@@ -206,7 +210,7 @@ def _open_gcs(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectSto
     from swamp.store.gcs import connect
 
     endpoint = _endpoint(target.config.get("endpoint") or _with_scheme(environ.get("STORAGE_EMULATOR_HOST")))
-    return _limited(target, env, connect(target.bucket, endpoint, target.timeout, env))
+    return _limited(target, connect(target.bucket, endpoint, target.timeout, env))
 
 
 def _layered(target: Target, env: Env, place: Place, build: Any, endpoint: str | None) -> ObjectStore:
@@ -222,14 +226,13 @@ def _layered(target: Target, env: Env, place: Place, build: Any, endpoint: str |
         _ = clients.quick
     except (BaseError, ValueError, TypeError) as error:
         raise _misbuilt(place, error) from None
-    return _limited(target, env, Objects(place, clients, env))
+    return _limited(target, Objects(place, clients, env))
 
 
-def _limited(target: Target, env: Env, store: ObjectStore) -> ObjectStore:
-    # Retry outside the limit: a request that waits for its next attempt takes nobody's place.
+def _limited(target: Target, store: ObjectStore) -> ObjectStore:
     uploads = int(_number(target.config, "pushConcurrency", CONNECTIONS))
     downloads = int(_number(target.config, "pullConcurrency", CONNECTIONS))
-    return RetryStore(LimitStore(store, uploads=uploads, downloads=downloads), env)
+    return LimitStore(store, uploads=uploads, downloads=downloads)
 
 
 def _http(timeout: float, retries: int, insecure: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import http.client
 import re
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from swamp.env import SYSTEM
 
-Action = Literal["drop", "lose", "cut", "stall", "answer", "pass"]
+Action = Literal["drop", "lose", "cut", "stall", "delay", "answer", "pass"]
 
 
 @dataclass
@@ -25,7 +26,8 @@ class Rule:
     drop    the connection is reset before the server hears of the request
     lose    the server does it, and the connection is reset instead of its answer
     cut     the answer ends after half of its body
-    stall   the answer's headers and half of its body come, then nothing for `seconds`
+    stall   the answer's headers and half of its body (nothing, if it has none) come, then nothing for `seconds`
+    delay   the answer comes `seconds` later
     answer  the proxy answers `status` with `body` and `headers` itself
     pass    the request goes through (to let the first `times` of a kind pass)
     """
@@ -57,8 +59,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         target = urlsplit(endpoint)
         handler = type("BoundHandler", (_Handler,), {"proxy": self, "host": target.hostname, "port": target.port})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}{target.path}"
 
     def __enter__(self) -> FaultProxy:
@@ -76,6 +77,16 @@ class FaultProxy:
             if rule is not None and rule.action != "pass":
                 self.fired.append((rule.action, method, path))
             return rule
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up on a stalled answer is what tests are after."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -103,10 +114,13 @@ class _Handler(BaseHTTPRequestHandler):
         if rule and action == "answer":
             return self._send(rule.status, list(rule.headers.items()), rule.body, len(rule.body))
         status, headers, answer = self._forward(body)
+        if rule and action == "delay":
+            SYSTEM.clock.sleep(rule.seconds)
         if action == "lose":
             return self._reset()
         if rule and action in ("cut", "stall"):
-            self._send(status, headers, answer[: len(answer) // 2], len(answer))
+            if answer:
+                self._send(status, headers, answer[: len(answer) // 2], len(answer))
             self.wfile.flush()
             if action == "stall":
                 SYSTEM.clock.sleep(rule.seconds)
