@@ -49,7 +49,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class Ages:
-    """When commits happened by the store's clock. Where a record is missing, the next later one counts: never too old."""
+    """When commits happened by the store's clock. A missing record is as young as the next later one."""
 
     now: dt.datetime
     seqs: tuple[int, ...]

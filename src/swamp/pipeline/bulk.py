@@ -227,7 +227,7 @@ class OnStore:
         garbage = found.join(expired, "key", "left").where(sf.coalesce("expired", sf.lit(False)) | (orphan & old))
         table = self.jobs.run("mark", OBJECTS.select(garbage).toArrow, self.patience)
         metas = sorted((object_from(row) for row in table.to_pylist()), key=lambda meta: meta.key)
-        return Marked(root, tuple(metas), tuple(old_records(records, Ages(now))))
+        return Marked(root, tuple(metas), tuple(old_records(records, Ages.of(records, now))))
 
     def _keys(self, rows: list[dict[str, Any]]) -> DataFrame:
         return stages.frame_of(self.jobs.session, OBJECTS, rows).select("key")

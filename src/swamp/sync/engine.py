@@ -28,7 +28,7 @@ from swamp.sync.port import Kind, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
-from swamp.sync.record import Parts, Tally, mark_pulled, remember
+from swamp.sync.record import Parts, Tally, remember
 from swamp.sync.result import Mode, SyncResult
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.transfer import Inline, download_one
@@ -420,12 +420,6 @@ class _Run:
         tally = _tally("push", look)
         self._journal_found(look)
         owed = any(look.planned.actions("pull", "restore", "aside")) or bool(look.hidden)
-        if look.view.full and not self.scope and not owed and not look.planned.held:
-            # Everything was compared and nothing is owed: the fast path may start here again (L20).
-            with engine.state.transaction() as tx:
-                remember(tx, engine._parts, look.view.root, read.token, read.body)
-                if read.token:
-                    mark_pulled(tx, look.view.root)
         push = Push(
             parts=engine._parts,
             view=look.view,
@@ -435,6 +429,7 @@ class _Run:
             scope=self.scope,
             patience=self.patience,
             tally=tally,
+            compared=look.view.full and not self.scope and not owed and not look.planned.held,
         )
         after = push.run()
         return tally.result(after.root), tally.again, after

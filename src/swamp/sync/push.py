@@ -39,6 +39,8 @@ class Push:
     scope: Scope
     patience: Patience
     tally: Tally
+    compared: bool = False
+    """Everything was compared and nothing is owed to a pull: the fast path may start here again (L20)."""
     uploads: dict[str, StagedRow] = field(default_factory=dict)
     sent: dict[str, Sent] = field(default_factory=dict)
     unsaved: list[StagedRow] = field(default_factory=list)
@@ -69,12 +71,16 @@ class Push:
 
     def _settle(self) -> None:
         units = [u for u in self.planned.units if u.verbs & {"adopt", "forget", "conflict", "bury", "nothing"}]
-        if not units:
+        if not units and not self.compared:
             return
         waiting: set[str] = set()
         op = self.parts.env.ulid()
         with tree_exclusive(self.parts, "tree-lock.plan"), self.parts.state.transaction() as tx:
             settle(tx, self.parts, units, self.snapshot, op, self.tally, mark=waiting)
+            if self.compared and not waiting and self.read.token:
+                # With the settling or not at all: a mark without its base rows would hide what the root says.
+                remember(tx, self.parts, self.view.root, self.read.token, self.read.body)
+                mark_pulled(tx, self.view.root)
         self.tally.unresolved |= waiting
         self.tally.again |= bool(waiting)
 
