@@ -68,7 +68,8 @@ class Log:
         with self._lock:
             self._out.write(masked + "\n")
             self._out.flush()
-        self._on_line(masked)
+        for one in masked.splitlines() or [""]:
+            self._on_line(one)
 
     def close(self) -> None:
         self._out.close()
@@ -93,6 +94,8 @@ class MethodContext:
     writer_log: Log
     open_spark: Callable[[], Any]
     check: Callable[[], None]
+    new_write_id: Callable[[], str]
+    take_in: Callable[[Definition], None]
     written: list[DataVersion] = field(default_factory=list)
 
     @property
@@ -125,6 +128,19 @@ class MethodContext:
         with claim.raw.open("wb") as out:
             yield out
         self.written.append(self.data.finalize_version(claim, draft))
+
+    def write_dataset(self, name: str, frame: Any, *, spec: str | None = None, **overrides: Any) -> Written:
+        """Spark's tasks upload the parts and one commit makes the version; then this cache takes it in."""
+        self.check()
+        overrides.setdefault("content_type", "application/vnd.apache.parquet")
+        data, draft = self._draft(name, "dataset", spec, overrides)
+        write_id = self.new_write_id()
+        options = {"repo": str(self.repo_dir), **writer_options(data, draft, self.model_name, write_id)}
+        frame.write.format("swamp").mode("append").options(**options).save()
+        self.take_in(self.definition)
+        version = next(v for v in self.data.versions(data) if v.meta.draft.write_id == write_id)
+        self.written.append(version)
+        return Written(version.name, version.version, self.model_name, version.path)
 
     def _save(
         self, name: str, content: bytes | Path, kind: str, spec: str | None, overrides: dict[str, Any]
@@ -172,3 +188,26 @@ def _with(spec: OutputSpec, overrides: Mapping[str, Any]) -> OutputSpec:
     if unknown:
         raise Failed(f"a write has no option `{sorted(unknown)[0]}`", hint=f"it has: {', '.join(sorted(known))}")
     return replace(spec, **{key: value for key, value in overrides.items() if key in known})
+
+
+def writer_options(data: DataName, draft: Draft, model_name: str, write_id: str) -> dict[str, str]:
+    """A draft as options of `df.write.format("swamp")`."""
+    owner = draft.owner
+    options = {
+        "model": model_name,
+        "type": data.type,
+        "name": data.name,
+        "ownerType": owner.owner_type,
+        "ownerRef": owner.owner_ref,
+        "workflowId": owner.workflow_id,
+        "workflowRunId": owner.workflow_run_id,
+        "workflowName": owner.workflow_name,
+        "jobName": owner.job_name,
+        "stepName": owner.step_name,
+        "lifetime": str(draft.lifetime),
+        "garbageCollection": str(draft.retention.value),
+        "tags": json.dumps(dict(draft.tags)),
+        "specName": draft.tags.get("specName"),
+        "writeId": write_id,
+    }
+    return {key: value for key, value in options.items() if value is not None}

@@ -109,6 +109,10 @@ class Context(Protocol):
         """Write a version bit by bit; it exists once the block ends without an error."""
         ...
 
+    def write_dataset(self, name: str, frame: Any, *, spec: str | None = None, **overrides: Any) -> Written:
+        """Save a Spark DataFrame as the next version of `name`, written by Spark's own tasks."""
+        ...
+
     def read(self, model: str, name: str, version: int | None = None) -> Path:
         """The content of a version (the newest by default) as a local file or directory."""
         ...

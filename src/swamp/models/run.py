@@ -171,6 +171,8 @@ class _Run:
             writer_log=log,
             open_spark=shop.spark,
             check=self.change.check,
+            new_write_id=shop.env.uuid,
+            take_in=lambda model: shop.pull_model(model.type, model.id),
         )
 
     def _call(self, prepared: Prepared, context: MethodContext) -> SwampError | None:

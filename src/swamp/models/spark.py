@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
@@ -97,7 +96,7 @@ def run_python(args: Python, context: Context) -> None:
 
 def _session(args: _WithInputs, context: Context) -> Any:
     """A session of its own names on the run's one Spark application: parallel steps do not see each other's views."""
-    session = context.spark().newSession()
+    session = _of_its_own(context.spark())
     for name, source in args.inputs.items():
         frame = _read(session, source, context)
         frame.createOrReplaceTempView(name)
@@ -105,7 +104,25 @@ def _session(args: _WithInputs, context: Context) -> Any:
     return session
 
 
+def _of_its_own(shared: Any) -> Any:
+    """Spark looks formats up in the thread's active session, so that must be the one that knows ours."""
+    from swamp.pipeline.source import SwampDataSource
+
+    session = shared.newSession()
+    if hasattr(session, "_jsparkSession"):
+        java = type(session)._get_j_spark_session_class(session._jvm)
+        java.setActiveSession(session._jsparkSession)
+    session.dataSource.register(SwampDataSource)
+    return session
+
+
 def _read(session: Any, source: DataInput, context: Context) -> Any:
+    """From this machine's cache where Spark runs here; straight from the datastore where it does not."""
+    if not _is_local(session):
+        options = {"repo": str(context.repo_dir), "model": source.model, "name": source.name}
+        if source.version is not None:
+            options["version"] = str(source.version)
+        return _spoken(lambda: session.read.format("swamp").options(**options).load())
     path, content_type = context.locate(source.model, source.name, source.version)
     plain = content_type.partition(";")[0].strip().lower()
     reader, options = (source.format, {}) if source.format else _READERS.get(plain, (None, {}))
@@ -117,37 +134,29 @@ def _read(session: Any, source: DataInput, context: Context) -> Any:
     return _spoken(lambda: session.read.format(reader).options(**options).load(str(path)))
 
 
+def _is_local(session: Any) -> bool:
+    context = getattr(session, "_sc", None)
+    return context is not None and str(context.master).startswith("local")
+
+
 def _write(frame: Any, name: str, context: Context) -> None:
-    """A new version with the frame's rows: one Parquet file, or a directory of parts."""
-    target = context.scratch / "dataset"
-    _spoken(lambda: frame.write.mode("overwrite").parquet(str(target)))
-    parts = _parts(target)
-    content = parts[0] if len(parts) == 1 else target
-    written = context.write_file(name, content, content_type=PARQUET, spec="dataset")
-    context.log(f"wrote {name} version {written.version}: {len(parts)} part(s)")
+    written = _spoken(lambda: context.write_dataset(name, frame, spec="dataset"))
+    context.log(f"wrote {name} version {written.version}")
 
 
-def _parts(target: Path) -> list[Path]:
-    """The Parquet files alone: Spark's markers and checksums are not data."""
-    for file in target.rglob("*"):
-        if file.is_file() and file.suffix != ".parquet":
-            file.unlink()
-    found = sorted(file for file in target.rglob("*.parquet"))
-    if not found:
-        shutil.rmtree(target)
-        raise Failed("Spark wrote no file", hint="the query may have failed; see the log")
-    return found
-
-
-def _spoken(work: Any) -> Any:
-    """Spark's errors in one line: its own message, without the Java stack below it."""
+def _spoken(work: Callable[[], Any]) -> Any:
+    """Spark's errors in one line: the cause in its own words, without the Java stack around it."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         return work()
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         text = str(error).split("\n\nJVM stacktrace")[0].strip()
-        raise Failed(text.splitlines()[0][:1000] if text else type(error).__name__, details={"spark": text}) from error
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+        telling = [line for line in lines if not line.startswith(("An error occurred while calling", "Traceback"))]
+        said = (telling or lines or [type(error).__name__])[0].removeprefix(": ")
+        raise Failed(said[:1000], details={"spark": text[:8000]}) from error
 
 
 DATASET = OutputSpec("dataset", content_type=PARQUET, description="The rows, as Parquet.")

@@ -97,7 +97,7 @@ class Workshop:
     # -- after a conflict
 
     def pull_model(self, model_type: str, model_id: str) -> None:
-        """Which numbers others have taken, before ours is chosen again."""
+        """What the datastore has of this model: others' numbers, or what Spark has just committed."""
         engine = self.repo.datastore.engine
         if engine is not None:
             engine.pull((f"data/{model_type}/{model_id}",))
