@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from swamp.commit.collect import collect
+from swamp.commit.compact import compact
 from swamp.commit.lease import Holder, Terms, acquire, model_key
-from swamp.errors import LockTimeout, SwampError
+from swamp.commit.undelete import undelete
+from swamp.errors import ConditionFailed, LockTimeout, SwampError
 from swamp.sync.engine import Engine
+from swamp.sync.progress import Patience
 from swamp.sync.result import SyncResult
+from swamp.sync.units import unit_of
 from swamp.testing.sim.oracle import Delete, Write, sha_of, version_of
 from swamp.testing.sim.schedule import Actor, Crash
 from swamp.testing.sim.world import Peer, World
@@ -35,6 +41,8 @@ class Process:
         self.scheduler.note(f"-- {name}")
         try:
             getattr(self, f"do_{name}")()
+        except ConditionFailed as error:
+            self.world.fail("commit.unknown-is-not-failure", f"{name} gave up because somebody was faster: {error}")
         except SwampError as error:
             self.world.refusals[f"{name}: {type(error).__name__}"] += 1
             self.scheduler.note(f"{name} refused: {error!r:.200}")
@@ -52,9 +60,9 @@ class Process:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             known.add(sha_of(self.file(path).read_bytes()))
             return known
-        for remote in self.engine.remote_only(path):
-            if remote.path == path and remote.sha256:
-                known.add(remote.sha256)
+        base = self.engine.state.base(path)
+        if base is not None and base.sha256:
+            known.add(base.sha256)
         return known
 
     def pick(self) -> str:
@@ -62,10 +70,28 @@ class Process:
 
     # -- mutations
 
+    @contextlib.contextmanager
+    def alone_at(self, *paths: str) -> Iterator[bool]:
+        """Two processes of a machine do not write the same file at once: that is what model leases are for."""
+        busy = self.peer.busy
+        if any(p in busy for p in paths):
+            yield False
+            return
+        busy.update(paths)
+        try:
+            yield True
+        finally:
+            busy.difference_update(paths)
+
     def do_write(self) -> None:
         self.write(self.pick(), self.world.content())
 
     def write(self, path: str, body: bytes) -> None:
+        with self.alone_at(path) as mine:
+            if mine:
+                self.announce_write(path, body)
+
+    def announce_write(self, path: str, body: bytes) -> None:
         with self.engine.announce([path], "write"):
             event = self.oracle.wrote(self.peer.name, path, sha_of(body), self.look(path))
             self.peer.told.discard(path)
@@ -78,6 +104,7 @@ class Process:
         file = self.file(event.path)
         file.parent.mkdir(parents=True, exist_ok=True)
         self.scheduler.pause(f"before {event.path} changes")
+        self.now_seen(event)
         if self.rng.random() < 0.5:
             beside = file.with_name(f".swamp-tmp-{event.sha[:8]}")
             beside.write_bytes(body)
@@ -103,7 +130,12 @@ class Process:
         """The process died in the middle: half is what its user left there."""
         left = self.oracle.wrote(self.peer.name, event.path, sha_of(half), event.seen)
         left.done, left.torn = self.scheduler.now, True
+        left.lost = bool(version_of(event.path)) and not event.path.endswith("metadata.yaml")  # no metadata, no version
         self.peer.known[event.path].add(left.sha)
+
+    def now_seen(self, event: Write | Delete) -> None:
+        """The act itself: what stands there now is what its author replaces."""
+        event.seen, event.at = event.seen | self.look(event.path), self.scheduler.now
 
     def stamp(self, file: Path) -> None:
         at = self.peer.wall_ns()
@@ -118,22 +150,29 @@ class Process:
     def delete(self, paths: list[str]) -> None:
         """Files that are there, or that a lazy cache knows of."""
         known = [p for p in paths if self.file(p).is_file() or any(r.path == p for r in self.engine.remote_only(p))]
-        if not known:
-            return
-        with self.engine.announce(known, "delete"):
+        with self.alone_at(*known) as mine:
+            if mine and known:
+                self.announce_delete(known, known)
+
+    def announce_delete(self, names: list[str], known: list[str]) -> None:
+        with self.engine.announce(names, "delete"):
             events = [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in known]
             for event in events:
                 self.scheduler.pause(f"before {event.path} is deleted")
                 self.scheduler.note(f"deletes {event.path}")
+                self.now_seen(event)
                 self.file(event.path).unlink(missing_ok=True)
-                event.effect, event.at = True, self.scheduler.now
+                event.effect = True
         for event in events:
             self.finish(event)
 
     def do_rename(self) -> None:
         old, new = self.pick(), self.pick()
-        if old == new or not self.file(old).is_file():
-            return
+        with self.alone_at(old, new) as mine:
+            if mine and old != new and self.file(old).is_file():
+                self.rename(old, new)
+
+    def rename(self, old: str, new: str) -> None:
         with self.engine.announce([old], "delete"), self.engine.announce([new], "write"):
             if not self.file(old).is_file():
                 return
@@ -142,8 +181,10 @@ class Process:
             come = self.oracle.wrote(self.peer.name, new, sha_of(body), self.look(new))
             self.scheduler.pause(f"before {old} is renamed")
             self.file(new).parent.mkdir(parents=True, exist_ok=True)
+            self.now_seen(gone)
+            self.now_seen(come)
             self.file(old).replace(self.file(new))
-            gone.effect, gone.at = True, self.scheduler.now
+            gone.effect = True
             self.stamp(self.file(new))
             self.peer.known[new].add(come.sha)
             self.scheduler.note(f"renames {old} to {new} {come.sha[:8]}")
@@ -155,6 +196,11 @@ class Process:
         name = self.rng.choice(self.world.mix.names)
         top = f"{TYPE_AND_MODEL}/{name}"
         parts = ("raw",) if self.rng.random() < 0.7 else ("raw/part-0", "raw/part-1")
+        with self.alone_at(TYPE_AND_MODEL) as mine:
+            if mine:
+                self.announce_version(top, parts)
+
+    def announce_version(self, top: str, parts: tuple[str, ...]) -> None:
         with self.engine.announce([top], "write"):
             number = 1
             while self.file(f"{top}/{number}").exists() or any(self.engine.remote_only(f"{top}/{number}")):
@@ -185,21 +231,14 @@ class Process:
     def do_drop_version(self) -> None:
         """Removal in reverse: metadata first."""
         units = sorted(self.units())
-        if not units:
-            return
-        unit = self.rng.choice(units)
+        with self.alone_at(TYPE_AND_MODEL) as mine:
+            if mine and units:
+                self.drop(self.rng.choice(units))
+
+    def drop(self, unit: str) -> None:
         here = {p for p, _ in self.peer.tree() if version_of(p) == unit}
-        here |= {r.path for r in self.engine.remote_only(unit)}
-        with self.engine.announce([unit], "delete"):
-            ordered = sorted(here, key=lambda p: (not p.endswith("metadata.yaml"), p))
-            events = [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in ordered]
-            for event in events:
-                self.scheduler.pause(f"before {event.path} is deleted")
-                self.scheduler.note(f"deletes {event.path}")
-                self.file(event.path).unlink(missing_ok=True)
-                event.effect, event.at = True, self.scheduler.now
-        for event in events:
-            self.finish(event)
+        here |= {row.path for row in self.engine.state.base_below(unit)}  # a directory is what base knows of it
+        self.announce_delete([unit], sorted(here, key=lambda p: (not p.endswith("metadata.yaml"), p)))
 
     def units(self) -> set[str]:
         """Versions that exist here: those with metadata."""
@@ -277,8 +316,11 @@ class Process:
             return
         live = self.oracle.live.get(path)
         if isinstance(last, Delete):
-            if live is not None and live.sha in last.seen and not last.told and not result.deletes_held:
+            told = last.told or result.deletes_held
+            if live is not None and live.sha in last.seen and not told and self.oracle.knew(last, live.key):
                 self.world.fail("delete.intent", f"{path}: its delete was acknowledged and it is still there")
+        elif live is not None and live.sha == last.sha:
+            self.oracle.acked.add((path, live.key))
         elif not last.lost and last.sha not in self.oracle.ever_live[path] and self.holds(path, last.sha):
             self.world.fail("journal.survives", f"{path}: {last.sha[:8]} was acknowledged and is not in the bucket")
 
@@ -293,18 +335,48 @@ class Process:
 
     # -- the store's own upkeep
 
+    def pace(self) -> Callable[[], None]:
+        return Patience(self.peer.env, 300.0).check
+
     def do_collect(self) -> None:
-        self.engine.collect(keep_s=self.world.mix.keep_s)
+        keep = dt.timedelta(seconds=self.world.mix.keep_s)
+        done = collect(self.engine.committer, self.pace(), keep=keep)
+        self.scheduler.note(f"collected {done}")
 
     def do_compact(self) -> None:
-        self.engine.compact()
+        root = self.oracle.root
+        listed = [s.key for s in root.segments] if root else []
+        some = frozenset(k for k in listed if self.rng.random() < 0.7) if self.rng.random() < 0.6 else None
+        done = compact(self.engine.committer, self.pace(), keys=some)
+        self.scheduler.note(f"compacted {done}")
+
+    def do_undelete(self) -> None:
+        dead = sorted(self.oracle.tombstones())
+        if not dead:
+            return
+        path = self.rng.choice(dead)
+        self.oracle.undeleting(version_of(path) or path)
+        done = undelete(self.engine.committer, self.pace(), [path], unit_of)
+        self.scheduler.note(f"undeleted {path}: {done}")
+
+    def do_damage(self) -> None:
+        """Somebody overwrites or removes the root by other means: an old client, a careless hand."""
+        if self.oracle.root is not None and self.oracle.newest_logged() is not None:
+            self.scheduler.note("DAMAGE to the root")
+            self.oracle.damage(self.rng.random() < 0.5)
+
+    def do_recreate(self) -> None:
+        """The bucket is emptied and created anew: no cache may take that for a wish to lose its files."""
+        if self.world.recreated is None:
+            self.scheduler.note("RECREATE the bucket")
+            self.world.recreate()
 
     def do_lease(self) -> None:
         """A model's lease around a write and a push, renewed now and then, sometimes outlived."""
         holder = Holder("sim", self.peer.name, 1)
         terms = Terms(renew_s=0)
         with acquire(
-            self.world.store(), model_key("t", "m"), holder=holder, env=self.peer.env, timeout_s=90, inherited=(), terms=terms
+            self.world.store(self.peer), model_key("t", "m"), holder=holder, env=self.peer.env, timeout_s=90, inherited=(), terms=terms
         ) as lease:
             for _ in range(self.rng.randint(1, 3)):
                 self.scheduler.sleep(self.rng.choice((1.0, 9.0, 40.0)))

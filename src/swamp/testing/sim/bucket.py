@@ -42,8 +42,10 @@ class Bucket:
     objects: dict[str, Stored] = field(default_factory=dict)
     watchers: list[Watcher] = field(default_factory=list)
     under_way: list[tuple[float, str, Callable[[], object]]] = field(default_factory=list)
-    begun: dict[str, float] = field(default_factory=dict)
-    """When the bytes of an upload were read."""
+    begun: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """When the bytes of an upload were read, and by whom."""
+    fetched: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When a machine first read a payload."""
     now: float = 0.0
     _counter: int = 0
 
@@ -59,6 +61,11 @@ class Bucket:
         self.objects[key] = after
         self._tell(key, before, after)
         return self.meta(key)
+
+    def replace(self, key: str, body: bytes) -> None:
+        """By other means than ours: no condition, nobody is told."""
+        self._counter += 1
+        self.objects[key] = Stored(body, f"other-{self._counter}", self.now)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -119,8 +126,11 @@ class Weather:
 class SimStore:
     """One process's client of the bucket: implements `ObjectStore`."""
 
-    def __init__(self, bucket: Bucket, scheduler: Scheduler, weather: Weather, faults: Counter[str]) -> None:
+    def __init__(
+        self, bucket: Bucket, scheduler: Scheduler, weather: Weather, faults: Counter[str], peer: str = ""
+    ) -> None:
         self.bucket, self._scheduler, self.weather, self.faults = bucket, scheduler, weather, faults
+        self._peer = peer
         self.requests = 0
 
     @property
@@ -146,6 +156,7 @@ class SimStore:
     @contextmanager
     def open(self, key: str, *, start: int = 0) -> Iterator[SimBody]:
         found = self._read(f"OPEN {key}", lambda: self.bucket.fetch(key))
+        self.bucket.fetched.setdefault((self._peer, key), self._scheduler.now)
         yield SimBody(found.meta, found.body[start:])
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
@@ -187,7 +198,7 @@ class SimStore:
             body = path.read_bytes()
         except FileNotFoundError as error:
             raise NotFound(f"{path} is gone") from error
-        self.bucket.begun.setdefault(key, self._scheduler.now)
+        self.bucket.begun.setdefault(key, (self._scheduler.now, self._peer))
         meta = self._write(f"PUT {key}", lambda: self.bucket.put(key, body, None))
         return Uploaded(meta, hashlib.sha256(body).hexdigest())
 

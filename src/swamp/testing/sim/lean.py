@@ -2,13 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from swamp.testing.sim.mix import DEFAULT, NO_SABOTAGE, Mix
+from swamp.testing.sim.mix import DEFAULT, EVERYTHING, NO_SABOTAGE, Mix
 
-_ONE_FILE: Final = {"write": 12, "delete": 5, "push": 12, "pull": 6, "sync": 8, "wait": 2}
+_FILES: Final = {"write": 12, "delete": 5, "push": 12, "pull": 6, "sync": 8, "wait": 2}
 
-MIXES: Final[tuple[Mix, ...]] = (DEFAULT,)
+ONE_FILE: Final = DEFAULT.leaning(
+    "one-file", _FILES, paths=("files/a",), processes=0.7, crash=0.012, lazy=0.0, sabotage={"none": 9, "state": 1}
+)
+SAME_BYTES: Final = ONE_FILE.leaning("same-bytes", repeat=0.7, crash=0.003, sabotage=NO_SABOTAGE)
+CROWDED: Final = DEFAULT.leaning(
+    "crowded", {**_FILES, "pull": 10, "version": 2, "record": 1}, processes=1.0, peers=(2, 2), sabotage=NO_SABOTAGE,
+    crash=0.001, layer_rows=4, paths=("files/a", "files/b"),
+)  # fmt: skip
+COLLECTOR: Final = DEFAULT.leaning(
+    "collector", {"write": 10, "delete": 2, "push": 10, "sync": 5, "collect": 8, "wait": 2, "undelete": 1},
+    pause=0.02, keep_s=3600.0, crash=0.012, sabotage=NO_SABOTAGE, lazy=0.0, paths=("files/a", "files/b"),
+)  # fmt: skip
+SEGMENTS: Final = DEFAULT.leaning(
+    "segments", {**_FILES, "compact": 8, "collect": 2, "wait": 5}, layer_rows=2, forget_s=0.0, keep_s=600.0,
+    sabotage=NO_SABOTAGE, crash=0.002, paths=("files/a", "files/b", "files/c", "files/d/e"), peers=(2, 4),
+)  # fmt: skip
+DISASTER: Final = DEFAULT.leaning(
+    "disaster", {**EVERYTHING, "damage": 2, "wait": 2}, crash=0.012,
+    sabotage={"none": 2, "backup": 2, "restore": 2, "cache": 1, "state": 3, "tree": 2},
+)  # fmt: skip
+LOST_ROOT: Final = DEFAULT.leaning(
+    "lost-root", {**_FILES, "damage": 3}, crash=0.004, sabotage=NO_SABOTAGE, paths=("files/a", "files/b"), lazy=0.0
+)
+NEW_BUCKET: Final = DEFAULT.leaning(
+    "new-bucket", {**_FILES, "recreate": 2}, crash=0.001, sabotage=NO_SABOTAGE, lazy=0.0, pause=0.0,
+    paths=("files/a", "files/b"),
+)  # fmt: skip
+VERSIONS: Final = DEFAULT.leaning(
+    "versions", {"version": 10, "drop_version": 6, "record": 3, "push": 8, "pull": 4, "sync": 8, "hydrate": 4},
+    names=("n", "o"), lazy=0.5,
+)  # fmt: skip
+
+MIXES: Final[tuple[Mix, ...]] = (
+    DEFAULT, ONE_FILE, SAME_BYTES, CROWDED, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET, VERSIONS,
+)  # fmt: skip
+
+SHOWN_BY: Final[Mapping[str, Mix]] = {
+    "commit.condition": DEFAULT,
+    "commit.read-back": DEFAULT,
+    "commit.log-before-record": LOST_ROOT,
+    "gc.collecting-check": COLLECTOR,
+    "gc.epoch-check": COLLECTOR,
+    "object.key-once": DEFAULT,
+    "journal.first": ONE_FILE,
+    "journal.survives": CROWDED,
+    "tree-lock.plan": CROWDED,
+    "tree-lock.rename": CROWDED,
+    "sync-lock": CROWDED,
+    "pull.base-unchanged": CROWDED,
+    "staged.mine": ONE_FILE,
+    "delete.intent": DISASTER,
+    "delete.by-key": SAME_BYTES,
+    "found.tombstone": ONE_FILE,
+    "pulled.op": DEFAULT,
+    "pull.deferred": CROWDED,
+    "segment.added-seq": SEGMENTS,
+    "index.highest-seq": SEGMENTS,
+    "compact.tombstones": SEGMENTS,
+    "hint.racy": CROWDED,
+    "state.identity": NEW_BUCKET,
+    "unit.whole": VERSIONS,
+}
+"""The kind of run in which a rule's absence shows soonest."""
 
 
 def mixes() -> list[Mix]:

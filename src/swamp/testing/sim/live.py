@@ -134,6 +134,8 @@ class Life:
 
     def _tree(self) -> None:
         self._lose(kept=True)
+        for path, body in self.peer.tree():
+            self.peer.known[path].add(sha_of(body))  # base still says so, and a new file there replaces it
         shutil.rmtree(self.peer.cache.tree, ignore_errors=True)
 
     def _state(self) -> None:

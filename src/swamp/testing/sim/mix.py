@@ -20,8 +20,10 @@ EVERYTHING: Final[Mapping[str, float]] = {
     "scoped": 3,
     "hydrate": 3,
     "plan": 1,
-    "collect": 0,
-    "compact": 0,
+    "collect": 3,
+    "compact": 2,
+    "undelete": 2,
+    "damage": 0.3,
     "lease": 3,
     "wait": 4,
 }
@@ -29,7 +31,7 @@ EVERYTHING: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class Mix:
-    """One kind of run. `sabotage` is what may befall a cache after a crash, `corrupt` the root."""
+    """One kind of run. `sabotage` is what may befall a cache after a crash."""
 
     name: str
     weights: Mapping[str, float] = field(default_factory=lambda: EVERYTHING)
@@ -44,12 +46,12 @@ class Mix:
     paths: tuple[str, ...] = ("files/a", "files/b", "files/d/c")
     names: tuple[str, ...] = ("n",)
     keep_s: float = 3 * 3600.0
-    layer_rows: int = 500
+    layer_rows: int = 12
     sabotage: Mapping[str, float] = field(
         default_factory=lambda: {"none": 12, "backup": 3, "restore": 2, "cache": 1, "state": 2, "tree": 1}
     )
-    corrupt: float = 0.0
-    rooted: float = 1.0
+    rooted: float = 0.8
+    forget_s: float = 3600.0
 
     def leaning(self, name: str, weights: Mapping[str, float] | None = None, **changes: object) -> Mix:
         chosen = self.weights if weights is None else weights

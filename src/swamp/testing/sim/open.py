@@ -6,12 +6,11 @@ from swamp.cache.layout import CacheDir
 from swamp.store.layers import MeterStore
 from swamp.store.retry import RetryStore
 from swamp.sync.engine import Engine, Policy
-from swamp.testing.sim.bucket import SimStore
 from swamp.testing.sim.schedule import environment
 from swamp.testing.sim.world import Peer, World
 
 
-def open_engine(world: World, peer: Peer, store: SimStore | None = None) -> Engine:
+def open_engine(world: World, peer: Peer) -> Engine:
     """One process's engine: the real one, with a yield at every store call and every transaction."""
     scheduler = world.scheduler
 
@@ -25,7 +24,7 @@ def open_engine(world: World, peer: Peer, store: SimStore | None = None) -> Engi
         hydrate="lazy" if peer.lazy else "full", push_concurrency=1, pull_concurrency=1, commit_every=20.0
     )
     return Engine.open(
-        MeterStore(RetryStore(store or world.store(), peer.env)),
+        MeterStore(RetryStore(world.store(peer), peer.env)),
         peer.cache,
         writer=peer.writer,
         env=peer.env,
@@ -40,7 +39,3 @@ def fresh_peer(world: World) -> Peer:
     env = environment(world.scheduler, 0.0, world.seed)
     return Peer("fresh", CacheDir(world.place / "fresh"), False, env, 0.0)
 
-
-def repair(world: World, peer: Peer) -> None:
-    """The person on call rebuilds a lost or corrupt root."""
-    raise NotImplementedError

@@ -17,7 +17,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from swamp.errors import CorruptData
 from swamp.index.root import ROOT_KEY, Root, decode
@@ -74,11 +74,13 @@ class Oracle:
     writes: dict[str, list[Write]] = field(default_factory=lambda: defaultdict(list))
     deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
     ever_live: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    killed: dict[tuple[str, str], float] = field(default_factory=dict)
+    killed: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
     dead_keys: set[str] = field(default_factory=set)
     left_at: dict[str, float] = field(default_factory=dict)
+    acked: set[tuple[str, str]] = field(default_factory=set)
+    """Paths and keys that a user was told are shared."""
     revived: set[tuple[str, str]] = field(default_factory=set)
-    undeleted: set[str] = field(default_factory=set)
+    undeleted: dict[str, float] = field(default_factory=dict)
     roots: int = 0
     damaged: bool = False
     _segments: dict[tuple[str, int], list[tuple[str, int, Live | None]]] = field(default_factory=dict)
@@ -107,16 +109,21 @@ class Oracle:
             self._on_lease(key, before, after)
         elif after is None:
             self._on_delete(key)
+        elif before is None and key.endswith(".parquet"):
+            self.bucket.begun.setdefault(key, (self.scheduler.now, ""))
         elif before is not None and before.body != after.body and not key.startswith("."):
             self._fail("object.key-once", f"{key} was written twice with different bytes")
 
     def _on_root(self, after: Stored | None) -> None:
-        if after is None or self.damaged:
-            return
+        if after is None:
+            self._fail("commit.root-last", "the root was deleted")
         try:
             root = decode(after.body)
         except CorruptData:
             self._fail("commit.root-last", "a root was written that cannot be read")
+        if self.damaged:
+            self.damaged = False
+            self.forget_unlogged(root)
         if self.root is not None and root.seq <= self.root.seq:
             self._fail("commit.single-winner", f"root {root.seq} after root {self.root.seq}")
         self._step(root, self.live_of(root))
@@ -127,6 +134,10 @@ class Oracle:
         for path in changed:
             self._check_path(path, old.get(path), new.get(path))
         self._check_units(new, changed)
+        listed = {s.key for s in root.segments}
+        for segment in self.root.segments if self.root else ():
+            if segment.key not in listed:
+                self.left_at[segment.key] = self.scheduler.now
         self.root, self.live = root, new
         self.roots += 1
 
@@ -138,7 +149,7 @@ class Oracle:
         if new is None:
             assert old is not None
             self._check_intent(path, old)
-            self.killed[path, old.sha] = self.bucket.begun.get(old.key, 0.0)
+            self.killed[path, old.sha] = self.begun(old.key)
             return
         self._check_payload(path, new)
         if new.key in self.dead_keys and new.key not in self.undeleted:
@@ -151,15 +162,18 @@ class Oracle:
         self.ever_live[path].add(new.sha)
 
     def _check_intent(self, path: str, old: Live) -> None:
-        begun = self.bucket.begun.get(old.key, 0.0)
+        begun = max(self.begun(old.key)[0], self.undeleted.get(old.key, 0.0))
         if not any(old.sha in d.seen and d.at >= begun for d in self.deletes[path]):
             self._fail("delete.intent", f"{path}: {_s(old.sha)} ({old.key}) vanished and nobody deleted it")
 
     def _check_rebirth(self, path: str, new: Live) -> None:
-        begun = self.killed.get((path, new.sha))
-        if begun is None or (path, new.sha) in self.revived or new.key in self.undeleted:
+        killed = self.killed.get((path, new.sha))
+        if killed is None or (path, new.sha) in self.revived or new.key in self.undeleted:
             return
-        if not any(w.sha == new.sha and w.at > begun for w in self.writes[path]):
+        begun, author = killed
+        _, uploader = self.begun(new.key)
+        own = (w for w in self.writes[path] if w.sha == new.sha and w.peer == uploader)
+        if not any(w.at > begun or w.peer != author for w in own):  # not a write of its own: the dead one again
             self._fail("crash.resolved", f"{path}: {_s(new.sha)} was deleted and has risen from the dead")
 
     def _saw(self, path: str, new: str, old: str) -> bool:
@@ -183,7 +197,7 @@ class Oracle:
                 self._fail("unit.whole", f"{unit} is not whole: {sorted(here)}")
         for path in changed:
             if path.startswith("outputs/") and path in new:
-                named = json.loads(self.bucket.objects[new[path].key].body).get("path", "")
+                named = _read(self.bucket.objects[new[path].key].body).get("path", "")
                 gone = any(d.path.startswith(named + "/") for ds in self.deletes.values() for d in ds)
                 if named and f"{named}/metadata.yaml" not in new and not gone:
                     self._fail("unit.whole", f"{path} names {named}, which is not there")
@@ -198,7 +212,7 @@ class Oracle:
         body = next((s.body for s in self.bucket.objects.values() if sha_of(s.body) == here[meta]), None)
         if body is None:
             return None
-        parts = json.loads(body)["parts"]
+        parts = _read(body).get("parts", {})
         return {meta: here[meta], **{f"{unit}/{name}": sha for name, sha in parts.items()}}
 
     def _on_delete(self, key: str) -> None:
@@ -209,7 +223,7 @@ class Oracle:
             self._fail("entry.keeps", f"the segment {key} that the root names was deleted")
         if key.startswith(LOG_PREFIX):
             return
-        since = max(self.left_at.get(key, 0.0), self.bucket.begun.get(key, 0.0))
+        since = max(self.left_at.get(key, 0.0), self.begun(key)[0])
         if now - since < self.window - 2:
             self._fail("gc.window", f"{key} was collected {now - since:.0f} s after it was dropped")
 
@@ -269,12 +283,44 @@ class Oracle:
         keys = sorted(k for k in self.bucket.objects if k.startswith(LOG_PREFIX))
         return decode(self.bucket.objects[keys[-1]].body) if keys else None
 
-    def forget_unlogged(self) -> None:
-        """The root is lost: what counts from now on is the newest log record. inv[commit.logged]"""
+    def damage(self, remove: bool) -> None:
+        """The root is overwritten by something else, or gone; nobody is told."""
+        self.damaged = True
+        if remove:
+            self.bucket.objects.pop(ROOT_KEY, None)
+        else:
+            self.bucket.replace(ROOT_KEY, b'{"version": 3, "seq"')
+
+    def recreated(self) -> None:
+        """A new bucket knows nothing."""
+        self.bucket.objects.clear()
+        self.bucket.under_way.clear()
+        self.root, self.live, self.damaged = None, {}, False
+        self.ever_live.clear()
+        self.killed.clear()
+        self.acked.clear()
+
+    def tombstones(self) -> set[str]:
+        """Paths that the newest layer calls deleted."""
+        return set(self.root.deleted) if self.root else set()
+
+    def undeleting(self, unit: str) -> None:
+        """Somebody asks for what was deleted: it may come back from now on, and older deletes no longer count."""
+        assert self.root is not None
+        for path, tomb in self.root.deleted.items():
+            if (version_of(path) or path) == unit:
+                self.undeleted[tomb.key] = self.scheduler.now
+
+    def forget_unlogged(self, rebuilt: Root) -> None:
+        """The root was lost: what counts is the newest log record. inv[commit.logged]"""
         logged = self.newest_logged()
         assert logged is not None
+        if rebuilt.seq <= logged.seq:
+            self._fail("commit.single-winner", f"root {rebuilt.seq} was rebuilt beside the record of {logged.seq}")
         kept = self.live_of(logged)
         for path, entry in self.live.items():
+            if kept.get(path) != entry and (path, entry.key) in self.acked:
+                self._fail("commit.logged", f"{path}: {entry.key} was acknowledged and is in no log record")
             if kept.get(path) != entry:
                 self.ever_live[path].discard(entry.sha)
         for path in kept.keys() - self.live.keys():
@@ -283,9 +329,30 @@ class Oracle:
             self.dead_keys.discard(entry.key)
         self.root, self.live = logged, kept
 
+    def begun(self, key: str) -> tuple[float, str]:
+        """When the bytes of a payload were read, and by which machine."""
+        return self.bucket.begun.get(key, (0.0, ""))
+
+    def knew(self, event: Delete, key: str) -> bool:
+        """Whether a delete was of this very payload: its machine had sent or fetched it before."""
+        if self.undeleted.get(key, -1.0) > event.at:
+            return False
+        at, author = self.begun(key)
+        fetched = self.bucket.fetched.get((event.peer, key))
+        return (author == event.peer and at < event.at) or (fetched is not None and fetched < event.at)
+
     def _fail(self, name: str, text: str) -> None:
         self.scheduler.note(f"VIOLATION [{name}] {text}")
         raise Violation(name, text)
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    """A document of a user; one that died in the middle of writing it left half of it."""
+    try:
+        doc: dict[str, Any] = json.loads(body)
+    except ValueError:
+        return {}
+    return doc
 
 
 def _offer(best: dict[str, tuple[int, Live | None]], path: str, seq: int, row: Live | None) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import hashlib
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import swamp.cache.files
 import swamp.commit.commit
+import swamp.commit.compact
 from swamp.testing.sim.live import actors_of
 from swamp.testing.sim.mix import Mix
-from swamp.testing.sim.schedule import Violation
+from swamp.testing.sim.schedule import Crash, Violation
 from swamp.testing.sim.settle import settle
 from swamp.testing.sim.world import World
 
@@ -79,16 +83,23 @@ def run(seed: int, mix: Mix, *, place: Path | None = None) -> Outcome:
 @contextmanager
 def _small_world(mix: Mix) -> Iterator[None]:
     """Small layers, so that a short run makes segments, and a file system whose ctime tells nothing."""
-    rows, ctime = swamp.commit.commit.LAYER_ROWS, swamp.cache.files._ctime_ns
-    vars(swamp.commit.commit)["LAYER_ROWS"] = mix.layer_rows
-    vars(swamp.cache.files)["_ctime_ns"] = lambda found: found.st_mtime_ns
-    enabled = gc.isenabled()
+    changes: list[tuple[ModuleType, str, object]] = [
+        (swamp.commit.commit, "LAYER_ROWS", mix.layer_rows),
+        (swamp.commit.compact, "TOMBSTONE_AGE", dt.timedelta(seconds=mix.forget_s)),
+        (swamp.cache.files, "_ctime_ns", lambda found: found.st_mtime_ns),
+    ]
+    before = [vars(module)[name] for module, name, _ in changes]
+    for module, name, value in changes:
+        vars(module)[name] = value
+    enabled, unraisable = gc.isenabled(), sys.unraisablehook
     gc.disable()
+    sys.unraisablehook = lambda found: None if found.exc_type is Crash else unraisable(found)
     try:
         yield
     finally:
-        vars(swamp.commit.commit)["LAYER_ROWS"] = rows
-        vars(swamp.cache.files)["_ctime_ns"] = ctime
+        sys.unraisablehook = unraisable
+        for (module, name, _), value in zip(changes, before, strict=True):
+            vars(module)[name] = value
         if enabled:
             gc.enable()
 

@@ -6,7 +6,7 @@ import shutil
 
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
-from swamp.testing.sim.open import fresh_peer, open_engine, repair
+from swamp.testing.sim.open import fresh_peer, open_engine
 from swamp.testing.sim.oracle import Delete, Write, sha_of, version_of
 from swamp.testing.sim.world import Peer, World
 
@@ -19,8 +19,6 @@ def settle(world: World) -> None:
     """Raises Violation unless the world comes to rest in a state that is right."""
     world.scheduler.note("== settling")
     world.scheduler.advance(LATEST)
-    if world.oracle.damaged:
-        repair(world, world.peers[0])
     engines = [(peer, _opened(world, peer)) for peer in world.peers]
     try:
         for peer, engine in engines:
@@ -34,6 +32,7 @@ def settle(world: World) -> None:
     _check_fresh(world)
     _check_kept(world)
     _check_deletes(world)
+    _check_survivors(world)
 
 
 def _opened(world: World, peer: Peer) -> Engine:
@@ -142,5 +141,14 @@ def _check_deletes(world: World) -> None:
         for event in events:
             if live is None or event.done is None or event.told or live.sha not in event.seen:
                 continue
+            if not world.oracle.knew(event, live.key):
+                continue
             if not any(w.sha == live.sha and w.at > event.at for w in world.oracle.writes[path]):
                 world.fail("delete.intent", f"{path}: deleted by {event.peer}, and {live.sha[:8]} is still there")
+
+
+def _check_survivors(world: World) -> None:
+    """A bucket that was emptied takes no file away from anybody: it is there again, unless a user deleted it since."""
+    for path in sorted(world.survivors - world.oracle.live.keys()):
+        if not any(d.effect and d.at >= (world.recreated or 0.0) - 60.0 for d in world.oracle.deletes[path]):
+            world.fail("state.bound", f"{path} was in a cache when the bucket was emptied, and is gone")

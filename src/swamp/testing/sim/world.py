@@ -43,6 +43,7 @@ class Peer:
     known: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     told: set[str] = field(default_factory=set)
     actors: list[Actor] = field(default_factory=list)
+    busy: set[str] = field(default_factory=set)
     running: int = 0
     gate: bool = False
     backup: Backup | None = None
@@ -83,6 +84,8 @@ class World:
         self.operations: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.lost: set[str] = set()
+        self.recreated: float | None = None
+        self.survivors: set[str] = set()
         self._contents = 0
         self.peers = [self._peer(i) for i in range(self._count())]
         if self.rng.random() < mix.rooted:
@@ -106,8 +109,8 @@ class World:
         lazy = rng.random() < self.mix.lazy
         return Peer(name, CacheDir(self.place / name), lazy, env, skew)
 
-    def store(self) -> SimStore:
-        return SimStore(self.bucket, self.scheduler, self.weather, self.faults)
+    def store(self, peer: Peer) -> SimStore:
+        return SimStore(self.bucket, self.scheduler, self.weather, self.faults, peer.name)
 
     def content(self) -> bytes:
         """New bytes, all of one size so that only their hash tells them apart; now and then old bytes again."""
@@ -127,6 +130,13 @@ class World:
     def fail(self, name: str, text: str) -> None:
         self.scheduler.note(f"VIOLATION [{name}] {text}")
         raise Violation(name, text)
+
+    def recreate(self) -> None:
+        """Everything in the bucket is gone; what the caches hold must find its way back. inv[state.bound]"""
+        self.recreated = self.scheduler.now
+        for peer in self.peers:
+            self.survivors |= {path for path, _ in peer.tree()}
+        self.oracle.recreated()
 
     def close(self) -> None:
         shutil.rmtree(self.place, ignore_errors=True)
