@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import shutil
 import time
@@ -251,3 +252,22 @@ def settled(*peers: Peer) -> None:
         for peer in peers:
             peer.sync()
     assert_quiet(peers)
+
+
+@dataclass
+class Aged(Watched):
+    """A store some of whose objects are older than they are: `ages` by a part of their key. The rest is from now."""
+
+    before: Callable[[str, str], None] = lambda verb, key: None
+    ages: dict[str, dt.timedelta] = field(default_factory=dict)
+
+    def _aged(self, meta: ObjectMeta) -> ObjectMeta:
+        age = next((age for part, age in self.ages.items() if part in meta.key), dt.timedelta(0))
+        return replace(meta, last_modified=meta.last_modified - age)
+
+    def head(self, key: str) -> ObjectMeta:
+        return self._aged(self.inner.head(key))
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        for page in self.inner.list(prefix, start_after=start_after):
+            yield [self._aged(meta) for meta in page]

@@ -16,7 +16,7 @@ from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead
 from swamp.commit.log import LOG_PREFIX, newest_whole, put_log
 from swamp.env import rfc3339
 from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
-from swamp.index.adopt import META_KEY, adopt_listing, adopt_v1, adopt_v2
+from swamp.index.adopt import META_KEY, adopt_listing, adopt_v1, adopt_v2, commit_seq
 from swamp.index.entry import Entry
 from swamp.index.root import (
     REPAIR_HINT,
@@ -34,6 +34,8 @@ from swamp.index.root import (
 from swamp.store.port import Match, ObjectMeta, ObjectStore, Token
 
 SEGMENT_ROWS: Final = 100_000
+ADOPTED: Final = "adoptedCommitSeq"
+"""In a root that grew out of version 2 shards: their counter then. It moves when an old client goes on writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,11 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
             "the index root is gone and no record of it is whole",
             hint="run: swamp datastore doctor --repair --from-listing",
         )
+    counter = _old_counter(committer.store)
     found = iter(_adoptable(committer, None))
     first = next(found, None)
     if first is not None:
-        return _published(committer, pace, _chain(first, rest=found))
+        return _published(committer, pace, _chain(first, rest=found), counter)
     return _created(committer, pace, create)
 
 
@@ -103,7 +106,8 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Estab
                 "an older client has overwritten the index root",
                 hint=REPAIR_HINT + " (it restores the root and lists what the old client added)",
             ) from damage
-        return _published(committer, pace, _adoptable(committer, fetched.body), on=fetched.meta.token)
+        counter = _old_counter(committer.store)
+        return _published(committer, pace, _adoptable(committer, fetched.body), counter, on=fetched.meta.token)
     recorded = newest_whole(committer.store)
     if recorded is None:
         raise damage
@@ -129,9 +133,40 @@ def repair(committer: Committer, pace: Pace) -> Established:
         _keep_damaged(committer, fetched.body)
         return _restored(committer, pace, recorded, fetched.meta.token)
     if current.seq >= recorded.seq:
-        return Established(RootRead(current, fetched.meta.token, fetched.body))
+        return _acknowledged(committer, pace, RootRead(current, fetched.meta.token, fetched.body))
     _keep_damaged(committer, fetched.body)
     return _restored(committer, pace, recorded, fetched.meta.token)
+
+
+def refuse_old_client(committer: Committer, root: Root) -> None:
+    """A client of the version that this index was adopted from must not go on writing beside it (L41)."""
+    if ADOPTED in root.extra and _old_counter(committer.store) not in (None, root.extra[ADOPTED]):
+        raise CorruptData(
+            "an older client goes on writing to this store's old index",
+            hint=REPAIR_HINT + " (it lists what the old client added), and upgrade that client",
+        )
+
+
+def _acknowledged(committer: Committer, pace: Pace, read: RootRead) -> Established:
+    """What an old client wrote meanwhile has been looked at: from its counter now, pushes go on."""
+    counter, root = _old_counter(committer.store), read.root
+    if root is None or counter is None or root.extra.get(ADOPTED, counter) == counter:
+        return Established(read)
+    env = committer.env
+    put_log(committer.store, env, root, read.body)
+    new = successor(root, env.ulid(), rfc3339(env.clock.now()), committer.writer)
+    warning = "an older client has written to the old index; its files are not in this one"
+    return Established(
+        _swap(committer, pace, replace(new, extra={**root.extra, ADOPTED: counter}), read.token), warnings=(warning,)
+    )
+
+
+def _old_counter(store: ObjectStore) -> int | None:
+    """The counter of version 2 shards; None where there are none."""
+    try:
+        return commit_seq(store.get(META_KEY).body)
+    except ObjectMissing:
+        return None
 
 
 def _version(body: bytes) -> object:
@@ -174,10 +209,13 @@ def _empty(committer: Committer) -> Root:
     return first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), committer.writer)
 
 
-def _published(committer: Committer, pace: Pace, entries: Iterable[Entry], on: Token | None = None) -> Established:
+def _published(
+    committer: Committer, pace: Pace, entries: Iterable[Entry], counter: int | None, on: Token | None = None
+) -> Established:
     """A first root over adopted entries: a few stand in the root itself, many in segments."""
     stream = iter(entries)
     root = _empty(committer)
+    root = replace(root, extra={ADOPTED: counter} if counter is not None else {})
     head = list(islice(stream, LAYER_ROWS + 1))
     if len(head) <= LAYER_ROWS:
         root = replace(root, entries={e.path: e.at(root.seq) for e in head})

@@ -16,6 +16,7 @@ from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, Pending, State
 from swamp.commit.alone import WARNING, commit_lease
 from swamp.commit.commit import Committer, RootRead
+from swamp.commit.establish import refuse_old_client
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, NotFound
 from swamp.index.root import Root, Writer
@@ -403,8 +404,8 @@ class _Run:
         state = self.engine.state
         if self.full or not state.journal_empty() or state.meta("pulledOp") is None:
             return False
-        if state.meta("storeId") != root.store_id:
-            return False
+        if state.meta("storeId") != root.store_id or any(e.missing for e in root.entries.values()):
+            return False  # another store; or the bucket has lost bytes that this cache may have (L32)
         op, seq = state.meta("pulledOp") or "", int(state.meta("pulledSeq") or 0)
         return seq <= root.seq and (root.knows_op(op) or seq < root.oldest_known_seq)
 
@@ -416,6 +417,8 @@ class _Run:
 
     def _push_once(self, read: RootRead) -> tuple[SyncResult, bool, RootRead]:
         engine = self.engine
+        if read.root is not None and read.root.extra:
+            refuse_old_client(engine.committer, read.root)
         look = self.looker.look(read, self.scope, full=self.full, hydrating=False)
         tally = _tally("push", look)
         self._journal_found(look)
