@@ -17,6 +17,7 @@ from swamp.store.open import open_store
 from swamp.store.retry import RetryPolicy
 from swamp.testing.proxy import FaultProxy, Rule
 
+PATIENT = RetryPolicy()
 BODY = bytes(range(256)) * 4096 * 20
 """20 MiB: three ranges."""
 
@@ -27,7 +28,7 @@ def place(moto, fresh_prefix):
     return moto, fresh_prefix()
 
 
-def through(place, proxy, timeout_ms=1500, policy=RetryPolicy()):
+def through(place, proxy, timeout_ms=1500, policy=PATIENT):
     moto, prefix = place
     config = {"endpoint": proxy.endpoint, "requestTimeoutMs": timeout_ms}
     return open_store(f"{moto.url}/{prefix}", config, policy=policy)
@@ -80,8 +81,9 @@ def test_C15_a_download_cut_short_goes_on_where_it_was(place, action):
 def test_C15_a_download_never_joins_two_versions(place):
     direct = place[0].open(place[1])
     direct.put("big", BODY)
-    with FaultProxy(place[0].endpoint, [Rule("pass", "GET", "/big", 1), Rule("cut", "GET", "/big", 1)]) as proxy:
-        with through(place, proxy).open("big") as stream, pytest.raises(Unavailable, match="changed while it was read"):
+    rules = [Rule("pass", "GET", "/big", 1), Rule("cut", "GET", "/big", 1)]
+    with FaultProxy(place[0].endpoint, rules) as proxy, through(place, proxy).open("big") as stream:
+        with pytest.raises(Unavailable, match="changed while it was read"):
             for number, _ in enumerate(stream):
                 if number == 0:
                     direct.put("big", BODY[::-1])

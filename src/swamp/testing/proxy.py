@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
@@ -21,7 +21,7 @@ Action = Literal["drop", "lose", "cut", "stall", "delay", "answer", "pass"]
 
 @dataclass
 class Rule:
-    """What happens to the requests it matches.
+    """What happens to the requests it matches, by method, path and (`when`) headers.
 
     drop    the connection is reset before the server hears of the request
     lose    the server does it, and the connection is reset instead of its answer
@@ -40,9 +40,12 @@ class Rule:
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     seconds: float = 5.0
+    when: Callable[[Mapping[str, str]], bool] = lambda _headers: True
 
-    def takes(self, method: str, path: str) -> bool:
+    def takes(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
         if self.times == 0 or not re.fullmatch(self.method, method) or not re.search(self.path, path):
+            return False
+        if not self.when(headers):
             return False
         if self.times is not None:
             self.times -= 1
@@ -70,10 +73,10 @@ class FaultProxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def pick(self, method: str, path: str) -> Rule | None:
+    def pick(self, method: str, path: str, headers: Mapping[str, str]) -> Rule | None:
         with self._lock:
             self.seen.append((method, path))
-            rule = next((r for r in self.rules if r.takes(method, path)), None)
+            rule = next((r for r in self.rules if r.takes(method, path, headers)), None)
             if rule is not None and rule.action != "pass":
                 self.fired.append((rule.action, method, path))
             return rule
@@ -107,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        rule = self.proxy.pick(self.command, self.path)
+        rule = self.proxy.pick(self.command, self.path, dict(self.headers.items()))
         action = rule.action if rule else "pass"
         if action == "drop":
             return self._reset()
