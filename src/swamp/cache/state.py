@@ -182,6 +182,11 @@ class State:
             rows = self._stream(sql, (prefix, prefix + "/", prefix + "0"))
         return map(_base_row, rows)
 
+    def base_between(self, start: str, stop: str | None = None) -> Iterator[BaseRow]:
+        """Rows with `start <= path < stop`, in path order: how several readers share one table."""
+        sql = f"SELECT {_BASE} FROM base WHERE path >= ? AND (? IS NULL OR path < ?) ORDER BY path"
+        return map(_base_row, self._stream(sql, (start, stop, stop)))
+
     def remote_only(self, prefix: str = "") -> Iterator[BaseRow]:
         """Files known and not held, in path order, less those whose deletion waits for a push."""
         gone = "EXISTS (SELECT 1 FROM journal WHERE journal.path = base.path AND kind = 'delete')"

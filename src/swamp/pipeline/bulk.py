@@ -26,6 +26,7 @@ from swamp.pipeline.indexing import (
     ENTRY,
     LOST,
     MergeRows,
+    ReadSegments,
     index_row,
     layer_rows,
     object_from,
@@ -41,6 +42,7 @@ from swamp.pipeline.schemas import FINDINGS, INDEX, OBJECTS, RANGES, SEGMENTS
 from swamp.store.port import ObjectMeta
 from swamp.sync.progress import Patience
 from swamp.sync.verify import Finding
+from swamp.sync.view import usable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,13 +74,21 @@ class OnStore:
 
     # -- the index as a table
 
-    def index(self, root: Root, segments: tuple[SegmentRef, ...] | None = None) -> DataFrame:
-        """All rows of the index; with `segments` only those, without the newest layer."""
+    def index(
+        self, root: Root, segments: tuple[SegmentRef, ...] | None = None, *, usable_only: bool = False
+    ) -> DataFrame:
+        """All rows of the index; with `segments` only those, without the newest layer.
+
+        `usable_only` leaves out hostile and internal names, as everyone must who acts on files.
+        """
         chosen = root.segments if segments is None else segments
         layer = layer_rows(root) if segments is None else []
+        if usable_only:
+            layer = [row for row in layer if usable(row["path"])]
         refs = stages.frame_of(self.jobs.session, SEGMENTS, map(ref_row, chosen))
         newest = stages.frame_of(self.jobs.session, INDEX, layer)
-        return stages.read_index(refs, newest, self.spec, min(len(chosen), self.jobs.parallelism * 4))
+        kernel = ReadSegments(self.spec, usable_only)
+        return stages.read_index(refs, newest, kernel, min(len(chosen), self.jobs.parallelism * 4))
 
     def entries(self, root: Root) -> DataFrame:
         """The files that exist."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
@@ -21,9 +21,18 @@ from swamp.pipeline.publish import put_patiently
 from swamp.pipeline.ranges import KeyRange, pages_of
 from swamp.pipeline.schemas import INDEX, OBJECTS, SEGMENTS
 from swamp.store.port import ObjectMeta
+from swamp.sync.view import usable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SEGMENT_ROWS: Final = 250_000
 READ_ROWS: Final = 16_384
+# Everything that `usable` could object to contains one of these; the rest passes without being asked.
+_ODD: Final = (
+    r"[\x00-\x1f\x7f-\x{9f}\\]|^[./_]|//|/$|^$|(^|/)\.|^[A-Za-z]:|~[0-9A-Z]{26}(/|$)|/latest|_catalog|"
+    r"[^\x00-\x7f]"
+)
 ENTRY, DELETED, DROPPED, LOST = "entry", "deleted", "dropped", "lost"
 
 
@@ -32,6 +41,7 @@ class ReadSegments:
     """Segment descriptors -> index rows, verified, column by column: no Python object per row."""
 
     store: StoreAddress
+    usable_only: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
         store = self.store.open()
@@ -39,7 +49,21 @@ class ReadSegments:
             ref = ref_from(row)
             body = store.get(ref.key).body
             check_segment(ref, body)
-            yield from _index_batches(body, ref.added_seq)
+            for batch in _index_batches(body, ref.added_seq):
+                yield _without_unusable(batch) if self.usable_only else batch
+
+
+def _without_unusable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Hostile and internal names out. Only names that look odd are worth a closer look in Python."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    paths = batch.column("path")
+    odd = pc.or_(pc.match_substring_regex(paths, _ODD), pc.greater(pc.utf8_length(paths), 200))
+    if not pc.any(odd).as_py():
+        return batch
+    looked = [not strange or usable(path) for strange, path in zip(odd.to_pylist(), paths.to_pylist(), strict=True)]
+    return batch.filter(pa.array(looked))
 
 
 def _index_batches(body: bytes, added_seq: int) -> Batches:

@@ -74,10 +74,10 @@ def adopt(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
     return INDEX.select(spread.mapInArrow(AdoptObjects(store), INDEX.ddl))
 
 
-def read_index(segments: DataFrame, layer: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
+def read_index(segments: DataFrame, layer: DataFrame, kernel: ReadSegments, tasks: int) -> DataFrame:
     """Segments and the newest layer -> all rows of the index."""
     spread = SEGMENTS.select(segments).repartition(max(1, tasks))
-    rows = spread.mapInArrow(ReadSegments(store), INDEX.ddl)
+    rows = spread.mapInArrow(kernel, INDEX.ddl)
     return INDEX.select(INDEX.select(layer).unionByName(rows))
 
 

@@ -24,7 +24,12 @@ from swamp.sync.result import EngineName
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from swamp.cache.scan import Observed
+    from swamp.cache.state import BaseRow
+    from swamp.index.entry import Row
     from swamp.store.open import StoreSpec
+    from swamp.sync.gather import Gathered, Gatherer
+    from swamp.sync.record import Parts
 
 J = TypeVar("J", Upload, Download, Hash)
 R = TypeVar("R")
@@ -72,6 +77,14 @@ class OnSpark:
     def discover(self, committer: Committer, patience: Patience) -> RootRead | None:
         """A first root over a bucket that something else has filled."""
         return self.on_store(committer, patience).discover()
+
+    def compare(
+        self, gatherer: Gatherer, out: Gathered, parts: Parts, patience: Patience
+    ) -> Iterator[tuple[str, BaseRow | None, Observed | None, Row | None]]:
+        """The full comparison; what comes back is what is not trivial."""
+        from swamp.pipeline.compare import Comparison
+
+        return Comparison(self.on_store(parts.committer, patience), gatherer, parts.cache, patience).run(out)
 
     def report(self) -> dict[str, Any] | None:
         return self.jobs.report()

@@ -73,12 +73,17 @@ class Gatherer:
     exclude: Exclude
     deferred: dict[str, Row | None]
     hydrating: bool = False
+    compare: Compare | None = None
+    """Does the full comparison in bulk: the same triples, whole trivial units already left out."""
 
     def gather(self) -> Gathered:
         out = Gathered()
         intent = self.snapshot.intent()
         everything = self.full_local or self.view.full
-        triples = self._everything(out) if everything else self._announced(out)
+        if everything and self.compare is not None:
+            triples = self.compare(self, out)
+        else:
+            triples = self._everything(out) if everything else self._announced(out)
         unit: list[Facts] = []
         for path, base, local, remote in triples:
             if not self._in_scope(path):
@@ -130,12 +135,15 @@ class Gatherer:
     def _everything(self, out: Gathered) -> Iterator[_Triple]:
         bases = self.state.base_below("")
         remotes = self.view.stream() if self.view.full else iter(_sorted_rows(self.view.delta, self.deferred))
-        starts = self.scope if self.scope and not self.view.full else ("",)
-        locals_ = (s for start in _outermost(starts) for s in scan(self.tree, start, exclude=self.exclude))
+        locals_ = (s for start in self.starts() for s in scan(self.tree, start, exclude=self.exclude))
         for path, base, local, remote in _merge(bases, locals_, remotes, out):
             if remote is None and base is not None and not self.view.full:
                 remote = as_entry(base)
             yield path, base, local, remote
+
+    def starts(self) -> list[str]:
+        """Where a walk of the tree begins."""
+        return _outermost(self.scope if self.scope and not self.view.full else ("",))
 
     def _announced(self, out: Gathered) -> Iterator[_Triple]:
         """Only what somebody announced, what the root changed, and what an earlier pull owes."""
@@ -157,6 +165,7 @@ class Gatherer:
 
 
 _Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
+Compare = Callable[["Gatherer", Gathered], Iterator[_Triple]]
 
 
 def _merge(

@@ -16,7 +16,7 @@ from swamp.index.root import ROOT_KEY, Root, decode, first_root
 from swamp.rules import rule
 from swamp.sync.bulk import Executor, Hash, Work
 from swamp.sync.facts import Facts
-from swamp.sync.gather import Gatherer, Snapshot, learn
+from swamp.sync.gather import Compare, Gatherer, Snapshot, learn
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts
@@ -91,6 +91,16 @@ class Looker:
         in_bulk = getattr(self.parts.pick(Work("discover", 0, 0)), "discover", None)
         return None if in_bulk is None else lambda: in_bulk(self.parts.committer, self.patience)
 
+    def _compare(self, view: View) -> Compare | None:
+        """A full comparison in bulk, where there is enough to compare."""
+        rows = self.parts.state.base_rows() + sum(ref.rows for ref in view.root.segments)
+        executor = self.parts.pick(Work("compare", rows, 0))
+        in_bulk = getattr(executor, "compare", None)
+        if in_bulk is None:
+            return None
+        self.executor = executor
+        return lambda gatherer, out: in_bulk(gatherer, out, self.parts, self.patience)
+
     def imagined_root(self) -> Root:
         """What a dry run on a store without a root compares with."""
         env = self.parts.env
@@ -118,6 +128,7 @@ class Looker:
             exclude=self.parts.exclude,
             deferred=self.parts.state.deferred(),
             hydrating=hydrating,
+            compare=self._compare(view) if full or view.full else None,
         )
         gathered = gatherer.gather()
         facts, unread = learn(gathered.facts, self._hash_local, self._hash_remote)

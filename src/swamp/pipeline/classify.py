@@ -1,0 +1,180 @@
+"""base, local, remote -> what each path is and what is to be done about it: a full outer join and the decision table.
+
+The table's rows are `sync.decide.TABLE`, the same data that the planner in process looks up; the labels are those of
+`sync.facts.Facts`, written as columns. A property test holds both equal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.pipeline.indexing import DELETED, ENTRY
+from swamp.pipeline.schemas import BASE, FILES, INDEX
+from swamp.sync.decide import TABLE, Decision
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+UNIT: Final = (
+    r"^(data/[^/]+/[^/]+/[^/]+(?:/[^/]+)*?/\p{Nd}+)/(?:metadata\.yaml|raw)(?:/.*)?$"  # sync.units.unit_of, as a pattern
+)
+_HINTS: Final = ("h_size", "h_mtime", "h_ctime", "h_inode")
+
+
+def prefixed(frame: DataFrame, mark: str) -> DataFrame:
+    """Columns under a name that says which side they are from."""
+    return frame.select("path", *[frame[name].alias(mark + name) for name in frame.columns if name != "path"])
+
+
+def join(base: DataFrame, local: DataFrame, remote: DataFrame, *, whole_index: bool) -> DataFrame:
+    """One row per path that any side knows. Without the whole index a path that it does not name is what base says."""
+    from pyspark.sql import functions as sf
+
+    sides = prefixed(BASE.select(base), "b_").join(prefixed(local, "l_"), "path", "full_outer")
+    joined = sides.join(prefixed(INDEX.select(remote), "r_"), "path", "full_outer")
+    if whole_index:
+        return joined
+    unnamed = sf.col("r_key").isNull() & sf.col("b_key").isNotNull()
+    same = {"r_key": "b_key", "r_size": "b_size", "r_sha256": "b_sha256", "r_seq": "b_seq"}
+    filled = {mine: sf.when(unnamed, sf.col(theirs)).otherwise(sf.col(mine)) for mine, theirs in same.items()}
+    filled["r_kind"] = sf.when(unnamed, sf.lit(ENTRY)).otherwise(sf.col("r_kind"))
+    filled["r_last_modified"] = sf.when(unnamed, sf.lit("")).otherwise(sf.col("r_last_modified"))
+    return joined.withColumns(filled)
+
+
+def announced(joined: DataFrame, writes: DataFrame, deletes: DataFrame, owed: DataFrame) -> DataFrame:
+    """With `edited` (a write row on the path or above it), `deleted` and `owed`."""
+    from pyspark.sql import functions as sf
+
+    parts = sf.split("path", "/")
+    above = sf.transform(sf.sequence(sf.lit(1), sf.size(parts)), lambda n: sf.array_join(sf.slice(parts, 1, n), "/"))
+    lines = joined.select("path", sf.explode(above).alias("above"))
+    edited = lines.join(sf.broadcast(writes.select(sf.col("path").alias("above"))), "above", "left_semi")
+    flags = (
+        (edited.select("path").distinct(), "edited"),
+        (deletes.select("path").distinct(), "deleted"),
+        (owed.select("path").distinct(), "owed"),
+    )
+    for frame, name in flags:
+        joined = joined.join(frame.withColumn(name, sf.lit(True)), "path", "left")
+    return joined.withColumns({name: sf.coalesce(name, sf.lit(False)) for _, name in flags})
+
+
+def classify(joined: DataFrame, *, in_history: bool) -> DataFrame:
+    """With labels, the verb of the table (null while a hash must be learned first), and whether it is trivial."""
+    from pyspark.sql import functions as sf
+
+    known = joined.withColumns(_facts())
+    labelled = known.withColumns(
+        {"local_label": _local_label(in_history), "remote_label": _remote_label(in_history), "equal": _equal()}
+    )
+    undecided = sf.col("needs_hash") | sf.col("needs_remote_hash")
+    verb = sf.when(undecided, sf.lit(None).cast("string")).otherwise(case_when(TABLE))
+    return labelled.withColumns({"verb": verb, "trivial": _trivial(), "unit": unit()})
+
+
+def unit() -> Column:
+    from pyspark.sql import functions as sf
+
+    found = sf.regexp_extract("path", UNIT, 1)
+    return sf.when(found != "", found).otherwise(sf.col("path"))
+
+
+def case_when(table: tuple[Decision, ...]) -> Column:
+    """The decision table as one expression."""
+    from pyspark.sql import functions as sf
+
+    made: Any = None
+    for row in table:
+        fits = sf.col("local_label").isin(*row.local) & sf.col("remote_label").isin(*row.remote)
+        if row.equal is not None:
+            fits = fits & (sf.col("equal") == sf.lit(row.equal))
+        made = sf.when(fits, row.verb) if made is None else made.when(fits, row.verb)
+    return made  # type: ignore[no-any-return]
+
+
+def _facts() -> dict[str, Column]:
+    from pyspark.sql import functions as sf
+
+    c = sf.col
+    here = c("l_h_size").isNotNull()
+    held = c("b_key").isNotNull() & c("b_present")
+    same_size = here & held & (c("l_h_size") == c("b_size"))
+    vouched = c("b_h_size").isNotNull()
+    for name in _HINTS:
+        vouched = vouched & (c(f"b_{name}") == c(f"l_{name}"))
+    proven = c("l_sha256").isNotNull() & (c("l_sha256") == c("b_sha256"))
+    unchanged = _true(same_size) & (_true(vouched) | _true(proven))
+    there = _true(c("r_kind") == ENTRY)
+    matching = there & here & _true(c("r_size") == c("l_h_size"))
+    unhashed = here & c("l_sha256").isNull() & ~unchanged
+    is_base = there & _true(c("r_key") == c("b_key"))
+    return {
+        "here": here,
+        "unchanged": unchanged,
+        "there": there,
+        "needs_hash": unhashed & (_true(same_size) | matching),
+        "needs_remote_hash": matching & c("r_sha256").isNull() & ~(is_base & unchanged),
+    }
+
+
+def _equal() -> Column:
+    from pyspark.sql import functions as sf
+
+    mine = sf.when(sf.col("unchanged"), sf.col("b_sha256")).otherwise(sf.col("l_sha256"))
+    same_size = _true(sf.col("l_h_size") == sf.col("r_size"))
+    return sf.col("there") & sf.col("here") & same_size & _true(mine == sf.col("r_sha256"))
+
+
+def _local_label(in_history: bool) -> Column:
+    from pyspark.sql import functions as sf
+
+    told = sf.col("r_kind").isNotNull() | sf.lit(in_history)
+    return (
+        sf.when(~sf.col("here"), sf.when(sf.col("deleted"), "deleted").otherwise("absent"))
+        .when(sf.col("unchanged") & told, "same")
+        .when(sf.col("edited"), "edited")
+        .otherwise("found")
+    )
+
+
+def _remote_label(in_history: bool) -> Column:
+    from pyspark.sql import functions as sf
+
+    known = sf.col("b_key").isNotNull()
+    same_key = _true(sf.col("r_key") == sf.col("b_key"))
+    # inv[delete.by-key]: what was undeleted since is not what was deleted.
+    returned = sf.col("deleted") & ~sf.col("here") & _true(sf.col("r_seq") > sf.col("b_seq"))
+    return (
+        sf.when(sf.col("r_kind").isNull(), sf.when(known & sf.lit(in_history), "tombstone").otherwise("none"))
+        .when(sf.col("r_kind") == DELETED, "tombstone")
+        .when(same_key & ~returned, "same")
+        .otherwise("newer")
+    )
+
+
+def _trivial() -> Column:
+    from pyspark.sql import functions as sf
+
+    c = sf.col
+    quiet = ~c("edited") & ~c("deleted") & ~c("owed") & c("l_problem").isNull()
+    return quiet & c("unchanged") & c("there") & _true(c("r_key") == c("b_key")) & _true(c("r_seq") == c("b_seq"))
+
+
+def _true(condition: Column) -> Column:
+    """Null is not true."""
+    from pyspark.sql import functions as sf
+
+    return sf.coalesce(condition, sf.lit(False))
+
+
+def worth_keeping(classified: DataFrame) -> DataFrame:
+    """Whole units of which something is not trivial. inv[unit.whole]"""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    busy = sf.max((~sf.col("trivial")).cast("int")).over(Window.partitionBy("unit"))
+    return classified.withColumn("busy", busy).where("busy = 1").drop("busy")
+
+
+LOCAL_COLUMNS: Final = (*FILES.columns, "sha256")

@@ -1,0 +1,145 @@
+"""The Spark stage and the planner in process decide alike: same labels, same verbs, same plan, for random facts."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from swamp.cache.files import Hint
+from swamp.cache.scan import Observed
+from swamp.cache.state import BaseRow
+from swamp.index.entry import Entry, Tombstone
+from swamp.pipeline import classify, stages
+from swamp.pipeline.compare import base_row
+from swamp.pipeline.indexing import _ODD, index_row
+from swamp.pipeline.kernels import hint_row
+from swamp.pipeline.schemas import BASE, INDEX, JOURNAL, Boundary
+from swamp.sync.decide import TABLE
+from swamp.sync.facts import Facts
+from swamp.sync.units import unit_of
+from swamp.sync.view import usable
+
+LOCAL = Boundary(
+    "local",
+    (
+        ("path", "string"),
+        *(("h_" + n, "bigint") for n in ("size", "mtime", "ctime", "inode")),
+        ("problem", "string"),
+        ("directory", "boolean"),
+        ("error", "string"),
+        ("sha256", "string"),
+    ),
+)
+SIZES, HASHES, KEYS = st.sampled_from([1, 2]), st.sampled_from(["h1", "h2"]), st.sampled_from(["k1", "k2"])
+MAYBE = st.one_of(st.none(), HASHES)
+NUMBERS = st.sampled_from([1, 2])
+HINTS = st.builds(Hint, SIZES, NUMBERS, st.just(1), st.just(1))
+
+
+@st.composite
+def facts(draw, path="p"):
+    base = draw(
+        st.one_of(
+            st.none(),
+            st.builds(
+                BaseRow, st.just(path), KEYS, SIZES, MAYBE, st.sampled_from([1, 2]), st.booleans(), HINTS | st.none()
+            ),
+        )
+    )
+    local = draw(st.one_of(st.none(), st.builds(Observed, st.just(path), HINTS)))
+    remote = draw(
+        st.one_of(
+            st.none(),
+            st.builds(Entry, st.just(path), KEYS, SIZES, MAYBE, st.just(""), st.sampled_from([1, 2])),
+            st.builds(Tombstone, st.just(path), KEYS, SIZES, MAYBE, st.sampled_from([1, 2])),
+        )
+    )
+    learned = draw(MAYBE) if local is not None else None
+    flags = {name: draw(st.booleans()) for name in ("edited", "deleted", "owed")}
+    return Facts(path, base, local, remote, sha256=learned, **flags)
+
+
+def local_row(found):
+    assert found.local is not None
+    return {"path": found.path, "directory": False, "sha256": found.sha256, **hint_row(found.local.hint)}
+
+
+def classified(spark, batch, in_history):
+    base = stages.frame_of(spark, BASE, [base_row(f.base) for f in batch if f.base])
+    local = stages.frame_of(spark, LOCAL, [local_row(f) for f in batch if f.local])
+    remote = stages.frame_of(spark, INDEX, [index_row(f.remote) for f in batch if f.remote])
+    joined = classify.join(base, local, remote, whole_index=True)
+
+    def paths(name):
+        return stages.frame_of(spark, JOURNAL, [{"path": f.path} for f in batch if getattr(f, name)]).select("path")
+
+    told = classify.announced(joined, paths("edited"), paths("deleted"), paths("owed"))
+    return classify.classify(told, in_history=in_history)
+
+
+@pytest.mark.inv("decide.one-table")
+@pytest.mark.parametrize("in_history", [True, False])
+@settings(
+    max_examples=3,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_labels_and_verbs_are_those_of_the_planner(spark, in_history, data):
+    """A few hundred random paths at a time, because a Spark job costs as much for one."""
+    made = data.draw(st.lists(facts(), min_size=250, max_size=250))
+    batch = [_named(f, f"files/d{i % 3}/{i} ü") for i, f in enumerate(made)]
+    batch = [replace(f, in_history=in_history) for f in batch if f.base or f.local or f.remote]
+    rows = {row["path"]: row for row in classified(spark, batch, in_history).toArrow().to_pylist()}
+    assert set(rows) == {f.path for f in batch}
+    for f in batch:
+        row = rows[f.path]
+        assert row["local_label"] == f.local_label, f
+        assert row["remote_label"] == f.remote_label, f
+        assert row["equal"] == f.equal, f
+        assert row["needs_hash"] == f.needs_hash, f
+        assert row["needs_remote_hash"] == f.needs_remote_hash, f
+        assert row["trivial"] == f.trivial, f
+        if not (f.needs_hash or f.needs_remote_hash):
+            assert row["verb"] == f.decision().verb, f
+        else:
+            assert row["verb"] is None
+
+
+def _named(found, path):
+    def moved(part):
+        return None if part is None else replace(part, path=path)
+
+    return replace(found, path=path, base=moved(found.base), local=moved(found.local), remote=moved(found.remote))
+
+
+def test_every_row_of_the_table_is_in_the_expression(spark):
+    text = str(classify.case_when(TABLE))
+    for row in TABLE:
+        assert f"THEN '{row.verb}'" in text
+
+
+PARTS = st.sampled_from(["a", "1", "22", "raw", "metadata.yaml", "x y", "ü", "٣"])
+
+
+@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(st.lists(st.lists(PARTS, min_size=1, max_size=9), min_size=300, max_size=300))
+def test_a_unit_is_a_unit(spark, lists):
+    paths = sorted({"/".join(["data", *parts]) for parts in lists} | {"/".join(parts) for parts in lists})
+    frame = stages.frame_of(spark, JOURNAL, [{"path": p} for p in paths]).withColumn("unit", classify.unit())
+    assert {r["path"]: r["unit"] for r in frame.toArrow().to_pylist()} == {p: unit_of(p) for p in paths}
+
+
+@given(st.text(max_size=12) | st.lists(PARTS | st.sampled_from([".", "..", "latest", ".lock"])).map("/".join))
+def test_only_odd_names_are_looked_at_and_no_bad_one_is_missed(text):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        odd = pc.match_substring_regex(pa.array([text]), _ODD)[0].as_py()
+    except UnicodeEncodeError:
+        return  # not valid Unicode: Arrow could not have brought it here
+    if not usable(text):
+        assert odd
