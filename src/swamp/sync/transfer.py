@@ -32,6 +32,7 @@ from swamp.sync.result import EngineName
 RETRY_SECONDS: Final = 30.0
 FIRST_DELAY: Final = 0.1
 THREADS: Final = 16
+IN_HAND: Final = 8  # per thread: the caller may be busy placing a batch while the pool goes on
 LARGE: Final = 32 * 1024 * 1024
 TICK_SECONDS: Final = 0.5
 # Trouble that every further file would have too: it stops the work instead of being reported once per file.
@@ -133,7 +134,7 @@ def _said(error: Exception) -> str:
 def pooled(
     jobs: Iterable[J], work: Callable[[J], R], threads: int = THREADS, tick: Callable[[], None] | None = None
 ) -> Iterator[R]:
-    """Results as they are ready; a slow job holds up nobody and at most twice `threads` are in hand (P08, P09).
+    """Results as they are ready; a slow job holds up nobody and at most eight per thread are in hand (P08, P09).
 
     One thread means the caller's own, in order. `tick` is called at least every half second and may raise to stop.
     """
@@ -145,7 +146,7 @@ def pooled(
         try:
             for job in jobs:
                 running.add(pool.submit(work, job))
-                while len(running) >= threads * 2:
+                while len(running) >= threads * IN_HAND:
                     done, running = _some(running, tick)
                     yield from (future.result() for future in done)
             while running:
