@@ -268,7 +268,8 @@ class Models:
             schema.model_validate(values)
         except ValidationError as error:
             for detail in error.errors():
-                if detail["type"] == "missing" or _is_open(values, detail["loc"]):
+                unknown = detail["type"] == "extra_forbidden"
+                if detail["type"] == "missing" or (not unknown and _is_open(values, detail["loc"])):
                     continue
                 yield document.problem((*path, *detail["loc"]), explain(detail, argument_names(schema)))
 
@@ -276,13 +277,13 @@ class Models:
 def _is_open(values: Any, loc: tuple[Any, ...]) -> bool:
     """Whether the value at `loc` is decided by an expression, at run time."""
     for part in loc:
-        if has_expression(values):
-            return True
+        if isinstance(values, str):
+            break
         try:
             values = values[part]
         except (KeyError, IndexError, TypeError):
             return False
-    return not loc or has_expression(values)
+    return has_expression(values)
 
 
 def write_atomically(path: Path, text: str) -> None:

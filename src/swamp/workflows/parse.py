@@ -51,16 +51,37 @@ def _problems_of(detail: Any, document: Document) -> Iterator[Problem]:
                 meant = suggest(key, context["allowed"])
                 yield document.problem((*where, key), _unknown(key, where, context["allowed"], meant), meant)
         case "unknown_word":
-            meant = suggest(context["word"], context["allowed"])
-            listed = "" if meant else f"; it can be {', '.join(context['allowed'])}"
-            yield document.problem((*where, context["at"]), detail["msg"] + listed, meant)
-        case "no_type":
-            yield document.problem(where, f"`type` is missing: {', '.join(context['allowed'])}")
+            yield _unknown_word(detail, where, document)
+        case "too_short" if _value_at(document.value, where):
+            return  # its items are wrong, and each of them says so itself
         case "missing":
             yield document.problem(where[:-1], f"`{where[-1]}` is missing in {_owner(where[:-1])}")
         case _:
             message = str(detail["msg"])
+            if detail["type"] == "string_type" and isinstance(_value_at(document.value, where), bool | int | float):
+                message = "YAML does not read it as text: put it in quotes"  # no, yes, on, off, 1.0
             yield document.problem(where, f"{spell(where)}: {message[:1].lower()}{message[1:]}")
+
+
+def _unknown_word(detail: Any, where: Path, document: Document) -> Problem:
+    """A `type` that nobody knows, or none at all."""
+    allowed = detail["ctx"]["allowed"]
+    value = _value_at(document.value, where)
+    word = value.get("type") if isinstance(value, Mapping) else None
+    if word is None:
+        return document.problem(where, f"`type` is missing in {_owner(where)}: it can be {', '.join(allowed)}")
+    meant = suggest(str(word), allowed)
+    listed = "" if meant else f"; it can be {', '.join(allowed)}"
+    return document.problem((*where, "type"), f"`{word}` {detail['msg']}{listed}", meant)
+
+
+def _value_at(value: Any, where: Path) -> Any:
+    for part in where:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
 
 
 def _unknown(key: str, where: Path, allowed: list[str], meant: str | None) -> str:
@@ -114,10 +135,7 @@ def _step_meaning(path: Path, step: Step, document: Document) -> Iterator[Proble
 
     if step.concurrency is not None and step.for_each is None:
         yield document.problem((*path, "concurrency"), "`concurrency` of a step limits its `forEach`: add one")
-    raw = document.value
-    for part in path:
-        raw = raw[part]
-    for where, message in check_expressions(raw, path):
+    for where, message in check_expressions(_value_at(document.value, path), path):
         yield document.problem(where, message)
 
 

@@ -49,20 +49,21 @@ class Not(Strict):
 CONDITION_TYPES = ("always", "succeeded", "failed", "completed", "skipped", "and", "or", "not")
 
 
-def _condition_kind(value: Any) -> str:
+def _condition_kind(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     if kind not in CONDITION_TYPES:
-        raise PydanticCustomError(
-            "unknown_word",
-            "`{word}` is not a condition",
-            {"word": str(kind), "allowed": list(CONDITION_TYPES), "at": "type"},
-        )
+        return None
     return {"and": "several", "or": "several", "not": "not"}.get(str(kind), "simple")
 
 
 Condition = Annotated[
     Annotated[Simple, Tag("simple")] | Annotated[Several, Tag("several")] | Annotated[Not, Tag("not")],
-    Discriminator(_condition_kind),
+    Discriminator(
+        _condition_kind,
+        custom_error_type="unknown_word",
+        custom_error_message="is not a condition",
+        custom_error_context={"allowed": list(CONDITION_TYPES)},
+    ),
 ]
 SUCCEEDED = Simple(type="succeeded")
 
@@ -124,17 +125,9 @@ class AssertTask(Strict):
 TASK_TYPES = ("model_method", "workflow", "manual_approval", "assert")
 
 
-def _task_kind(value: Any) -> str:
+def _task_kind(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    if kind is None:
-        raise PydanticCustomError("no_type", "`type` is missing", {"allowed": list(TASK_TYPES)})
-    if kind not in TASK_TYPES:
-        raise PydanticCustomError(
-            "unknown_word",
-            "`{word}` is not a kind of task",
-            {"word": str(kind), "allowed": list(TASK_TYPES), "at": "type"},
-        )
-    return str(kind)
+    return str(kind) if kind in TASK_TYPES else None
 
 
 Task = Annotated[
@@ -142,7 +135,12 @@ Task = Annotated[
     | Annotated[WorkflowTask, Tag("workflow")]
     | Annotated[ApprovalTask, Tag("manual_approval")]
     | Annotated[AssertTask, Tag("assert")],
-    Discriminator(_task_kind),
+    Discriminator(
+        _task_kind,
+        custom_error_type="unknown_word",
+        custom_error_message="is not a kind of task",
+        custom_error_context={"allowed": list(TASK_TYPES)},
+    ),
 ]
 
 TAGS_IN_LOC = frozenset({"simple", "several", "not", *TASK_TYPES})
