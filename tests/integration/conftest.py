@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from machines import Place, Team
 
 PLACES = ("file", "moto", "ministack", "azurite")

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+
 from machines import Place, Team, read_tree
 
 

@@ -1,0 +1,267 @@
+"""C: what the command line got wrong elsewhere, through the CLI as a process and a server that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from machines import Machine, Place, Team
+from proxies import Proxy, cut_off_error, half, proxy_to, refuse, stall
+
+QUICK = {"SWAMP_REQUEST_TIMEOUT_MS": "2000", "SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "4000", "SWAMP_LOCK_TIMEOUT_MS": "4000"}
+
+
+@pytest.fixture
+def proxy(moto):
+    with proxy_to(moto.endpoint) as made:
+        yield made
+
+
+@pytest.fixture
+def far_team(proxy: Proxy, moto, tmp_path, fresh_prefix) -> Team:
+    """Machines whose bucket lies behind the proxy."""
+    config = {**moto.config, "endpoint": proxy.endpoint}
+    return Team(tmp_path, Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ)))
+
+
+def owing(team: Team, proxy: Proxy) -> Machine:
+    """A machine with one version that it could not push."""
+    a = team.machine("a")
+    a.put("web", "first", "1")
+    proxy.when(lambda r: r.is_write and r.is_payload, refuse(403, "AccessDenied"))
+    file = a.home / "owed"
+    file.write_text("owed")
+    failed = a("data", "put", "web", "owed", str(file))
+    assert failed.code != 0 and failed.out == ""
+    proxy.behave()
+    proxy.forget()
+    return a
+
+
+def test_C01_push_attempts_once_on_success(far_team: Team, proxy: Proxy):
+    a = owing(far_team, proxy)
+    done = a.sync("--push")
+    assert done["mode"] == "push" and done["filesPushed"] >= 2
+    assert proxy.count(lambda r: r.is_write and r.is_root) == 1
+    payloads = [r.path for r in proxy.seen if r.is_write and r.is_payload]
+    assert len(payloads) == len(set(payloads)) == done["filesPushed"]
+
+
+def test_C01_push_attempts_once_on_failure_and_tells_the_real_error(far_team: Team, proxy: Proxy):
+    a = owing(far_team, proxy)
+    proxy.when(lambda r: r.is_write, refuse(403, "AccessDenied"))
+    failed = a("datastore", "sync", "--push", env=QUICK)
+    assert failed.code in (1, 69)
+    told = failed.out + failed.err
+    assert "AccessDenied" in told and "pushed" not in failed.err
+    names = [r.path.split("~")[0] for r in proxy.seen if r.is_write and r.is_payload]
+    assert len(names) == len(set(names)), "a file was sent twice"
+    assert proxy.count(lambda r: r.is_write and r.is_root) == 0
+
+
+def test_C02_a_failed_push_never_exits_0(far_team: Team, proxy: Proxy):
+    a = owing(far_team, proxy)
+    assert a.status()["pending"]["writes"] >= 1
+    assert a.sync()["filesPushed"] >= 2
+    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+
+
+def test_C03_success_is_printed_after_the_push(far_team: Team, proxy: Proxy):
+    a = far_team.machine("a")
+    proxy.when(lambda r: r.is_write and r.is_payload, refuse(403, "AccessDenied"))
+    file = a.home / "f"
+    file.write_text("x")
+    failed = a("data", "put", "web", "report", str(file), json=False)
+    assert failed.code != 0
+    assert failed.out == ""
+    assert failed.err.startswith("Error: ") or "\nError: " in failed.err
+    assert "Hint: " in failed.err and "Traceback" not in failed.err
+
+
+def test_C04_sync_counts_what_it_pulled_itself(team: Team):
+    a, b = team.machine("a"), team.machine("b")
+    a.put("web", "report", "x")
+    assert b.sync()["filesPulled"] == 4
+    assert b.names() == [("web", "report")]
+
+
+def test_C05_pull_never_pushes(far_team: Team, proxy: Proxy):
+    a = owing(far_team, proxy)
+    done = a.sync("--pull")
+    assert done["filesPushed"] == 0
+    assert proxy.count(lambda r: r.is_write) == 0
+    assert a.status()["pending"]["writes"] >= 1
+
+
+def test_C06_setup_on_a_full_bucket_says_what_it_pulled(team: Team):
+    a = team.machine("a")
+    a.put("web", "report", "x")
+    b = team.machine("b", joined=False)
+    assert b.setup(*team.place.setup_args)["filesPulled"] == 4
+
+
+def test_C06_setup_that_could_not_pull_fails_and_changes_nothing(team: Team):
+    a = team.machine("a")
+    a.put("web", "report", "x")
+    store = team.place.open()
+    [key] = [e["key"] for p, e in team.place.root()["entries"].items() if p.endswith("/raw")]
+    body = store.get(key).body
+    store.delete([key])
+    b = team.machine("b", joined=False)
+    before = (b.repo / ".swamp.yaml").read_text()
+    failed = b("datastore", "setup", *team.place.setup_args)
+    assert failed.code == 1 and failed.json["errors"]
+    assert (b.repo / ".swamp.yaml").read_text() == before
+    store.put(key, body)
+    assert b.setup(*team.place.setup_args)["errors"] == []
+    assert b.get("web", "report")["content"] == "x"
+
+
+COMMANDS = [
+    ("repo", "init", "{other}"),
+    ("data", "list"),
+    ("data", "get", "web", "report"),
+    ("data", "versions", "web", "report"),
+    ("data", "put", "web", "report", "{file}"),
+    ("data", "search", "--tag", "modelName=web"),
+    ("data", "query", "name == 'report'"),
+    ("data", "rename", "web", "report", "renamed"),
+    ("data", "gc"),
+    ("data", "gc", "--dry-run"),
+    ("data", "prune", "--dry-run"),
+    ("data", "delete", "web", "renamed", "--yes"),
+    ("datastore", "sync"),
+    ("datastore", "sync", "--dry-run"),
+    ("datastore", "sync", "--push"),
+    ("datastore", "sync", "--pull", "--full"),
+    ("datastore", "status"),
+    ("datastore", "doctor"),
+    ("datastore", "verify"),
+    ("datastore", "gc"),
+    ("datastore", "gc", "--dry-run"),
+    ("datastore", "compact"),
+    ("datastore", "undelete", "--since", "1h"),
+    ("datastore", "log", "--limit", "2"),
+    ("datastore", "lock", "status"),
+    ("datastore", "lock", "release", "--force"),
+    ("datastore", "namespace", "list"),
+]
+
+
+def test_C07_every_command_prints_exactly_one_document(team: Team):
+    """With -v too: whatever is said besides goes to stderr."""
+    a = team.machine("a")
+    a.put("web", "report", "x")
+    file = a.home / "f"
+    file.write_text("y")
+    for command in COMMANDS:
+        words = [word.format(other=a.home / "other", file=file) for word in command]
+        ran = a(*words, "-v")
+        assert ran.code == 0, (words, ran.err)
+        assert len(ran.out.splitlines()) == 1, (words, ran.out)
+        assert isinstance(json.loads(ran.out), dict)
+
+
+BAD = [
+    (("data", "get", "web", "nothing"), 1),
+    (("data", "get", "nobody", "nothing"), 1),
+    (("data", "get", "web", "report", "--version", "9"), 1),
+    (("data", "get", "web", "report", "--version", "0"), 2),
+    (("data", "get", "web", "report", "--version", "x"), 2),
+    (("data", "delete", "web", "report"), 2),
+    (("data", "delete", "web", "nothing", "--yes"), 1),
+    (("data", "put", "web", "a/b", "{file}"), 2),
+    (("data", "put", "web", "latest", "{file}"), 2),
+    (("data", "put", "web", "x", "/no/such/file"), 2),
+    (("data", "put", "web", "x", "{file}", "--tag", "novalue"), 2),
+    (("data", "put", "web", "x", "{file}", "--lifetime", "soon"), 2),
+    (("data", "query", "nofield == 1"), 2),
+    (("data", "query", "name =="), 2),
+    (("data", "search", "--since", "yesterday"), 2),
+    (("data", "frobnicate"), 2),
+    (("data", "list", "--nonsense"), 2),
+    (("datastore", "setup", "ftp://x/y"), 2),
+    (("datastore", "setup", "nonsense"), 2),
+    (("datastore", "setup", "file:///tmp/x", "--hydrate", "some"), 2),
+    (("datastore", "setup", "file:///tmp/x", "--namespace", "data"), 2),
+    (("datastore", "setup", "s3://b", "--config", "{{"), 2),
+    (("datastore", "setup", "s3://b", "--config", '{{"secretAccessKey": "hush"}}'), 2),
+    (("datastore", "sync", "--push", "--pull"), 2),
+    (("datastore", "sync", "--engine", "fast"), 2),
+    (("datastore", "sync", "--timeout", "-1"), 2),
+    (("datastore", "log", "--limit", "0"), 2),
+    (("datastore", "lock", "release"), 2),
+    (("datastore", "gc", "--keep-days", "0"), 2),
+    (("datastore", "undelete"), 2),
+    (("datastore", "verify", "--drop", "x"), 2),
+    (("repo", "init", "{repo}"), 2),
+]
+
+
+def test_C07_every_refusal_is_one_document_at_the_end_of_stderr(team: Team):
+    a = team.machine("a")
+    a.put("web", "report", "x")
+    file = a.home / "f"
+    file.write_text("y")
+    for command, code in BAD:
+        words = [word.format(file=file, repo=a.repo) for word in command]
+        error = a(*words).failed(code)
+        assert set(error) <= {"error", "code", "hint", "details"} and error["error"] and error["code"]
+        assert "hush" not in json.dumps(error)
+    assert a.names() == [("web", "report")]
+
+
+@pytest.mark.parametrize("verb", ["sync", "setup"])
+def test_C09_a_store_that_never_answers_ends_in_69(far_team: Team, proxy: Proxy, verb: str):
+    a = far_team.machine("a")
+    proxy.when(lambda r: True, stall)
+    started = time.monotonic()
+    words = ("datastore", "sync") if verb == "sync" else ("datastore", "setup", *far_team.place.setup_args)
+    error = a(*words, "--timeout", "3", env=QUICK).failed(69)
+    assert time.monotonic() - started < 60
+    assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"), [(403, "AccessDenied", "ights"), (400, "ExpiredToken", "log in"), (403, "x", "ights")]
+)
+def test_C10_a_refusal_keeps_status_code_and_request_id(far_team: Team, proxy: Proxy, status, code, words):
+    a = far_team.machine("a")
+    proxy.when(lambda r: True, refuse(status, code))
+    error = a("datastore", "sync", env=QUICK).failed(69)
+    assert error["details"]["status"] == status
+    assert error["details"].get("requestId") == f"REQ-{status}" or "REQ-" in json.dumps(error)
+    assert "UnknownError" not in json.dumps(error)
+    assert error["hint"]
+
+
+def test_C13_an_error_whose_body_is_cut_off_does_not_hang(far_team: Team, proxy: Proxy):
+    a = far_team.machine("a")
+    proxy.when(lambda r: r.is_root, cut_off_error())
+    started = time.monotonic()
+    a("datastore", "sync", "--timeout", "3", env=QUICK).failed(69)
+    assert time.monotonic() - started < 60
+
+
+def test_C14_the_request_limit_covers_a_stalled_body(far_team: Team, proxy: Proxy):
+    a, b = far_team.machine("a"), far_team.machine("b")
+    a.put("web", "big", "x" * 100_000)
+    proxy.when(lambda r: r.method == "GET" and r.is_payload, half(stalling=True))
+    started = time.monotonic()
+    stuck = b("datastore", "sync", "--pull", "--timeout", "5", env=QUICK)
+    assert stuck.code in (1, 69)
+    assert time.monotonic() - started < 90
+    proxy.behave()
+    b.sync()
+    assert b.get("web", "big")["size"] == 100_000
+
+
+def test_C15_a_download_cut_short_is_tried_again(far_team: Team, proxy: Proxy):
+    a, b = far_team.machine("a"), far_team.machine("b")
+    a.put("web", "big", "x" * 100_000)
+    proxy.once(lambda r: r.method == "GET" and r.is_payload, half(stalling=False))
+    done = b.sync("--pull")
+    assert done["failed"] == [] and done["filesPulled"] == 4
+    assert b.get("web", "big")["content"] == "x" * 100_000
