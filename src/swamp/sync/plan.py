@@ -145,7 +145,7 @@ def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
     """The rules that hold for a unit as a whole. A text says why it waits. inv[unit.whole]"""
     version = any(is_version(unit, a.path) for a in actions)
     actions = _edit_beats_delete(actions)
-    actions = _all_deletes_or_none(actions)
+    actions = actions if _is_rewritten(unit, actions) else _all_deletes_or_none(actions)
     clashing = next((other for a in actions if a.verb == "push" and (other := room.clash(a)) is not None), None)
     if clashing is not None:
         actions = [
@@ -173,6 +173,13 @@ def _edit_beats_delete(actions: list[Action]) -> list[Action]:
     return [
         replace(a, verb="push", why="an edit beats a delete") if a.verb in ("aside", "bury") else a for a in actions
     ]
+
+
+def _is_rewritten(unit: str, actions: list[Action]) -> bool:
+    """Deleted and written again before any push: what is gone goes together with what is new."""
+    meta = next((a.facts for a in actions if a.path == metadata_of(unit)), None)
+    announced = meta is not None and meta.local is not None and meta.edited
+    return announced and any(a.verb == "push" for a in actions)
 
 
 def _all_deletes_or_none(actions: list[Action]) -> list[Action]:
