@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class Process:
         name = self.rng.choices(names, weights)[0]
         self.world.operations[name] += 1
         self.scheduler.note(f"-- {name}")
+        self.world.acting += 1
         try:
             getattr(self, f"do_{name}")()
         except ConditionFailed as error:
@@ -48,6 +50,8 @@ class Process:
             self.scheduler.note(f"{name} refused: {error!r:.200}")
             if name in SYNCING:
                 self.excuse_deletes()
+        finally:
+            self.world.acting -= 1
 
     # -- looking
 
@@ -134,7 +138,9 @@ class Process:
         self.peer.known[event.path].add(left.sha)
 
     def now_seen(self, event: Write | Delete) -> None:
-        """The act itself: what stands there now is what its author replaces."""
+        """The act itself: what stands there now is what its author replaces; the same bytes again change nothing."""
+        if isinstance(event, Write) and self.holds(event.path, event.sha):
+            event.lost = True
         event.seen, event.at = event.seen | self.look(event.path), self.scheduler.now
 
     def stamp(self, file: Path) -> None:
@@ -161,8 +167,11 @@ class Process:
                 self.scheduler.pause(f"before {event.path} is deleted")
                 self.scheduler.note(f"deletes {event.path}")
                 self.now_seen(event)
-                self.file(event.path).unlink(missing_ok=True)
+                if self.file(event.path).is_file():
+                    self.file(event.path).unlink()
                 event.effect = True
+            for name in names:
+                shutil.rmtree(self.file(name), ignore_errors=True)
         for event in events:
             self.finish(event)
 
@@ -367,7 +376,7 @@ class Process:
 
     def do_recreate(self) -> None:
         """The bucket is emptied and created anew: no cache may take that for a wish to lose its files."""
-        if self.world.recreated is None:
+        if self.world.recreated is None and self.world.acting == 1:  # nobody is in the middle of anything
             self.scheduler.note("RECREATE the bucket")
             self.world.recreate()
 

@@ -48,11 +48,9 @@ def _tidy(world: World, peer: Peer, engine: Engine) -> None:
     files = [p for p, _ in peer.tree()]
     whole = {version_of(p) for p in files if p.endswith("/metadata.yaml")}
     for unit in sorted({version_of(p) for p in files} - whole - {""}):
-        remote = {p for p in world.oracle.live if version_of(p) == unit}
-        if remote:
-            continue
+        shared = any(version_of(p) == unit for p in world.oracle.live)
         world.scheduler.note(f"{peer.name} tidies {unit}")
-        with engine.announce([unit], "delete"):
+        with engine.announce([unit], "write" if shared else "delete"):
             shutil.rmtree(peer.cache.tree / unit)
 
 
@@ -131,7 +129,9 @@ def _superseded(world: World, event: Write) -> bool:
     writes = (w for w in world.oracle.writes[event.path] if w.sha != event.sha and w.done is not None)
     deletes = (d for d in world.oracle.deletes[event.path] if d.effect)
     later: list[Write | Delete] = [*writes, *deletes]
-    return any(event.sha in e.seen and e.at >= event.at for e in later)
+    # The same bytes written twice are one file: whoever replaced or deleted the first has replaced both.
+    once = sum(w.sha == event.sha for w in world.oracle.writes[event.path]) == 1
+    return any(event.sha in e.seen and (e.at >= event.at or not once) for e in later)
 
 
 def _check_deletes(world: World) -> None:

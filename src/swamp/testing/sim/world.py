@@ -85,6 +85,7 @@ class World:
         self.refusals: Counter[str] = Counter()
         self.lost: set[str] = set()
         self.recreated: float | None = None
+        self.acting = 0
         self.survivors: set[str] = set()
         self._contents = 0
         self.peers = [self._peer(i) for i in range(self._count())]
