@@ -1,0 +1,216 @@
+"""Reads, listings and deletes are tried again, within bounds; writes never are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from swamp.env import Env
+from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, Unavailable
+from swamp.store.open import open_store
+from swamp.store.port import CREATE, Match
+from swamp.store.retry import RetryPolicy, RetryStore
+from swamp.testing.faulty import Chance, Fault, FaultyStore
+from swamp.testing.proxy import FaultProxy, Rule
+
+
+@dataclass
+class FakeClock:
+    at: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def now(self):
+        return dt.datetime.fromtimestamp(1_800_000_000 + self.at, dt.UTC)
+
+    def monotonic(self):
+        return self.at
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.at += seconds
+
+
+@pytest.fixture
+def faulty(fresh_prefix):
+    return FaultyStore(open_store(f"memory://{fresh_prefix()}"))
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def store(faulty, clock):
+    return RetryStore(faulty, Env(clock, random.Random(7)))
+
+
+READS = {
+    "head": lambda s: s.head("k"),
+    "get": lambda s: s.get("k"),
+    "range": lambda s: s.get("k", start=1, length=1),
+    "changed": lambda s: s.get_if_changed("k", "other"),
+    "list": lambda s: list(s.list()),
+    "level": lambda s: s.level(),
+    "delete": lambda s: s.delete(["k"]),
+    "open": lambda s: s.open("k").__enter__(),
+}
+
+
+@pytest.mark.parametrize("call", READS)
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_trouble_is_tried_again(store, faulty, clock, call, kind):
+    store.put("k", b"body")
+    faulty.add(Fault(kind, times=3))
+    READS[call](store)
+    assert len(faulty.fired) == 3 and len(clock.slept) == 3
+    assert clock.slept[0] < clock.slept[1] < clock.slept[2], "it waits longer each time"
+
+
+@pytest.mark.parametrize("call", READS)
+def test_it_gives_up_after_its_time(store, faulty, clock, call):
+    store.put("k", b"body")
+    faulty.add(Fault("before", times=None))
+    with pytest.raises(Unavailable):
+        READS[call](store)
+    assert 20 <= clock.at <= 30
+
+
+@pytest.mark.inv("store.no-blind-retry")
+@pytest.mark.parametrize("condition", [None, CREATE, Match("1")])
+def test_a_write_is_sent_once(store, faulty, clock, condition, tmp_path):
+    faulty.add(Fault("before", "put", times=None))
+    with pytest.raises(OutcomeUnknown):
+        store.put("k", b"x", condition)
+    (tmp_path / "f").write_bytes(b"x")
+    with pytest.raises(OutcomeUnknown):
+        store.put_file("k", tmp_path / "f")
+    assert len(faulty.fired) == 2 and clock.slept == []
+
+
+@pytest.mark.parametrize("error", [ObjectMissing("gone"), AccessDenied("no"), ConditionFailed("late")])
+def test_a_definite_answer_is_believed(store, faulty, clock, error):
+    faulty.add(Fault("refuse", "get", error=error, times=None))
+    with pytest.raises(type(error)):
+        store.get("k")
+    assert len(faulty.fired) == 1 and clock.slept == []
+
+
+def test_the_servers_wish_is_honoured(store, faulty, clock):
+    store.put("k", b"x")
+    wish = Unavailable("slow down", details={"status": 429, "retryAfter": 7.0})
+    faulty.add(Fault("refuse", "get", error=wish))
+    assert store.get("k").body == b"x"
+    assert clock.slept == [7.0]
+
+
+def test_a_wish_beyond_the_deadline_is_not_waited_for(store, faulty, clock):
+    wish = Unavailable("come back tomorrow", details={"retryAfter": 86400.0})
+    faulty.add(Fault("refuse", "get", error=wish, times=None))
+    with pytest.raises(Unavailable):
+        RetryStore(faulty, Env(clock, random.Random(1)), RetryPolicy(seconds=30)).get("k")
+    assert clock.at <= 86400, "at most one wait"
+
+
+def test_retry_after_of_google_reaches_the_retry(gcs, fresh_prefix, clock):
+    env = Env(clock, random.Random(3))
+    slow = Rule("answer", "GET", "alt=media", 1, 429, b"slow down", {"Retry-After": "3"})
+    prefix = fresh_prefix()
+    gcs.open(prefix).put("k", b"x")
+    with FaultProxy(gcs.endpoint, [slow]) as proxy:
+        store = open_store(f"{gcs.url}/{prefix}", {"endpoint": proxy.endpoint}, env)
+        assert store.get("k").body == b"x"
+    assert clock.slept == [3.0] and proxy.fired
+
+
+def test_a_listing_goes_on_where_it_was(store, faulty):
+    for number in range(2500):
+        faulty.inner.put(f"k{number:04d}", b"")
+    faulty.add(Fault("cut", "list", count=700), Fault("before", "list"), Fault("cut", "list", count=900))
+    keys = [m.key for page in store.list("k") for m in page]
+    assert keys == [f"k{n:04d}" for n in range(2500)]
+    assert [f.kind for f in faulty.fired] == ["cut", "before", "cut"]
+
+
+@pytest.mark.inv("store.pinned-read")
+def test_a_body_goes_on_where_it_was(store, faulty):
+    body = bytes(range(256)) * 20_000
+    store.put("k", body)
+    faulty.add(Fault("cut", "get", count=1_000_000), Fault("before", "get"), Fault("cut", "get", count=3_000_000))
+    with store.open("k") as stream:
+        assert b"".join(stream) == body
+    assert [f.kind for f in faulty.fired] == ["cut", "before", "cut"]
+
+
+@pytest.mark.inv("store.pinned-read")
+def test_a_body_that_changed_is_not_continued(store, faulty):
+    store.put("k", b"a" * 3_000_000)
+    faulty.add(Fault("cut", "get", count=1_500_000))
+    with store.open("k") as stream, pytest.raises(Unavailable, match="changed while it was read"):
+        for _ in stream:
+            faulty.inner.put("k", b"b" * 3_000_000)
+
+
+def test_an_endpoint_that_takes_no_connection_is_not_waited_for_long(clock):
+    calls = []
+
+    class Nowhere:
+        url = "s3://nowhere"
+
+        def head(self, key):
+            calls.append(key)
+            raise Unavailable("cannot reach", details={"unreachable": True})
+
+    with pytest.raises(Unavailable):
+        RetryStore(Nowhere(), Env(clock, random.Random(1))).head("k")
+    assert len(calls) == 4 and clock.at < 2
+
+
+def test_waits_are_spread_out(faulty):
+    waits = []
+    for seed in range(20):
+        clock = FakeClock()
+        faulty.inner.put("k", b"x")
+        faulty.add(Fault("before", "get"))
+        RetryStore(faulty, Env(clock, random.Random(seed))).get("k")
+        waits.append(clock.slept[0])
+    assert len(set(waits)) == 20 and all(0.05 <= w <= 0.1 for w in waits)
+
+
+# -- the faulty store itself
+
+
+def test_faults_happen_before_or_after_the_effect(faulty):
+    faulty.add(Fault("before", "put", "a"), Fault("after", "put", "b"))
+    for key in ("a", "b"):
+        with pytest.raises(OutcomeUnknown):
+            faulty.put(key, b"x")
+    assert [m.key for page in faulty.list() for m in page] == ["b"]
+
+
+def test_a_late_write_lands_when_it_is_let_go_and_its_condition_still_counts(faulty):
+    token = faulty.put("k", b"first").token
+    faulty.add(Fault("late", "put", "k", times=2))
+    for body, condition in ((b"late", Match(token)), (b"later", CREATE)):
+        with pytest.raises(OutcomeUnknown):
+            faulty.put("k", body, condition)
+    assert faulty.get("k").body == b"first"
+    assert faulty.land() == 1 and faulty.land() == 0
+    assert faulty.get("k").body == b"late"
+
+
+def test_chance_is_the_same_for_the_same_seed(fresh_prefix):
+    def run(seed):
+        store = FaultyStore(open_store(f"memory://{fresh_prefix()}"), chance=Chance(random.Random(seed), 0.3))
+        for number in range(200):
+            try:
+                store.put(f"k{number}", b"x")
+            except OutcomeUnknown:
+                continue
+        return [(f.kind, f.key) for f in store.fired]
+
+    assert run(1) == run(1) != run(2)
+    assert 30 < len(run(1)) < 90
