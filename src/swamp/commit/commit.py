@@ -30,6 +30,7 @@ from swamp.store.port import CREATE, Capabilities, Match, ObjectStore, Token
 
 LAYER_ROWS: Final = 500
 LAYER_BYTES: Final = 128 * 1024
+LATE_RECORD: Final = 5.0  # seconds; a root is not lost, noticed and rebuilt by another machine in less
 _ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key, measured on real roots
 
 
@@ -140,13 +141,25 @@ class Committer:
                     return None
                 staged = self._flush(root, changes, staged)
                 new = build(root, changes, op, rfc3339(self.env.clock.now()), self.writer, staged)
+                sent = self.env.clock.monotonic()
                 outcome = self._swap(read, new, encode(new), pace)
                 if isinstance(outcome, Committed):
                     # inv[commit.logged]: nothing is built on a commit before its record exists.
                     if rule("commit.log-before-record"):
                         put_log(self.store, self.env, outcome.root, outcome.body)
-                    return outcome
+                    moved = self._undone(outcome, sent, pace)
+                    if moved is None:
+                        return outcome
+                    outcome = moved
                 read = outcome
+
+    def _undone(self, done: Committed, sent: float, pace: Pace) -> RootRead | None:
+        """The root that stands now, if my commit is not in its past: the root was lost before my record existed, and
+        somebody rebuilt it without me. Looked at only when that can have happened: the record came late."""
+        if self.env.clock.monotonic() - sent < LATE_RECORD:
+            return None
+        seen = self._look(pace)
+        return None if seen.root is not None and seen.root.knows_op(done.root.op) else seen
 
     def _alone(self) -> AbstractContextManager[object]:
         return nullcontext() if self.capabilities.safe else self.exclusive()
