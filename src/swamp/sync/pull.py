@@ -19,7 +19,7 @@ from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
 from swamp.sync.result import Conflict
-from swamp.sync.settle import adopt, as_planned, forget, keep_both, leave, put_aside, tree_exclusive
+from swamp.sync.settle import adopt, as_planned, forget, keep_both, leave, put_aside, tree_exclusive, void_strangers
 from swamp.sync.units import unit_of
 from swamp.sync.view import View
 
@@ -218,6 +218,7 @@ class Pull:
             unmoved = tx.meta("pulledOp") == self.pulled_before
             if self.complete and not self.scope and unmoved:
                 mark_pulled(tx, root)
+                void_strangers(tx, self.planned)
 
 
 def _news(base: BaseRow | None, remote: Row | None) -> bool:

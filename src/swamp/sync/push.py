@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from swamp.cache.files import hash_file, hint_of
+from swamp.cache.files import hash_file, hint_of, read_atomic
 from swamp.cache.paths import fold, is_internal
 from swamp.cache.state import BaseRow, StagedRow, Transaction, ancestors
 from swamp.commit.commit import Changes, Committed, RootRead
@@ -19,7 +19,7 @@ from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.plan import UNFINISHED, Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
-from swamp.sync.settle import settle, tree_exclusive
+from swamp.sync.settle import settle, tree_exclusive, void_strangers
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import View, since
 
@@ -81,15 +81,16 @@ class Push:
                 # With the settling or not at all: a mark without its base rows would hide what the root says.
                 remember(tx, self.parts, self.view.root, self.read.token, self.read.body)
                 mark_pulled(tx, self.view.root)
+                void_strangers(tx, self.planned)
         self.tally.unresolved |= waiting
         self.tally.again |= bool(waiting)
 
     def _names_waiting(self, unit: UnitPlan) -> bool:
         """Records wait for every version they name (L42). inv[unit.whole]"""
         waiting = [u for u in self.tally.unresolved if u != unit.unit]
-        if not waiting or not rule("unit.whole"):
+        if not waiting or "push" not in unit.verbs or not rule("unit.whole"):
             return False
-        body = (self.parts.cache.tree / unit.unit).read_bytes()
+        body = read_atomic(self.parts.cache.tree / unit.unit) or b""
         named = next((path for path in waiting if names_unit(body, unit_of(path))), None)
         if named is not None:
             self.tally.fail(unit.unit, f"it names {unit_of(named)}, which is not in the store yet")
@@ -298,6 +299,7 @@ class Push:
                     tx.drop_staged_for(action.path)
                     tx.undefer(action.path)
                     self.tally.files_deleted += 1
+            self._retire_rows(tx, {a.path for u in units for a in u.actions})
             remember(tx, self.parts, done.root, done.token, done.body)
             tx.set_meta("loggedOp", done.root.op)
             if done.token and (done.root.prev_op == tx.meta("pulledOp") or not rule("pulled.op")):
@@ -313,6 +315,11 @@ class Push:
         tx.undefer(action.path)
         self.tally.files_pushed += 1
         self.tally.bytes_pushed += row.size
+
+    def _retire_rows(self, tx: Transaction, committed: set[str]) -> None:
+        """Rows of what this commit delivered; those of directories go with the last one."""
+        rows = tuple(r for r in self.snapshot.rows if r.path in committed)
+        retire(tx, replace(self.snapshot, rows=rows), self.scope, self.tally.unresolved)
 
     def _retire(self) -> None:
         skipped = {a.path for a in self.planned.actions("pull", "restore", "aside")}

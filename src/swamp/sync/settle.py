@@ -13,7 +13,7 @@ from swamp.index.entry import Entry
 from swamp.rules import rule
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
-from swamp.sync.plan import Action, UnitPlan
+from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.record import Parts, Tally
 from swamp.sync.result import Conflict
 
@@ -94,6 +94,14 @@ def put_aside(tx: Transaction, parts: Parts, action: Action, op: str) -> None:
     if action.facts.local is not None:
         move_aside(parts.cache.tree, action.path, parts.cache.conflicts, op)
     forget(tx, action)
+
+
+def void_strangers(tx: Transaction, planned: Plan) -> None:
+    """What base knows from another history, and this root does not, is void once the mark moves: it is still to be
+    pushed, and must not be taken for something that the root has (L53). inv[state.bound]"""
+    for facts in (*(a.facts for a in planned.actions("push")), *planned.waiting):
+        if not facts.in_history and facts.remote is None:
+            tx.drop_base(facts.path)
 
 
 def settle(
