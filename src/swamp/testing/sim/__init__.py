@@ -1,1 +1,1 @@
-"""A simulator that tries to break the sync engine: same seed, same run. See `run`, and `python -m swamp.testing.sim`."""
+"""A simulator that tries to break the sync engine: same seed, same run. Start it: `python -m swamp.testing.sim`."""

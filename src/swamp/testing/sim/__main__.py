@@ -1,4 +1,4 @@
-"""`python -m swamp.testing.sim --seeds N [--start S] [--mix NAME] [--rule-off NAME]`: plays seeds, prints what happened."""
+"""`python -m swamp.testing.sim --seeds N [--start S] [--mix NAME] [--rule-off NAME]`: plays seeds."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import random  # noqa: TID251
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +56,7 @@ class Bucket:
         if isinstance(condition, Match) and (before is None or before.token != condition.token):
             raise ConditionFailed(f"{key} has changed")
         self._counter += 1
-        token = hashlib.md5(body).hexdigest() if self.hashed_tokens else f"v{self._counter}"  # noqa: S324
+        token = hashlib.md5(body).hexdigest() if self.hashed_tokens else f"v{self._counter}"
         after = Stored(body, token, self.now)
         self.objects[key] = after
         self._tell(key, before, after)
@@ -169,7 +169,7 @@ class SimStore:
                 return
             after = page[-1].key
 
-    def _page(self, prefix: str, after: str) -> list[ObjectMeta]:
+    def _page(self, prefix: str, after: str) -> Sequence[ObjectMeta]:
         keys = sorted(k for k in self.bucket.objects if k.startswith(prefix) and k > after)
         return [self.bucket.meta(k) for k in keys[:20]]
 

@@ -7,8 +7,8 @@ import shutil
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
 from swamp.testing.sim.act import Process
-from swamp.testing.sim.oracle import Write, sha_of
 from swamp.testing.sim.open import open_engine
+from swamp.testing.sim.oracle import Write, sha_of
 from swamp.testing.sim.schedule import Actor, Crash
 from swamp.testing.sim.world import Backup, Peer, World
 
@@ -64,9 +64,7 @@ class Life:
 
     def _excuse(self) -> None:
         """A dead process told its user nothing: deletes that it undid may come as a surprise."""
-        for events in self.world.oracle.deletes.values():
-            for event in events:
-                event.told |= event.peer == self.peer.name
+        self.world.oracle.excuse(self.peer.name)
 
     def _after_death(self, actor: Actor) -> None:
         scheduler = self.world.scheduler

@@ -20,9 +20,7 @@ def open_engine(world: World, peer: Peer) -> Engine:
         else:
             scheduler.pause(f"state {point}")
 
-    policy = Policy(
-        hydrate="lazy" if peer.lazy else "full", push_concurrency=1, pull_concurrency=1, commit_every=20.0
-    )
+    policy = Policy(hydrate="lazy" if peer.lazy else "full", push_concurrency=1, pull_concurrency=1, commit_every=20.0)
     return Engine.open(
         MeterStore(RetryStore(world.store(peer), peer.env)),
         peer.cache,
@@ -38,4 +36,3 @@ def fresh_peer(world: World) -> Peer:
     """Somebody who was never here before."""
     env = environment(world.scheduler, 0.0, world.seed)
     return Peer("fresh", CacheDir(world.place / "fresh"), False, env, 0.0)
-

@@ -17,7 +17,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from swamp.errors import CorruptData
 from swamp.index.root import ROOT_KEY, Root, decode
@@ -99,6 +99,13 @@ class Oracle:
         event = Delete(peer, path, self.scheduler.now, frozenset(seen))
         self.deletes[path].append(event)
         return event
+
+    def excuse(self, peer: str, paths: Iterable[str] | None = None) -> None:
+        """That machine's user knows that deletes of these paths' units (or all so far) may not have happened."""
+        units = None if paths is None else {version_of(p) or p for p in paths}
+        for path, events in self.deletes.items():
+            for event in events:
+                event.told |= event.peer == peer and (units is None or (version_of(path) or path) in units)
 
     # -- the bucket
 
@@ -341,7 +348,7 @@ class Oracle:
         fetched = self.bucket.fetched.get((event.peer, key))
         return (author == event.peer and at < event.at) or (fetched is not None and fetched < event.at)
 
-    def _fail(self, name: str, text: str) -> None:
+    def _fail(self, name: str, text: str) -> NoReturn:
         self.scheduler.note(f"VIOLATION [{name}] {text}")
         raise Violation(name, text)
 

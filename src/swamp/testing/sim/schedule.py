@@ -7,7 +7,7 @@ mutation) is a yield. There an actor may also be paused for hours, or die.
 from __future__ import annotations
 
 import datetime as dt
-import random  # noqa: TID251  the simulator stands behind the door of swamp.env
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -213,4 +213,4 @@ class SimClock:
 
 def environment(scheduler: Scheduler, skew: float, seed: int) -> Env:
     """What the real code gets for time and chance."""
-    return Env(SimClock(scheduler, skew), random.Random(seed))  # noqa: TID251
+    return Env(SimClock(scheduler, skew), random.Random(seed))

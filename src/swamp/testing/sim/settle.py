@@ -40,7 +40,6 @@ def _opened(world: World, peer: Peer) -> Engine:
         return open_engine(world, peer)
     except SwampError as error:
         world.fail("cache.disposable", f"{peer.name} cannot open its cache: {error!r}")
-        raise
 
 
 def _tidy(world: World, peer: Peer, engine: Engine) -> None:
@@ -69,11 +68,8 @@ def _synced(world: World, peer: Peer, engine: Engine) -> bool:
         result = engine.sync()
     except SwampError as error:
         world.fail("sync.derived", f"{peer.name} cannot sync in calm weather: {error!r}")
-        raise
     told = {c.path for c in result.conflicts}
-    for path in told:
-        for event in world.oracle.deletes.get(path, ()):
-            event.told |= event.peer == peer.name
+    world.oracle.excuse(peer.name, told)
     world.scheduler.note(
         f"{peer.name} sync: pushed {result.files_pushed} pulled {result.files_pulled} deleted {result.files_deleted}"
         f" conflicts {sorted(told)} failed {[f.path for f in result.failed]} fast {result.fast_path}"

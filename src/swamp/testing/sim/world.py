@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import random  # noqa: TID251
+import random
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from swamp.cache.layout import CacheDir
 from swamp.commit.log import log_key
@@ -75,7 +76,7 @@ class World:
 
     def __init__(self, seed: int, mix: Mix, place: Path) -> None:
         self.seed, self.mix, self.place = seed, mix, place
-        self.rng = random.Random(f"{seed}/{mix.name}")  # noqa: TID251
+        self.rng = random.Random(f"{seed}/{mix.name}")
         self.odds, self.weather = _odds(self.rng, mix), _weather(self.rng, mix)
         self.bucket = Bucket(hashed_tokens=self.rng.random() < 0.5)
         self.scheduler = Scheduler(self.rng, self.odds, self.bucket.deliver, STEP_LIMIT)
@@ -128,7 +129,7 @@ class World:
     def _bytes(number: int) -> bytes:
         return b"content %07d\n" % number
 
-    def fail(self, name: str, text: str) -> None:
+    def fail(self, name: str, text: str) -> NoReturn:
         self.scheduler.note(f"VIOLATION [{name}] {text}")
         raise Violation(name, text)
 
