@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from swamp.pipeline.source import SwampDataSource
 
 repo = sys.argv[1]
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors need a Python that has swamp
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 spark.dataSource.register(SwampDataSource)
 

@@ -20,7 +20,7 @@ from stage import Audience, Broken, Machine, kill
 
 HERE = Path(__file__).parent
 REGIONS = ("north", "south")
-KILLS = 8
+COMMANDS = 8
 ROUNDS = 3
 
 
@@ -121,6 +121,7 @@ def analyse(ben: Machine, audience: Audience) -> None:
     seen = json.loads(ran.stdout.splitlines()[-1])
     audience.promise(seen["read"] == expected(), "Spark reads the dataset straight from the bucket, row for row", seen)
     audience.promise(seen["written"] == seen["back"] > 0, "a dataset written from Spark reads back equal", seen)
+    ben.swamp("datastore", "sync", "--pull")
     versions = ben.swamp("data", "versions", "notebook", "squares")
     audience.promise(versions["total"] == 1, "and is one new version, committed once", versions)
 
@@ -163,29 +164,66 @@ def race(ann: Machine, ben: Machine, audience: Audience) -> None:
 
 
 def crash(ann: Machine, ben: Machine, audience: Audience) -> None:
-    audience.chapter(f"Ben's commands are killed with kill -9, {KILLS} times, each at another point")
-    whole = duration(ben)
-    acknowledged, at_risk = set(), 0
-    for n in range(KILLS):
-        text = f"entry {n}\n" * 1000
-        ben.write("entry.txt", text)
+    audience.chapter("Ben's commands are killed with kill -9, at the worst moments")
+    ben.write("entry.txt", text_of(-1))
+    ben.swamp("data", "put", "ledger", "entry--1", "entry.txt")
+    acknowledged, at_risk = {("entry--1", digest(text_of(-1)))}, 0
+    for n in range(COMMANDS):
+        moment, reached = MOMENTS[n % len(MOMENTS)]
+        ben.write("entry.txt", text_of(n))
         process = ben.start("data", "put", "ledger", f"entry-{n}", "entry.txt")
-        time.sleep(whole * (0.3 + 0.7 * n / KILLS))
+        while process.poll() is None and not reached(ben, f"entry-{n}"):
+            time.sleep(0.001)
         code, _ = kill(process)
+        audience.say(
+            f"ben$ swamp data put ledger entry-{n} entry.txt   # {'done' if code == 0 else f'killed {moment}'}"
+        )
+        at_risk += code != 0
         if code == 0:
-            acknowledged.add((f"entry-{n}", digest(text)))
-            continue
-        pending = ben.swamp("datastore", "status", quiet=True)["pending"]
-        at_risk += any(pending.values())
-    audience.say(f"{KILLS} started, {len(acknowledged)} acknowledged, {KILLS - len(acknowledged)} killed,")
-    audience.say(f"{at_risk} of them with work announced and not yet delivered.")
+            acknowledged.add((f"entry-{n}", digest(text_of(n))))
+    audience.promise(at_risk >= COMMANDS / 2, f"{at_risk} of {COMMANDS} were killed with work in flight", at_risk)
+    recover(ann, ben, acknowledged, audience)
+
+
+def text_of(n: int) -> str:
+    return f"entry {n}\n" * 20_000
+
+
+def announced(ben: Machine, name: str) -> bool:
+    return any(ben.home.rglob(f"data/*/*/*/{name}"))
+
+
+def uploaded(ben: Machine, name: str) -> bool:
+    return any((ben.root / "bucket").rglob(f"{name}/1/raw~*"))
+
+
+def committed(ben: Machine, name: str) -> bool:
+    return name in (ben.root / "bucket" / ".datastore-index.json").read_text(errors="replace")
+
+
+def never(ben: Machine, name: str) -> bool:
+    return False
+
+
+MOMENTS = (
+    ("as the version appeared in the cache", announced),
+    ("as an upload appeared in the bucket", uploaded),
+    ("after the commit, before it was told so", committed),
+    ("", never),
+)
+
+
+def recover(ann: Machine, ben: Machine, acknowledged: set[tuple[str, str]], audience: Audience) -> None:
+    committed_then = {f"entry-{n}" for n in range(COMMANDS) if committed(ben, f"entry-{n}/")}
     synced = ben.swamp("datastore", "sync")
     audience.promise(not synced["failed"] and not synced["conflicts"], "the next sync needs no help", synced)
     pulled(ann)
     there = {(i["name"], c) for i in listed(ann, "ledger") for c in checksums(ann, "ledger", i["name"])}
     audience.promise(acknowledged <= there, "everything acknowledged is on Ann's machine", sorted(there))
-    whole_texts = {digest(f"entry {n}\n" * 1000) for n in range(KILLS)} | {digest("warm-up\n")}
-    audience.promise({c for _, c in there} <= whole_texts, "and nothing there is torn", sorted(there))
+    names = {name for name, _ in there}
+    audience.promise(committed_then <= names, "so is what was committed by a command that died", sorted(names))
+    whole = {(f"entry-{n}", digest(text_of(n))) for n in range(-1, COMMANDS)}
+    audience.promise(there <= whole, "and nothing there is torn or doubled", sorted(there))
     checked = ann.swamp("datastore", "verify", "--engine", "inline")
     audience.promise(
         checked["checked"] > 0 and not checked["missing"] and not checked["corrupt"],
@@ -246,14 +284,6 @@ def models(machine: Machine) -> set[str]:
 
 def checksums(machine: Machine, model: str, name: str) -> list[str]:
     return [v["checksum"] for v in machine.swamp("data", "versions", model, name, quiet=True)["versions"]]
-
-
-def duration(machine: Machine) -> float:
-    """How long a put takes here, so that the kills fall inside."""
-    machine.write("entry.txt", "warm-up\n")
-    began = time.monotonic()
-    machine.swamp("data", "put", "ledger", "warm-up", "entry.txt")
-    return time.monotonic() - began
 
 
 if __name__ == "__main__":

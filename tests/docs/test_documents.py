@@ -116,3 +116,11 @@ def test_the_commands_of_the_document_run_from_top_to_bottom(document: Path, tmp
     work.mkdir()
     ran = subprocess.run(["bash", "-c", script], cwd=work, env=environment, capture_output=True, text=True, timeout=270)
     assert ran.returncode == 0, f"{ran.stdout[-4000:]}\n{ran.stderr[-4000:]}"
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_keeps_every_promise_it_makes() -> None:
+    """What `make demo` runs, once the environment is built."""
+    ran = subprocess.run([sys.executable, REPO / "demo" / "run.py"], capture_output=True, text=True, timeout=880)
+    assert ran.returncode == 0, f"{ran.stdout[-4000:]}\n{ran.stderr[-4000:]}"
+    assert "What this proved" in ran.stdout
