@@ -28,6 +28,27 @@ def test_the_probe_tells_who_enforces_conditions(servers, fresh_prefix, name):
     assert json.loads(json.dumps(seen.to_json()))["capabilities"]["createOnly"] == (name in SAFE)
 
 
+EXTRAS = {
+    "memory": (None, None),
+    "directory": (True, True),
+    "moto": (True, None),
+    "azurite": (True, None),
+    "gcs": (True, True),
+    "rclone": (False, None),
+    "gcs-emulator": (False, False),
+}
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_the_probe_tells_what_nothing_depends_on(servers, fresh_prefix, name):
+    """Conditional deletes and uploads in parts: seen, refused, or not tried where a client has no such call."""
+    seen = probe(servers[name].open(fresh_prefix()))
+    told = {f.name: f.kept for f in seen.findings}
+    assert (told.get("conditionalDelete"), told.get("conditionalMultipart")) == EXTRAS[name]
+    assert seen.capabilities.conditional_delete == bool(EXTRAS[name][0])
+    assert seen.capabilities.conditional_multipart == bool(EXTRAS[name][1])
+
+
 @pytest.mark.parametrize("name", STARTERS)
 def test_the_probe_leaves_nothing_behind(servers, fresh_prefix, name):
     store = servers[name].open(fresh_prefix())
@@ -38,8 +59,9 @@ def test_the_probe_leaves_nothing_behind(servers, fresh_prefix, name):
 
 def test_a_store_that_ignores_conditions_is_described_in_plain_words(rclone, fresh_prefix):
     findings = {f.name: f.text for f in probe(rclone.open(fresh_prefix())).findings if not f.kept}
-    assert set(findings) == {"createOnly", "compareAndSwap"}
-    assert all("two machines must not write at once" in text for text in findings.values())
+    assert set(findings) == {"createOnly", "compareAndSwap", "conditionalDelete"}
+    assert "two machines must not write at once" in findings["createOnly"]
+    assert "two machines must not write at once" in findings["compareAndSwap"]
 
 
 def test_a_wrong_clock_is_told(servers, fresh_prefix):

@@ -82,11 +82,11 @@ def test_C15_a_download_never_joins_two_versions(place):
     direct = place[0].open(place[1])
     direct.put("big", BODY)
     rules = [Rule("pass", "GET", "/big", 1), Rule("cut", "GET", "/big", 1)]
-    with FaultProxy(place[0].endpoint, rules) as proxy, through(place, proxy).open("big") as stream:
-        with pytest.raises(Unavailable, match="changed while it was read"):
-            for number, _ in enumerate(stream):
-                if number == 0:
-                    direct.put("big", BODY[::-1])
+    refused = pytest.raises(Unavailable, match="changed while it was read")
+    with FaultProxy(place[0].endpoint, rules) as proxy, through(place, proxy).open("big") as stream, refused:
+        for number, _ in enumerate(stream):
+            if number == 0:
+                direct.put("big", BODY[::-1])
 
 
 @pytest.mark.inv("store.no-blind-retry")

@@ -34,7 +34,7 @@ from swamp.errors import (
 from swamp.store.budget import MIB
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.names import ASIDE, INTERNAL, components_of, plain_path
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded
+from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
 from swamp.store.walk import Walk
 
 CHUNK_BYTES: Final = MIB
@@ -132,13 +132,16 @@ class DirectoryStore:
             return self._publish(key, file.fileno(), path, condition)
 
     def put_file(self, key: str, path: Path) -> Uploaded:
+        return self.put_file_if(key, path, None)
+
+    def put_file_if(self, key: str, path: Path, condition: Condition) -> Uploaded:
         self._check(key)
         digest = hashlib.sha256()
         with path.open("rb") as source, self._explained(key), self._temporary() as (file, temporary):
             while piece := source.read(CHUNK_BYTES):
                 digest.update(piece)
                 file.write(piece)
-            return Uploaded(self._publish(key, file.fileno(), temporary, None), digest.hexdigest())
+            return Uploaded(self._publish(key, file.fileno(), temporary, condition), digest.hexdigest())
 
     def _publish(self, key: str, descriptor: int, temporary: Path, condition: Condition) -> ObjectMeta:
         """Under the key's lock: check, stamp, rename. The bytes are durable before they get a name."""
@@ -219,11 +222,19 @@ class DirectoryStore:
         for key in keys:
             self._check(key)
         for key in keys:
-            with self._explained(key), self._lock(key):
-                path = self._locate(key)
-                if path is not None:
-                    path.unlink()
-                    self._prune(path.parent)
+            self._remove(key, None)
+
+    def delete_if(self, key: str, token: Token) -> None:
+        self._check(key)
+        self._remove(key, Match(token))
+
+    def _remove(self, key: str, condition: Condition) -> None:
+        with self._explained(key), self._lock(key):
+            path = self._locate(key)
+            self._require(key, path, condition)
+            if path is not None:
+                path.unlink()
+                self._prune(path.parent)
 
     def _prune(self, folder: Path) -> None:
         """A bucket has no empty directories."""

@@ -31,7 +31,7 @@ from swamp.errors import ConditionFailed, ObjectMissing, Unavailable
 from swamp.store.budget import MIB, PART_BYTES, ByteBudget
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
 from swamp.store.keys import check_key, check_prefix
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded
+from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
 
 CHUNK_BYTES: Final = MIB
 PAGE: Final = 1000
@@ -82,6 +82,8 @@ def connect(bucket: str, endpoint: str | None, timeout: float, env: Env = SYSTEM
     adapter = requests.adapters.HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS, max_retries=0)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
+    # Telemetry that we do not have would look the bucket up behind our back, with a right that users may not have.
+    client._bucket_metadata_cache = None
     return GoogleStore(place, client, bucket, timeout, env)
 
 
@@ -193,21 +195,29 @@ class GoogleStore:
         return _blob_meta(blob, self._env)
 
     def put_file(self, key: str, path: Path) -> Uploaded:
+        return self.put_file_if(key, path, None)
+
+    def put_file_if(self, key: str, path: Path, condition: Condition) -> Uploaded:
         check_key(key)
         size = path.stat().st_size
         if size > PART_BYTES:
-            return self._put_chunks(key, path, size)
+            return self._put_chunks(key, path, size, condition)
         with self._budget.hold(size):
             body = path.read_bytes()
-            return Uploaded(self.put(key, body), hashlib.sha256(body).hexdigest())
+            return Uploaded(self.put(key, body, condition), hashlib.sha256(body).hexdigest())
 
-    def _put_chunks(self, key: str, path: Path, size: int) -> Uploaded:
+    def _put_chunks(self, key: str, path: Path, size: int, condition: Condition) -> Uploaded:
         """A resumable upload: chunks are retried, the object appears with the last one."""
         blob = self._bucket.blob(key, chunk_size=PART_BYTES)
         with path.open("rb") as file, self._budget.hold(2 * PART_BYTES), self._explained("PUT", key):
             source = HashingReader(file)
             blob.upload_from_file(
-                source, size=size, content_type="application/octet-stream", timeout=self._timeout, checksum=None
+                source,
+                size=size,
+                content_type="application/octet-stream",
+                if_generation_match=_generation(condition),
+                timeout=self._timeout,
+                checksum=None,
             )
         return Uploaded(_blob_meta(blob, self._env), source.sha256.hexdigest())
 
@@ -225,6 +235,11 @@ class GoogleStore:
                 self._bucket.blob(key).delete(timeout=self._timeout, retry=None)
         except ObjectMissing:
             return
+
+    def delete_if(self, key: str, token: Token) -> None:
+        with self._explained("DELETE", key):
+            blob = self._bucket.blob(check_key(key))
+            blob.delete(if_generation_match=_generation(Match(token)), timeout=self._timeout, retry=None)
 
     # -- listing
 

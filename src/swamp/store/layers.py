@@ -231,3 +231,12 @@ class LimitStore:
     def level(self, prefix: str = "") -> Level:
         with self._reads:
             return self._inner.level(prefix)
+
+
+def innermost(store: ObjectStore, key: str) -> tuple[ObjectStore, str]:
+    """The adapter below all layers, and what it calls this key."""
+    while (inner := getattr(store, "_inner", None)) is not None:
+        if isinstance(store, PrefixStore):
+            key = store._full(key)
+        store = inner
+    return store, key

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -252,6 +254,18 @@ class Objects:
         except _CAUGHT as error:
             raise self._explained(error, "DELETE", keys[0]) from _safe(error)
 
+    def delete_if(self, key: str, token: Token) -> None:
+        """obstore has no conditional delete: a signed request with the condition beside the signature."""
+        self._check(key)
+        try:
+            url = obstore.sign(self._clients.quick, "DELETE", key, dt.timedelta(minutes=1))
+        except (*_CAUGHT, TypeError) as error:
+            # Memory, and logins that cannot sign.
+            raise to_error(self._place, Answer("DELETE", key, 501)) from _safe(error)
+        status = _send_delete(url, _quote(token) if self._quoted else token)
+        if status is None or status >= 300:
+            raise to_error(self._place, Answer("DELETE", key, status, failure=None if status else CUT))
+
     # -- listing
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
@@ -456,6 +470,18 @@ def _beyond_end(error: StoreError) -> bool:
 def _safe(error: BaseException) -> BaseException | None:
     """The cause to keep: none, if its text could carry a credential."""
     return error if scrub(text := str(error)) == text and "Signature" not in text else None
+
+
+def _send_delete(url: str, if_match: str) -> int | None:
+    """The status, or None if there was no answer. The URL carries a signature: it goes into no message."""
+    request = urllib.request.Request(url, method="DELETE", headers={"If-Match": if_match})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+    except OSError:
+        return None
 
 
 def _quote(token: Token) -> str:

@@ -146,3 +146,17 @@ class ObjectStore(Protocol):
     def level(self, prefix: str = "") -> Level:
         """The directories and objects directly below `prefix` (which is empty or ends with `/`)."""
         ...
+
+
+class ConditionalDeletes(Protocol):
+    """What some adapters can do beyond the port. Nothing in swamp needs it; `probe` reports it."""
+
+    def delete_if(self, key: str, token: Token) -> None:
+        """Removes the object if its version is still `token`. Raises ConditionFailed."""
+        ...
+
+
+class ConditionalFiles(Protocol):
+    """What some adapters can do beyond the port: a condition on an upload in parts."""
+
+    def put_file_if(self, key: str, path: Path, condition: Condition) -> Uploaded: ...

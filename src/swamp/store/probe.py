@@ -6,15 +6,19 @@ that the commit protocol stands on is put to the test here, also with eight writ
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
 from swamp.env import SYSTEM, Env
-from swamp.errors import ConditionFailed, ObjectMissing, StoreError, Unavailable
-from swamp.store.port import CREATE, Capabilities, Condition, Match, ObjectStore
+from swamp.errors import ConditionFailed, Misconfigured, ObjectMissing, StoreError, Unavailable
+from swamp.store.budget import PART_BYTES
+from swamp.store.layers import innermost
+from swamp.store.port import CREATE, Capabilities, Condition, ConditionalDeletes, ConditionalFiles, Match, ObjectStore
 
 SCRATCH: Final = ".swamp-probe"
 WRITERS: Final = 8
@@ -52,6 +56,8 @@ def probe(store: ObjectStore, env: Env = SYSTEM) -> Probed:
         trial.note("listAfterWrite", trial.lists_its_writes(), _LIST)
         trial.note("createOnly", trial.refuses_second_create() and trial.one_creator_wins(), _CREATE)
         trial.note("compareAndSwap", trial.swaps_only_on_match() and trial.one_swapper_wins(), _SWAP)
+        trial.note_if_tried("conditionalDelete", trial.deletes_on_match(), _DELETE)
+        trial.note_if_tried("conditionalMultipart", trial.uploads_on_condition(), _PARTS)
         skew = trial.clock_skew()
         trial.note("clock", abs(skew) <= SKEW_SECONDS, _clock_text(skew))
     return Probed(store.url, trial.capabilities(), tuple(trial.findings), skew)
@@ -66,6 +72,13 @@ _CREATE: Final = (
 _SWAP: Final = (
     "a write based on an older version is refused",
     "writes based on an older version are accepted, or right ones refused: two machines must not write at once",
+)
+
+
+_DELETE: Final = ("a delete can depend on a version", "deletes ignore conditions (nothing here needs them)")
+_PARTS: Final = (
+    "an upload in parts can depend on a version",
+    "uploads in parts ignore conditions (nothing here needs them)",
 )
 
 
@@ -87,6 +100,10 @@ class Trial:
     def note(self, name: str, kept: bool, texts: tuple[str, str]) -> None:
         self.findings.append(Finding(name, kept, texts[0] if kept else texts[1]))
 
+    def note_if_tried(self, name: str, kept: bool | None, texts: tuple[str, str]) -> None:
+        if kept is not None:
+            self.note(name, kept, texts)
+
     def capabilities(self) -> Capabilities:
         kept = {f.name: f.kept for f in self.findings}
         return Capabilities(
@@ -94,6 +111,8 @@ class Trial:
             compare_and_swap=kept["compareAndSwap"],
             read_after_write=kept["readAfterWrite"],
             list_after_write=kept["listAfterWrite"],
+            conditional_delete=kept.get("conditionalDelete", False),
+            conditional_multipart=kept.get("conditionalMultipart", False),
         )
 
     def key(self, name: str) -> str:
@@ -161,6 +180,35 @@ class Trial:
             return True
         return False
 
+    # -- what nothing depends on: None where the adapter has no such call
+
+    def deletes_on_match(self) -> bool | None:
+        key = self.key("delete")
+        old = self.store.put(key, b"first").token
+        new = self.store.put(key, b"second").token
+        adapter, full = innermost(self.store, key)
+        if not hasattr(adapter, "delete_if"):
+            return None
+        can = cast(ConditionalDeletes, adapter)
+        try:
+            if not _refused(lambda: can.delete_if(full, old)) or self._absent(key):
+                return False
+            return not _refused(lambda: can.delete_if(full, new)) and self._absent(key)
+        except StoreError as error:
+            return None if isinstance(error, Misconfigured) else False
+
+    def uploads_on_condition(self) -> bool | None:
+        key = self.key("parts")
+        self.store.put(key, b"first")
+        adapter, full = innermost(self.store, key)
+        if not hasattr(adapter, "put_file_if"):
+            return None
+        can = cast(ConditionalFiles, adapter)
+        with tempfile.NamedTemporaryFile() as file:
+            file.truncate(PART_BYTES + 1)
+            path = Path(file.name)
+            return _refused(lambda: can.put_file_if(full, path, CREATE)) and self._holds(key, b"first")
+
     # -- eight writers
 
     def one_creator_wins(self) -> bool:
@@ -192,6 +240,14 @@ class Trial:
         # Most stores keep whole seconds: only what cannot be rounding counts.
         early, late = (before - stamp).total_seconds() - 1, (stamp - after).total_seconds()
         return late if late > 0 else -early if early > 0 else 0.0
+
+
+def _refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except ConditionFailed:
+        return True
+    return False
 
 
 def _body(number: int) -> bytes:

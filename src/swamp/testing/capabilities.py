@@ -48,7 +48,8 @@ def _row(name: str) -> str:
 
 def _cells(name: str, seen: Probed) -> str:
     facts = seen.capabilities.to_json()
-    cells = ["yes" if facts[column] else "**no**" for column in COLUMNS]
+    tried = {finding.name for finding in seen.findings}
+    cells = ["yes" if facts[c] else "**no**" if c in tried else "not tried" for c in COLUMNS]
     return f"| {TITLES[name]} | " + " | ".join(cells) + f" | {'yes' if seen.capabilities.safe else '**no**'} |"
 
 
