@@ -175,13 +175,12 @@ def crash(ann: Machine, ben: Machine, audience: Audience) -> None:
         while process.poll() is None and not reached(ben, f"entry-{n}"):
             time.sleep(0.001)
         code, _ = kill(process)
-        audience.say(
-            f"ben$ swamp data put ledger entry-{n} entry.txt   # {'done' if code == 0 else f'killed {moment}'}"
-        )
+        audience.command("ben", ("data", "put", "ledger", f"entry-{n}", "entry.txt"))
+        audience.say(f"killed {moment}" if code else "acknowledged")
         at_risk += code != 0
         if code == 0:
             acknowledged.add((f"entry-{n}", digest(text_of(n))))
-    audience.promise(at_risk >= COMMANDS / 2, f"{at_risk} of {COMMANDS} were killed with work in flight", at_risk)
+    audience.promise(at_risk >= COMMANDS / 2, f"{at_risk} of {COMMANDS} commands died with work in flight", at_risk)
     recover(ann, ben, acknowledged, audience)
 
 
