@@ -24,7 +24,7 @@ demo: $(STAMP) java
 
 test: $(STAMP) java servers
 	SWAMP_REQUIRE=$(REQUIRE) PATH="$(CURDIR)/.tools/node_modules/.bin:$$PATH" \
-	  $(PYTEST) -n $(WORKERS) --dist loadfile --durations 10 $(ARGS)
+	  $(PYTEST) -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -164,15 +164,19 @@ def invariants(test: Any) -> list[str]:
 # --- what the backends do -----------------------------------------------------------------------------------------
 
 
+ANSWERS = {True: "yes", False: "**no**", None: "not tried"}
+
+
 def backends() -> Iterator[str]:
     """Each backend of the contract suite, started here and tried out by the same probe that `setup` uses."""
     from swamp.errors import MissingTool
+    from swamp.store.port import Capabilities
     from swamp.testing.servers import STARTERS
 
     yield "# Backends\n"
     yield "Measured by `make docs` with the probe that `swamp datastore setup` uses. A store without *createOnly* and"
     yield "*compareAndSwap* works under a lease, and two machines must not write to it at once.\n"
-    names = ("createOnly", "compareAndSwap", "readAfterWrite", "listAfterWrite")
+    names = list(Capabilities().to_json())
     rows: list[tuple[str, ...]] = []
     for backend in STARTERS:
         try:
@@ -181,7 +185,7 @@ def backends() -> Iterator[str]:
             rows.append((backend, *("" for _ in names), f"not measured: {error}"))
             continue
         verdict = "any number of writers" if seen["createOnly"] and seen["compareAndSwap"] else "one writer at a time"
-        rows.append((backend, *("yes" if seen[name] else "**no**" for name in names), verdict))
+        rows.append((backend, *(ANSWERS[seen.get(name)] for name in names), verdict))
     yield from table(("backend", *names, "so"), rows)
 
 

@@ -17,7 +17,9 @@ TEXT = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".sh", ".cfg", 
 
 
 def test_no_file_names_a_package_index() -> None:
-    pattern = re.compile("|".join(map(re.escape, [*PACKAGE_INDEXES, "index" + "-url", chr(34) + "resolved" + chr(34)])))
+    pattern = re.compile(
+        "|".join(map(re.escape, [*PACKAGE_INDEXES, "index" + "-url", chr(34) + "resol" + "ved" + chr(34)]))
+    )
     texts = {f: f.read_text(errors="replace") for f in tracked() if f.suffix in TEXT}
     assert [str(f.relative_to(REPO)) for f, text in texts.items() if pattern.search(text)] == []
     assert len(texts) > 50

@@ -35,7 +35,7 @@ class Decision:
 
 
 _CHANGED: Final[tuple[Local, ...]] = ("edited", "found")
-TABLE: Final[tuple[Decision, ...]] = (
+TABLE: Final[tuple[Decision, ...]] = (  # inv[decide.one-table]
     Decision(("same",), ("same",), None, "nothing", "unchanged"),
     Decision(("same",), ("newer",), False, "pull", "changed remotely"),
     Decision(("same",), ("newer",), True, "adopt", "same bytes under a new key"),
