@@ -1,0 +1,287 @@
+"""The engine with its bulk work on Spark: the same plans and the same bucket as in process."""
+
+import datetime as dt
+import hashlib
+import random
+import shutil
+import threading
+import time
+
+import pytest
+from spark_files import write_files
+
+from swamp.cache.layout import CacheDir
+from swamp.commit.collect import collect, mark
+from swamp.commit.compact import compact
+from swamp.env import SYSTEM
+from swamp.errors import CorruptData, Interrupted, Unavailable
+from swamp.index.lookup import live_rows, winning_rows
+from swamp.index.root import ROOT_KEY, Writer, decode
+from swamp.pipeline.bulk import OnStore
+from swamp.pipeline.choose import Chooser, choose_engine
+from swamp.pipeline.publish import committer_for
+from swamp.store.open import StoreSpec
+from swamp.sync.bulk import Work
+from swamp.sync.engine import Engine
+from swamp.sync.progress import Cancel, Patience, Silent
+
+WRITER = Writer("repo", "host", "user", 1, "0")
+
+
+class Machine:
+    """A cache on one bucket, with either engine."""
+
+    def __init__(self, base, spec, setting, cancel=None):
+        self.cache = CacheDir(base).ensure()
+        self.store = spec.open()
+        self.chooser = Chooser(setting, {"master": "local[2]"}, spec, self.store, base, Silent(), 4, 4)
+        self.engine = Engine.open(self.store, self.cache, writer=WRITER, pick=self.chooser, cancel=cancel)
+
+    @property
+    def tree(self):
+        return self.engine.root
+
+    def files(self):
+        found = (p for p in self.tree.rglob("*") if p.is_file())
+        return {p.relative_to(self.tree).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
+
+
+@pytest.fixture
+def machine(tmp_path, bucket, spark):
+    made = []
+
+    def make(name, setting="inline", **more):
+        made.append(Machine(tmp_path / name, bucket, setting, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.engine.close()
+
+
+def on_store(jobs, spec):
+    return OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 120))
+
+
+def many(count):
+    return {f"data/t/m{i % 7}/n{i % 50}/{i + 1}/{n}": f"{i}{n}".encode() * 20 for i in range(count // 2) for n in NAMES}
+
+
+NAMES = ("metadata.yaml", "raw")
+
+
+@pytest.mark.parametrize(("first", "second"), [("spark", "inline"), ("inline", "spark")])
+def test_4000_files_pushed_by_one_engine_arrive_by_the_other(machine, first, second):
+    a = machine("a", first)
+    write_files(a.tree, many(4000))
+    pushed = a.engine.push(full=True)
+    assert (pushed.files_pushed, pushed.failed, pushed.engine) == (4000, (), first)
+    b = machine("b", second)
+    pulled = b.engine.pull()
+    assert (pulled.files_pulled, pulled.engine) == (4000, second)
+    assert b.files() == a.files()
+    used = pushed if first == "spark" else pulled
+    assert used.spark is not None
+    assert used.spark["applicationId"].startswith("local-")
+    assert used.spark["stages"] >= 1 and used.spark["tasks"] >= 2
+    again = machine("b2", first).engine.plan("push", full=True)
+    assert list(again.actions("push")) == []
+
+
+ALPHABET = ["a", "B b", "ü", "日本", "x%+#", "1"]
+
+
+def scramble(rng, tree, steps):
+    """Writes, empties, removes: names with spaces and Unicode, in the shape of data and of plain files."""
+    for _ in range(steps):
+        name = rng.choice(ALPHABET)
+        unit = rng.choice([f"data/t/m/{name}/{rng.randint(1, 3)}", f"files/{name}"])
+        for leaf in NAMES if unit.startswith("data") else ("f",):
+            target = tree / unit / leaf
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(b"" if rng.random() < 0.2 else rng.choice([b"1", b"22", b"333"]))
+
+
+def announced_deletes(rng, engine, count):
+    present = sorted(p.relative_to(engine.root).as_posix() for p in engine.root.rglob("*") if p.is_file())
+    for path in rng.sample(present, min(count, len(present))):
+        with engine.announce([path], "delete", confirmed=True):
+            (engine.root / path).unlink()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_both_engines_make_the_same_plan_and_the_same_bucket_of_a_random_tree(machine, bucket, tmp_path, seed):
+    rng = random.Random(seed)
+    a, b = machine("a"), machine("b")
+    scramble(rng, a.tree, 12)
+    a.engine.push(full=True)
+    b.engine.pull()
+    scramble(rng, a.tree, 5)
+    announced_deletes(rng, a.engine, 3)
+    a.engine.push(full=True)
+    scramble(rng, b.tree, 5)  # conflicts with what a has pushed meanwhile
+    announced_deletes(rng, b.engine, 3)
+    (b.tree / "files").mkdir(exist_ok=True)
+    (b.tree / "files" / "dangling").symlink_to("nowhere")
+    for mode in ("push", "pull", "sync"):
+        inline = b.engine.plan(mode, full=True).to_json(mode)
+        assert machine("b", "spark").engine.plan(mode, full=True).to_json(mode) == inline
+        assert inline["plan"]
+    other = twin(tmp_path, b)
+    here, there = b.engine.sync(full=True), other.engine.sync(full=True)
+    assert (here.engine, there.engine) == ("inline", "spark")
+    assert report(here) == report(there)
+    assert other.files() == b.files()
+    assert truth(other.store) == truth(b.store)
+    other.engine.close()
+
+
+def twin(tmp_path, machine):
+    """The same machine and the same bucket, somewhere else."""
+    shutil.copytree(tmp_path / "bucket", tmp_path / "bucket2", symlinks=True)
+    shutil.copytree(machine.cache.base, tmp_path / "twin", symlinks=True)
+    return Machine(tmp_path / "twin", StoreSpec((tmp_path / "bucket2").as_uri()), "spark")
+
+
+def report(result):
+    counts = (result.files_pushed, result.files_pulled, result.files_deleted, result.bytes_pushed, result.bytes_pulled)
+    return counts, sorted(c.path for c in result.conflicts), sorted(f.path for f in result.failed)
+
+
+def truth(store):
+    root = decode(store.get(ROOT_KEY).body)
+    rows = winning_rows(root, lambda ref: store.get(ref.key).body)
+    return {row.path: (type(row).__name__, row.sha256, row.size) for row in rows}
+
+
+def test_a_bucket_of_4000_plain_objects_is_discovered_on_spark(machine, bucket):
+    files = many(3900) | {f"files/{i:03d} ü": b"x" for i in range(100)}
+    store = bucket.open()
+    for path, body in files.items():
+        store.put(path, body)
+    store.put("data/t/m0/.lock", b"{}")
+    store.put("files/elsewhere/.datastore-index.json", b"{}")
+    store.put("files/elsewhere/files/x", b"not ours")
+    a = machine("a", "spark")
+    result = a.engine.pull()
+    assert result.discovered
+    assert a.files() == {p: hashlib.sha256(b).hexdigest() for p, b in files.items()}
+    root = committer_for(bucket).read().root
+    assert root.segments and not root.entries
+    second = machine("b").engine.pull()
+    assert not second.discovered and second.files_pulled == 4000
+
+
+def test_L48_discovery_on_spark_publishes_nothing_over_a_lost_root(machine, bucket):
+    bucket.open().put("data/t/m/n/1/raw~01JD0000000000000000000000", b"x")
+    with pytest.raises(CorruptData, match="lost"):
+        machine("a", "spark").engine.pull()
+    assert committer_for(bucket).read().root is None
+
+
+def test_verify_on_spark_finds_what_is_rotten_and_what_is_gone(machine, bucket, jobs):
+    a = machine("a")
+    write_files(a.tree, many(60))
+    a.engine.push(full=True)
+    committer = committer_for(bucket)
+    rows = sorted(live_rows(committer.read().root, committer.fetch), key=lambda r: r.path)
+    store = bucket.open()
+    store.put(rows[3].key, b"rotten")
+    store.delete([rows[5].key])
+    seen = on_store(jobs, bucket).verify(committer.read().root)
+    assert seen.checked == 60
+    assert [(f.entry, f.verdict) for f in seen.bad] == [(rows[3], "corrupt"), (rows[5], "missing")]
+
+
+def several_segments(machine):
+    a = machine("a")
+    for turn in range(3):
+        write_files(a.tree, {p: b + bytes([turn]) for p, b in many(1200).items() if len(p) % 3 == turn or not turn})
+        a.engine.push(full=True)
+    rng = random.Random(5)
+    announced_deletes(rng, a.engine, 40)
+    a.engine.push()
+
+
+def test_compaction_on_spark_says_the_same_of_every_path(machine, bucket, jobs):
+    several_segments(machine)
+    committer = committer_for(bucket)
+    before = committer.read().root
+    assert len(before.segments) > 1
+    truth = list(winning_rows(before, committer.fetch))
+    counts = on_store(jobs, bucket).compact()
+    after = committer.read().root
+    assert counts == (len(before.segments), 1, after.segments[0].rows)
+    assert list(winning_rows(after, committer.fetch)) == truth
+    assert {d.key for d in after.dropped.values()} >= {s.key for s in before.segments}
+    assert compact(committer, lambda: None).segments_after == 1
+
+
+def test_both_engines_mark_the_same_garbage(machine, bucket, jobs):
+    several_segments(machine)
+    store = bucket.open()
+    store.put("data/t/m/orphan~01JD0000000000000000000000", b"nobody published me")
+    store.put("data/t/m/plain", b"not ours to collect")
+    store.put("data/t/m/.lock", b"{}")
+    committer = committer_for(bucket)
+    root = committer.read().root
+    for keep in (dt.timedelta(0), dt.timedelta(days=7)):
+        spark_marks = on_store(jobs, bucket).mark(root, keep)
+        inline = mark(committer, root, keep)
+        assert {m.key for m in spark_marks.garbage} == {m.key for m in inline.garbage}
+        assert spark_marks.records == inline.records
+    assert not inline.garbage
+    done = collect(committer, lambda: None, keep=dt.timedelta(0), marker=on_store(jobs, bucket).mark)
+    assert done.deleted == done.candidates > 40
+    b = machine("b")
+    assert b.engine.pull().failed == ()
+
+
+def test_a_bucket_is_copied_whole_and_read_by_others(machine, bucket, jobs, tmp_path):
+    a = machine("a")
+    write_files(a.tree, many(100))
+    a.engine.push(full=True)
+    (tmp_path / "other").mkdir()
+    other = StoreSpec((tmp_path / "other").as_uri())
+    assert on_store(jobs, bucket).copy_to(other, committer_for(other)) == (100, _bytes(many(100)))
+    there = committer_for(other).read().root
+    assert there.store_id != committer_for(bucket).read().root.store_id
+    b = Machine(tmp_path / "b", other, "inline")
+    assert b.engine.pull().files_pulled == 100
+    assert b.files() == a.files()
+
+
+def _bytes(files):
+    return sum(map(len, files.values()))
+
+
+def test_cancel_reaches_the_job(jobs):
+    cancel = Cancel()
+    threading.Timer(3, cancel.request).start()
+    with pytest.raises(Interrupted):
+        jobs.run("sleep", lambda: slow(jobs, 60).count(), Patience(SYSTEM, 300, cancel))
+    assert jobs.session.range(5).count() == 5  # the session is still good
+
+
+def test_a_job_without_progress_meets_its_deadline(jobs):
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match="no progress"):
+        jobs.run("sleep", lambda: slow(jobs, 60).count(), Patience(SYSTEM, 3))
+    assert time.monotonic() - begun < 40
+
+
+def slow(jobs, seconds):
+    def sleep(batches):
+        time.sleep(seconds)
+        yield from batches
+
+    return jobs.session.range(0, 2, 1, 2).mapInArrow(sleep, "id bigint")
+
+
+def test_the_bound_is_measured_work_and_zero_with_a_live_session():
+    small, large = Work("upload", 10, 10_000), Work("upload", 1_000_000, 10**12)
+    assert choose_engine("auto", small, live=False).engine == "inline"
+    assert choose_engine("auto", large, live=False).engine == "spark"
+    assert choose_engine("auto", small, live=True).engine == "spark"
+    assert choose_engine("inline", large, live=True).engine == "inline"
+    assert choose_engine("spark", small, live=False).engine == "spark"
