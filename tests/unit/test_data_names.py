@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swamp.data import document
@@ -132,6 +132,7 @@ METADATA = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(METADATA)
 def test_metadata_round_trips_with_unknown_keys_kept(meta):
     assert decode(encode(meta), "m") == meta

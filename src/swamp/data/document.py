@@ -17,10 +17,13 @@ _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 
 def load(raw: bytes, path: str, *, limit: int = MAX_BYTES) -> Any:
     """The value in a YAML file. Raises CorruptData that names the file and the command that repairs it."""
-    import yaml
-
     if len(raw) > limit:
         raise damaged(path, f"it is larger than {limit} bytes")
+    quick = read_simple(raw)
+    if quick is not None:
+        return quick
+    import yaml
+
     try:
         text = raw.decode("utf-8")
         if _is_deep(text):
@@ -28,6 +31,57 @@ def load(raw: bytes, path: str, *, limit: int = MAX_BYTES) -> Any:
         return yaml.load(text, Loader=_loader())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise damaged(path, _first_line(error)) from error
+
+
+_WORDS = "true|false|yes|no|on|off|null"  # in any case, plain: not texts
+_LINE = re.compile(
+    rb"""(?P<inner>\ \ )?(?P<key>(?!(?i:"""
+    + _WORDS.encode()
+    + rb""")[:])[A-Za-z_][A-Za-z0-9_]*):(?:\ (?:
+      (?P<number>0|[1-9][0-9]{0,17})
+    | (?P<truth>true|false|null)
+    | '(?P<quoted>[\x20-\x26\x28-\x7e]*)'
+    | (?P<plain>(?!(?i:"""
+    + _WORDS.encode()
+    + rb""")\n)(?:[A-Za-z_/][A-Za-z0-9_/.@+-]*
+        |(?=[0-9a-f]*[ac-f])[0-9a-f]{64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))
+    | (?P<empty>\{\})
+    ))?\n""",
+    re.VERBOSE,
+)
+
+
+def read_simple(raw: bytes) -> dict[str, Any] | None:
+    """What YAML reads in the plain shape that we write most of the time, ten times faster; None: ask YAML."""
+    found: dict[str, Any] = {}
+    inner: dict[str, Any] | None = None
+    position = 0
+    while position < len(raw):
+        match = _LINE.match(raw, position)
+        if match is None:
+            return None
+        position = match.end()
+        kind, key = match.lastgroup, match["key"].decode()
+        if inner is not None and not inner and not match["inner"]:
+            return None  # `key:` with nothing below it
+        if match["inner"]:
+            if inner is None or kind in ("key", "empty"):
+                return None
+            inner[key] = _scalar(kind, match)
+        else:
+            found[key] = inner = {} if kind == "key" else None
+            if kind != "key":
+                found[key] = _scalar(kind, match)
+    return found if found and inner != {} else None
+
+
+def _scalar(kind: str | None, match: re.Match[bytes]) -> Any:
+    text = match[kind or "key"].decode()
+    if kind == "number":
+        return int(text)
+    if kind == "truth":
+        return {"true": True, "false": False, "null": None}[text]
+    return {} if kind == "empty" else text
 
 
 def load_mapping(raw: bytes, path: str, *, limit: int = MAX_BYTES) -> dict[str, Any]:

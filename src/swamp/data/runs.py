@@ -257,6 +257,7 @@ def _encode_step(step: StepRun) -> dict[str, Any]:
 def read_summary(raw: bytes, path: str) -> RunSummary:
     """From the head of a record that has a summary, else from the whole record."""
     head, found, _ = raw.partition(b"\njobs:")
+    head += b"\n"
     if found and b"\nsummary:" in head:
         document = load_mapping(head, path)
         counts = document.get("summary") or {}
