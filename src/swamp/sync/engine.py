@@ -228,6 +228,7 @@ class Engine:
     def plan(self, mode: Mode, scope: tuple[str, ...] = (), *, full: bool = False) -> Plan:
         """What `mode` would do. Changes nothing, here or there."""
         looker = self._looker(self._patience())
+        scope = tuple(unit_of(path) for path in scope)
         read = looker.read()
         if read.root is None:
             read = RootRead(looker.imagined_root(), None)
@@ -249,6 +250,7 @@ class Engine:
         started, requests = clock.monotonic(), _requests(self._store)
         patience = self._patience()
         want = (not self._parts.lazy) if hydrating is None else hydrating
+        scope = tuple(unit_of(path) for path in scope)  # inv[unit.whole]: a scope never cuts a version in two
         with self._alone():
             run = _Run(self, self._looker(patience), patience, scope, full, want)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
@@ -330,7 +332,7 @@ class _Run:
         read, discovered, warnings = self.looker.established(create=False)
         if read.root is None:
             return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
-        if not self.full and engine.in_sync(read.root):
+        if not self.full and not self._fetching() and engine.in_sync(read.root):
             return SyncResult("pull", fast_path=True, seq=read.root.seq, discovered=discovered), read
         total: SyncResult | None = None
         for _ in range(ROUNDS):
@@ -342,6 +344,10 @@ class _Run:
             discovered |= more
         assert total is not None
         return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
+
+    def _fetching(self) -> bool:
+        """Whether a lazy cache is asked for content that it has left in the bucket: then "in sync" is no answer."""
+        return self.hydrating and self.engine.parts.lazy
 
     def _pull_once(self, read: RootRead) -> tuple[SyncResult, bool]:
         engine = self.engine

@@ -208,7 +208,7 @@ class Pull:
         waiting = {a.path for a in self.planned.actions("push", "delete")} | set(self.planned.held)
         with self.parts.state.transaction() as tx:
             for path, row in self.hidden.items():
-                if rule("pull.deferred"):
+                if _news(tx.base(path), row) and rule("pull.deferred"):
                     tx.defer(path, row, "it could not be read here")
             for facts in (*(a.facts for a in self.planned.actions("push", "delete")), *self.planned.waiting):
                 if _news(tx.base(facts.path), facts.remote) and rule("pull.deferred"):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from peers import Peer
 from swamp.store.port import ObjectStore
 
+MEMORY = Path("/dev/shm")
 BACKENDS = ("memory", "directory", "moto")
 
 
@@ -25,13 +28,23 @@ def spec(request: pytest.FixtureRequest, servers, fresh_prefix):
 
 
 @pytest.fixture
-def peer(store: ObjectStore, tmp_path) -> Iterator[Callable[..., Peer]]:
+def home(tmp_path) -> Iterator[Path]:
+    """Where caches lie: in memory where there is such a place, because every rename and row is flushed."""
+    if not MEMORY.is_dir():
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=MEMORY, prefix="swamp-test-") as place:
+        yield Path(place)
+
+
+@pytest.fixture
+def peer(store: ObjectStore, home) -> Iterator[Callable[..., Peer]]:
     """Makes machines that share the store."""
     made: list[Peer] = []
 
     def make(name: str, **more: object) -> Peer:
         more.setdefault("store", store)
-        made.append(Peer(home=tmp_path, name=name, **more))
+        made.append(Peer(home=home, name=name, **more))
         return made[-1]
 
     yield make

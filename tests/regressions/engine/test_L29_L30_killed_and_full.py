@@ -16,8 +16,8 @@ STRIDE = {"file": int(os.environ.get("SWAMP_KILL_STRIDE", "5")), "s3": 13}
 
 
 @pytest.fixture
-def pair(spec, tmp_path):
-    made = [Peer(store=spec.open(), home=tmp_path, name=name) for name in ("a", "b")]
+def pair(spec, home):
+    made = [Peer(store=spec.open(), home=home, name=name) for name in ("a", "b")]
     yield made
     for one in made:
         if one.live is not None:
@@ -48,12 +48,12 @@ def prepare(a: Peer, b: Peer) -> dict[str, str]:
 @pytest.mark.inv("cache.disposable")
 @pytest.mark.inv("commit.logged")
 @pytest.mark.parametrize("command", ["push", "pull", "sync"])
-def test_L29_killed_at_any_step_it_converges_without_a_manual_step(spec, pair, command, tmp_path, fresh_prefix):
+def test_L29_killed_at_any_step_it_converges_without_a_manual_step(spec, pair, command, home, fresh_prefix):
     stride = STRIDE[spec.url.partition(":")[0]]
     at, killed = 0, 0
     while True:
         place = type(spec)(f"{spec.url}/{fresh_prefix()}", spec.config)
-        a, b = (Peer(store=place.open(), home=tmp_path / str(at), name=name) for name in ("a", "b"))
+        a, b = (Peer(store=place.open(), home=home / str(at), name=name) for name in ("a", "b"))
         expected = prepare(a, b)
         code, _ = spawn(place, a.cache.base, command, at)
         if code != KILLED:
@@ -69,12 +69,12 @@ def test_L29_killed_at_any_step_it_converges_without_a_manual_step(spec, pair, c
     assert killed >= 1, "the kills really happened"
 
 
-def test_L29_a_collector_killed_at_any_step_loses_nothing(spec, pair, tmp_path, fresh_prefix):
+def test_L29_a_collector_killed_at_any_step_loses_nothing(spec, pair, home, fresh_prefix):
     stride = STRIDE[spec.url.partition(":")[0]]
     at = 0
     while True:
         place = type(spec)(f"{spec.url}/{fresh_prefix()}", spec.config)
-        a, b = (Peer(store=place.open(), home=tmp_path / str(at), name=name) for name in ("a", "b"))
+        a, b = (Peer(store=place.open(), home=home / str(at), name=name) for name in ("a", "b"))
         for turn in range(2):
             a.write("files/x", f"{turn}")
             a.write("files/y", f"{turn}")
