@@ -72,7 +72,7 @@ class Looker:
         except CorruptData:
             done = establish(self.parts.committer, pace, create=create)
             return done.read, done.discovered, done.warnings
-        if read.root is not None and not self._rolled_back(read.root):
+        if read.root is not None and not self._rolled_back(read):
             return read, False, ()
         if read.root is not None:
             done = repair(self.parts.committer, pace)
@@ -80,11 +80,17 @@ class Looker:
         done = establish(self.parts.committer, pace, create=create, known=read, discover=self._discover())
         return done.read, done.discovered, done.warnings
 
-    def _rolled_back(self, root: Root) -> bool:
-        """Where conditions are not enforced a late write can undo later commits: the log still knows them."""
-        if self.parts.committer.capabilities.safe:
+    def _rolled_back(self, read: RootRead) -> bool:
+        """Where conditions are not enforced a late write can undo later commits: the log still knows them.
+
+        A root that is byte for byte the one seen last was not written late, so a no-op stays one request.
+        """
+        if self.parts.committer.capabilities.safe or read.root is None:
             return False
-        return any(name.seq > root.seq for name in names(self.parts.committer.store, after_seq=root.seq))
+        if read.token == self.parts.state.meta("seenToken"):
+            return False
+        seq = read.root.seq
+        return any(name.seq > seq for name in names(self.parts.committer.store, after_seq=seq))
 
     def _discover(self) -> Callable[[], RootRead | None] | None:
         """Spark lists a bucket without an index, where Spark was asked for or is at hand."""
