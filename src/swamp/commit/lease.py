@@ -44,6 +44,8 @@ RENEW_S: Final = 10.0
 DEFAULT_TIMEOUT_S: Final = 60.0
 TIMEOUT_VARIABLE: Final = "SWAMP_LOCK_TIMEOUT_MS"
 SETTLE_S: Final = 2.0
+SHORTEST_SETTLE_S: Final = 0.3
+SETTLE_FACTOR: Final = 20.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
@@ -202,11 +204,16 @@ class _Attempt:
         except (ConditionFailed, Unavailable):
             pass  # no answer decides: what stands there now does (K05)
         if not self._safe:
-            self._env.clock.sleep(self._terms.settle_s)
+            self._env.clock.sleep(self._settling())
         self._seen = read_lease(self._store, self._key)
         if self._seen and self._seen.held and self._seen.nonce == self._nonce:
             return self._held(self._seen, local)
         return None
+
+    def _settling(self) -> float:
+        """How long a rival that looked before my write may take to write over it: many times what mine took."""
+        took = self._env.clock.monotonic() - self._sent_at
+        return min(self._terms.settle_s, max(SHORTEST_SETTLE_S, SETTLE_FACTOR * took))
 
     def _proposal(self, decision: Decision) -> tuple[LeaseBody, Condition]:
         match decision:
