@@ -1,0 +1,223 @@
+"""`make bench`: swamp beside rclone, s5cmd and aws-cli on the same server, the same files, interleaved, medians.
+
+    make bench                                  the default: 1,000 and 10,000 files of 2 KB, 200 of 5 MB
+    make bench ARGS="--files 100000 --size 2048 --runs 3 --tools swamp,rclone,s5cmd"
+
+Prints one table, writes bench/results/latest.md and a chart. Numbers are ratios in one run on one machine; none is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from peers import HERE, PEERS, Peer, Swamp  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results"
+KEY, SECRET = "benchaccesskey", "benchsecretkey1"
+OPERATIONS = ("first push", "no-op", "10 changed", "10 deleted", "fresh pull")
+
+
+@dataclass(frozen=True)
+class Workload:
+    files: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.files:,} x {self.size // 1024:,} KB"
+
+
+@dataclass
+class Table:
+    """Seconds by workload, operation and tool."""
+
+    cells: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
+    peaks: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    requests: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+
+    def add(self, workload: str, operation: str, peer: Peer, seconds: float) -> None:
+        key = (workload, operation, peer.name)
+        self.cells.setdefault(key, []).append(seconds)
+        self.peaks[key] = max(self.peaks.get(key, 0.0), peer.peak_mb)
+        if isinstance(peer, Swamp) and isinstance(peer.last.get("requests"), int):
+            self.requests.setdefault((workload, operation), []).append(int(str(peer.last["requests"])))
+        print(f"  {workload:>18}  {operation:<12} {peer.name:<7} {seconds:8.2f} s  {peer.peak_mb:6.0f} MB", flush=True)
+
+    def median(self, workload: str, operation: str, tool: str) -> float | None:
+        found = self.cells.get((workload, operation, tool))
+        return statistics.median(found) if found else None
+
+
+@contextmanager
+def server(home: Path) -> Iterator[dict[str, str]]:
+    """`rclone serve s3` on loopback, and the environment with which each tool finds it."""
+    (home / "data" / "bench").mkdir(parents=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(HERE / "rclone"), "serve", "s3", str(home / "data"), "--addr", f"127.0.0.1:{port}"]
+    command += ["--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off", "--config", str(home / "none")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _await(port)
+        yield _environment(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _await(port: int) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise SystemExit("rclone serve s3 did not start")
+
+
+def _environment(endpoint: str) -> dict[str, str]:
+    login = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
+    rclone = {"TYPE": "s3", "PROVIDER": "Rclone", "ENDPOINT": endpoint, "ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET}
+    aws = {"AWS_ENDPOINT_URL": endpoint, "S3_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+    return {**login, **aws, **{f"RCLONE_CONFIG_BENCH_{k}": v for k, v in rclone.items()}}
+
+
+def generate(workload: Workload, root: Path) -> list[str]:
+    """Random bytes, 100 files to a directory."""
+    rng = random.Random(workload.files)
+    paths = [f"files/{i // 100:05d}/{i % 100:02d}.bin" for i in range(workload.files)]
+    for path in paths:
+        file = root / path.removeprefix("files/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(rng.randbytes(workload.size))
+    return paths
+
+
+def one_run(workload: Workload, tools: list[str], table: Table, home: Path, env: dict[str, str], turn: int) -> None:
+    """Every operation by every tool in turn, so that a slow minute hits all of them."""
+    source = home / "source"
+    paths = generate(workload, source)
+    peers = _peers(tools, home, env, turn)
+    for peer in peers:
+        peer.prepare(source)
+    rng = random.Random(turn)
+    changed, deleted = rng.sample(paths, 10), rng.sample(paths, 20)
+    gone = [p for p in deleted if p not in changed][:10]
+    for peer in peers:
+        table.add(workload.name, "first push", peer, peer.push(first=True))
+    for peer in peers:
+        table.add(workload.name, "no-op", peer, peer.sync() if isinstance(peer, Swamp) else peer.push(first=False))
+    for operation, write, delete in (("10 changed", changed, []), ("10 deleted", [], gone)):
+        for peer in peers:
+            peer.change(write, delete, workload.size)
+            table.add(workload.name, operation, peer, peer.push(first=False))
+    for peer in peers:
+        table.add(workload.name, "fresh pull", peer, peer.pull())
+
+
+def _peers(tools: list[str], home: Path, env: dict[str, str], turn: int) -> list[Peer]:
+    order = tools[turn % len(tools) :] + tools[: turn % len(tools)]
+    made = []
+    for name in order:
+        work = home / name
+        work.mkdir()
+        made.append(PEERS[name](name, work, f"{name}-{turn}", dict(env)))
+    return made
+
+
+def write_report(table: Table, workloads: list[Workload], tools: list[str], runs: int) -> str:
+    others = [t for t in tools if t != "swamp"]
+    lines = ["# swamp beside its peers", ""]
+    lines += [f"Measured {time.strftime('%Y-%m-%d %H:%M')} on {os.cpu_count()} cores, {platform.platform()}, Python"]
+    lines[-1] += f" {platform.python_version()}; `rclone serve s3` on the same machine; medians of {runs} interleaved runs,"
+    lines += ["cold processes. `ratio` is swamp divided by the fastest peer: below 1 swamp is faster.", ""]
+    lines += ["| workload | operation | " + " | ".join(tools) + " | ratio | swamp's requests | swamp's peak MB |"]
+    lines += ["|---|---|" + "---|" * (len(tools) + 3)]
+    for workload in workloads:
+        for operation in OPERATIONS:
+            lines.append(_row(table, workload.name, operation, tools, others))
+    return "\n".join(lines) + "\n"
+
+
+def _row(table: Table, workload: str, operation: str, tools: list[str], others: list[str]) -> str:
+    found = {t: table.median(workload, operation, t) for t in tools}
+    fastest = min((found[t] for t in others if found[t] is not None), default=None)  # type: ignore[type-var]
+    mine = found.get("swamp")
+    ratio = f"**{mine / fastest:.2f}**" if mine is not None and fastest else ""
+    cells = [f"{found[t]:.2f} s" if found[t] is not None else "" for t in tools]
+    requests = table.requests.get((workload, operation))
+    peak = table.peaks.get((workload, operation, "swamp"))
+    tail = [ratio, f"{statistics.median(requests):.0f}" if requests else "", f"{peak:.0f}" if peak else ""]
+    return "| " + " | ".join([workload, operation, *cells, *tail]) + " |"
+
+
+def draw(table: Table, workloads: list[Workload], tools: list[str]) -> None:
+    """Time against number of files, per tool, for the small files."""
+    small = sorted((w for w in workloads if w.size == 2048), key=lambda w: w.files)
+    if len(small) < 2:
+        return
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        print("no chart: matplotlib is not installed (make bench installs it)")
+        return
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(OPERATIONS), figsize=(4 * len(OPERATIONS), 4))
+    for axis, operation in zip(axes, OPERATIONS, strict=True):
+        for tool in tools:
+            points = [(w.files, table.median(w.name, operation, tool)) for w in small]
+            axis.plot([x for x, y in points if y], [y for _, y in points if y], marker="o", label=tool)
+        axis.set(title=operation, xscale="log", yscale="log", xlabel="files of 2 KB", ylabel="seconds")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / "latest.png", dpi=90)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, action="append")
+    parser.add_argument("--size", type=int, default=2048)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--tools", default="swamp,rclone,s5cmd,aws")
+    parser.add_argument("--output", default="latest")
+    args = parser.parse_args()
+    tools = args.tools.split(",")
+    chosen = [Workload(n, args.size) for n in args.files] if args.files else DEFAULT
+    table = Table()
+    for workload in chosen:
+        for turn in range(args.runs):
+            home = Path(tempfile.mkdtemp(prefix="swamp-bench-"))
+            try:
+                with server(home) as env:
+                    one_run(workload, tools, table, home, env, turn)
+            finally:
+                shutil.rmtree(home, ignore_errors=True)
+    report = write_report(table, chosen, tools, args.runs)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{args.output}.md").write_text(report)
+    draw(table, chosen, tools)
+    print(report)
+
+
+DEFAULT = [Workload(1_000, 2048), Workload(10_000, 2048), Workload(200, 5 * 1024 * 1024)]
+
+if __name__ == "__main__":
+    main()
