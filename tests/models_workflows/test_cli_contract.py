@@ -1,0 +1,255 @@
+"""`swamp model` and `swamp workflow` print what the contract says: one document, the right code, the next step."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+
+import pytest
+from benches import shell
+
+from machines import SWAMP, Machine
+
+SYNC = (
+    "mode filesPushed filesPulled filesDeleted bytesPushed bytesPulled conflicts failed fastPath engine requests "
+    "seq durationMs"
+)
+ONE_STEP = "id: w\nname: {name}\njobs:\n  - name: j\n    steps:\n      - {{name: s, task: {task}}}\n"
+
+
+def give(machine: Machine, name: str, command: str, **extra: str) -> None:
+    text = ONE_STEP.format(name=name, task=shell(f"{name}-model", command))
+    (machine.repo / "workflows" / f"workflow-{name}.yaml").write_text(text.replace("id: w", f"id: {name}"))
+
+
+@pytest.fixture
+def web(machine: Machine) -> Machine:
+    machine("model", "create", "command/shell", "web", "--arg", "execute.run=echo hi").ok()
+    return machine
+
+
+def test_method_run(web: Machine):
+    found = web("model", "method", "run", "web", "execute", "--tag", "team=a").ok()
+    assert set(found) == {
+        "modelName", "modelType", "methodName", "status", "outputId", "durationMs", "dataArtifacts", "sync",
+    }  # fmt: skip
+    assert (found["modelName"], found["modelType"], found["methodName"]) == ("web", "command/shell", "execute")
+    assert found["status"] == "succeeded"
+    assert found["dataArtifacts"] == [{"name": "result", "version": 1}, {"name": "log", "version": 1}]
+    assert set(SYNC.split()) <= set(found["sync"])
+    assert web("data", "search", "--tag", "team=a").ok()["total"] == 2
+
+
+def test_a_failed_method_is_a_result_with_exit_1(web: Machine):
+    ran = web("model", "method", "run", "web", "execute", "--input", "run=exit 9")
+    assert ran.code == 1
+    assert ran.json["status"] == "failed"
+    assert "exit code 9" in ran.json["error"]
+    assert ran.json["dataArtifacts"] == [{"name": "result", "version": 1}, {"name": "log", "version": 1}]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "kind", "hint"),
+    [
+        (("model", "method", "run", "wbe", "execute"), 1, "not-found", "`web`"),
+        (("model", "method", "run", "web", "exceute"), 1, "not-found", "`execute`"),
+        (("model", "method", "run", "web", "execute", "--input", "rum=x"), 2, "usage", "`run`"),
+        (("model", "method", "run", "web", "execute", "--input", "nonsense"), 2, "usage", "key=value"),
+        (("model", "create", "command/shel", "x"), 1, "not-found", "`command/shell`"),
+        (("model", "create", "command/shell", "web"), 2, "usage", ""),
+        (("model", "type", "describe", "comand/shell"), 1, "not-found", "`command/shell`"),
+        (("model", "output", "get", "nobody"), 1, "not-found", ""),
+        (("model", "delete", "web"), 2, "usage", "--yes"),
+        (("workflow", "run", "nobody"), 1, "not-found", ""),
+        (("workflow", "create", "search"), 2, "usage", ""),
+        (("workflow", "resume", "nobody"), 1, "not-found", ""),
+        (("workflow", "run", "search", "--status", "done"), 2, "usage", "succeeded"),
+        (("workflow", "run", "search", "--since", "yesterday"), 2, "usage", ""),
+    ],
+)
+def test_errors_name_the_next_step(web: Machine, args, code, kind, hint):
+    error = web(*args).failed(code)
+    assert error["code"] == kind
+    assert hint in error.get("hint", "")
+
+
+def test_models_from_creation_to_deletion(web: Machine):
+    found = web("model", "get", "web").ok()
+    assert found["methods"] == {"execute": {"arguments": {"run": "echo hi"}}}
+    assert web("model", "list").ok()["total"] == 1
+    assert web("model", "validate").ok() == {"valid": True, "checked": 1, "problems": []}
+    new = json.dumps({**{k: v for k, v in found.items() if k != "file"}, "tags": {"a": "b"}})
+    (web.home / "new.yaml").write_text(new)
+    assert web("model", "edit", "web", "--file", str(web.home / "new.yaml")).ok()["tags"] == {"a": "b"}
+    (web.repo / found["file"]).write_text(new.replace('"run"', '"rum"'))
+    wrong = web("model", "validate", "web")
+    assert wrong.code == 1
+    assert wrong.json["problems"][0]["message"] == "`rum` is not an argument; did you mean `run`?"
+    assert web("model", "delete", "web", "--yes").ok()["deleted"] == "web"
+    assert web("model", "list").ok() == {"items": [], "total": 0}
+
+
+def test_types(machine: Machine):
+    found = machine("model", "type", "list").ok()
+    assert [t["type"] for t in found["types"]] == [
+        "command/shell",
+        "manual/data",
+        "python/script",
+        "spark/python",
+        "spark/sql",
+    ]
+    described = machine("model", "type", "describe", "command/shell").ok()
+    arguments = described["methods"][0]["arguments"]
+    assert list(arguments["properties"]) == ["run", "workingDir", "env", "timeout"]
+    assert arguments["required"] == ["run"]
+
+
+def test_a_broken_plugin_is_a_warning_and_everything_else_works(machine: Machine):
+    folder = machine.repo / "extensions" / "models"
+    folder.mkdir(parents=True)
+    (folder / "bad.py").write_text("1 / 0\n")
+    ran = machine("model", "type", "list")
+    assert ran.ok()["broken"] == [{"name": "extensions/models/bad.py", "error": "ZeroDivisionError: division by zero"}]
+    assert "extensions/models/bad.py" in ran.err
+
+
+def test_workflow_run(machine: Machine):
+    give(machine, "one", "echo hi")
+    found = machine("workflow", "run", "one").ok()
+    assert set(found) == {"id", "workflowName", "status", "jobs", "durationMs"}
+    job = found["jobs"][0]
+    assert (set(job), set(job["steps"][0])) == (
+        {"name", "status", "steps"},
+        {"name", "status", "durationMs", "dataArtifacts"},
+    )
+    searched = machine("workflow", "run", "search", "one", "--since", "1h", "--limit", "3").ok()
+    assert set(searched) == {"results", "total"}
+    assert searched["results"][0] == {
+        "runId": found["id"],
+        "workflowName": "one",
+        "status": "succeeded",
+        "startedAt": searched["results"][0]["startedAt"],
+        "completedAt": searched["results"][0]["completedAt"],
+        "stepProgress": "1/1",
+    }
+    listed = machine("data", "list", "--run", found["id"]).ok()
+    assert {(item["modelName"], item["name"]) for item in listed["items"]} == {
+        ("one-model", "log"),
+        ("one-model", "result"),
+    }
+    assert machine("workflow", "history", "logs", found["id"]).ok()["lines"] == ["j/s | hi"]
+
+
+def test_a_failed_workflow_is_a_result_with_exit_1(machine: Machine):
+    give(machine, "bad", "echo why >&2; exit 4")
+    ran = machine("workflow", "run", "bad")
+    assert ran.code == 1
+    step = ran.json["jobs"][0]["steps"][0]
+    assert (step["status"], step["error"]) == ("failed", "the command failed: exit code 4: why")
+    assert machine("workflow", "run", "search").ok()["results"][0]["failedStep"] == "j.s"
+
+
+def test_workflows_from_creation_to_deletion(machine: Machine):
+    made = machine("workflow", "create", "hello").ok()
+    assert machine("workflow", "validate").ok() == {"valid": True, "checked": 1, "problems": []}
+    assert machine("workflow", "list").ok()["items"][0]["name"] == "hello"
+    assert machine("workflow", "get", "hello").ok()["id"] == made["id"]
+    machine("workflow", "run", "hello").ok()
+    text = (machine.repo / made["file"]).read_text()
+    (machine.repo / made["file"]).write_text(text.replace("steps:", "stepz:"))
+    wrong = machine("workflow", "validate", "hello")
+    assert wrong.code == 1
+    assert {"path": "jobs[0].stepz", "line": 7, "suggestion": "steps"}.items() <= wrong.json["problems"][0].items()
+    refused = machine("workflow", "run", "hello").failed(2)
+    assert refused["details"]["problems"][0]["line"] == 7
+    (machine.repo / made["file"]).write_text(text)
+    assert machine("workflow", "delete", "hello", "--yes").ok()["runsDeleted"] == 1
+    assert machine("workflow", "run", "search").ok()["total"] == 0
+
+
+def test_plain_lines_in_a_pipe(machine: Machine):
+    give(machine, "one", "echo hi")
+    ran = machine("workflow", "run", "one", json=False)
+    lines = ran.out.splitlines()
+    assert lines[:2] == ["j/s: running", "j/s | hi"]
+    assert lines[2].startswith("j/s: succeeded (")
+    assert lines[3].startswith("✓ one: succeeded")
+    assert "\x1b" not in ran.out
+    quiet = machine("workflow", "run", "one", "-q", json=False)
+    assert quiet.out.splitlines()[0].startswith("✓ one: succeeded")
+
+
+def test_a_live_tree_on_a_terminal(machine: Machine):
+    """In a real terminal: the tree is redrawn in place, with signs, times and the last line of a running step."""
+    give(machine, "one", "echo working; sleep 1")
+    leader, follower = pty.openpty()
+    environment = {**machine.environment(), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.Popen(
+        [str(SWAMP), "workflow", "run", "one"],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env=environment,
+        cwd=machine.repo,
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        shown += chunk
+    assert process.wait(timeout=60) == 0
+    text = shown.decode()
+    assert "\x1b[" in text
+    assert "● " in text and "✓ " in text
+    assert "working" in text
+    assert "✓ one: succeeded" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_its_children_and_the_run(machine: Machine, tmp_path, number):
+    pid_file = tmp_path / "pid"
+    give(machine, "slow", f"echo $$ > {pid_file}; sleep 120")
+    process = machine.start("workflow", "run", "slow")
+    deadline = time.monotonic() + 60
+    while not pid_file.exists() or not pid_file.read_text().strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert out == ""
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(int(pid_file.read_text()), 0)
+            time.sleep(0.05)
+    found = machine("workflow", "run", "search").ok()["results"][0]
+    assert found["status"] == "cancelled"
+
+
+def test_help_and_lists_do_not_import_spark(web: Machine):
+    code = (
+        "import sys; from swamp.cli.main import main; main(sys.argv[1:]);"
+        "print([m for m in ('pyspark', 'pyarrow', 'pandas') if m in sys.modules], file=sys.stderr)"
+    )
+    for args in (
+        ["workflow", "list", "--json"],
+        ["model", "list", "--json"],
+        ["model", "method", "run", "web", "execute"],
+    ):
+        done = subprocess.run(
+            [os.fspath(SWAMP.with_name("python")), "-c", code, *args],
+            env=web.environment(),
+            cwd=web.repo,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stderr.strip().splitlines()[-1] == "[]", args

@@ -1,0 +1,201 @@
+"""kill -9 of a workflow at any moment, then resume: it finishes, every step's data is there, nothing is doubled."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from benches import shell
+
+from machines import Machine, Team
+from swamp.testing.servers import start
+
+STEPS = 6
+WORKFLOW = f"""id: aaaaaaaa-2222-4333-8444-555555555555
+name: chain
+concurrency: 2
+jobs:
+  - name: first
+    steps:
+      - name: s-${{{{ self.i }}}}
+        forEach: {{item: i, in: [1, 2, 3, 4, 5, 6]}}
+        task: {shell("m-${{ self.i }}", "echo ${{ self.i }}; sleep 0.15")}
+  - name: last
+    dependsOn: [{{job: first}}]
+    steps:
+      - {{name: end, task: {shell("end", "echo end")}}}
+"""
+MODELS = [*(f"m-{i}" for i in range(1, STEPS + 1)), "end"]
+
+
+def give(machine: Machine, text: str = WORKFLOW) -> None:
+    name = next(line.split()[1] for line in text.splitlines() if line.startswith("name:"))
+    (machine.repo / "workflows" / f"workflow-{name}.yaml").write_text(text)
+
+
+def kill_at(machine: Machine, line: int, delay: float, *args: str) -> bool:
+    """Kills the command a moment after it has said so many lines; whether it was still running then."""
+    process = machine.start(*args)
+    assert process.stderr is not None
+    for _ in range(line):
+        if not process.stderr.readline():
+            break
+    time.sleep(delay)
+    running = process.poll() is None
+    process.kill()
+    process.communicate()
+    return running
+
+
+def only_run(machine: Machine) -> dict | None:
+    found = machine("workflow", "run", "search").ok()["results"]
+    assert len(found) <= 1, found
+    return found[0] if found else None
+
+
+def check_whole(machine: Machine, run_id: str) -> None:
+    """Every step succeeded, its data is there once, and its record names what exists."""
+    history = machine("workflow", "history", "get", run_id).ok()
+    steps = [step for job in history["jobs"] for step in job["steps"]]
+    assert [step["status"] for step in steps] == ["succeeded"] * (STEPS + 1), steps
+    found = machine("data", "query", "version > 0", "--select", "[modelName, name, string(version)]").ok()["results"]
+    assert sorted((m, n) for m, n, _ in found) == sorted((m, n) for m in MODELS for n in ("log", "result"))
+    named = [[a["modelName"], a["name"], str(a["version"])] for step in steps for a in step["dataArtifacts"]]
+    assert sorted(named) == sorted(found)
+
+
+@pytest.mark.inv("run.not-doubled")
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments_and_resumed_until_it_is_done(file_team: Team, seed):
+    rng = random.Random(seed)
+    one = file_team.machine("one")
+    give(one)
+    began = time.monotonic()
+    killed = at_risk = 0
+    args: tuple[str, ...] = ("workflow", "run", "chain")
+    for _ in range(6):
+        before = only_run(one)
+        if before is not None and before["status"] == "succeeded":
+            break
+        was_running = kill_at(one, rng.randint(1, 12), rng.uniform(0.0, 0.3), *args)
+        killed += was_running
+        run = only_run(one)
+        if run is None:
+            continue
+        args = ("workflow", "resume", run["runId"])
+        at_risk += was_running and run["stepProgress"] != f"{STEPS + 1}/{STEPS + 1}"
+        assert run["status"] in ("failed", "succeeded"), f"a killed run is told as {run['status']}"
+    run = only_run(one)
+    if run is None or run["status"] != "succeeded":
+        done = one(*args).ok()
+        assert done["status"] == "succeeded"
+        run = only_run(one)
+    print(f"seed {seed}: killed {killed}, at risk {at_risk}, {time.monotonic() - began:.0f} s")
+    assert killed and at_risk * 2 >= killed
+    check_whole(one, run["runId"])
+    assert one.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    reader = file_team.machine("reader")
+    check_whole(reader, run["runId"])
+
+
+def test_a_killed_run_is_told_as_interrupted_by_the_next_command_and_noted_by_the_next_run(file_team: Team, tmp_path):
+    one = file_team.machine("one")
+    mark = tmp_path / "mark"
+    give(
+        one,
+        "id: x\nname: slow\njobs:\n  - name: j\n    steps:\n"
+        f"      - {{name: s, task: {shell('m', f'touch {mark}; sleep 60')}}}\n",
+    )
+    process = one.start("workflow", "run", "slow")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    alive = one("workflow", "run", "search").ok()["results"][0]
+    assert alive["status"] == "running"
+    busy = one("workflow", "resume", alive["runId"], env={"SWAMP_LOCK_TIMEOUT_MS": "1"}, timeout=100)
+    assert busy.failed(75)["error"].startswith(f"run {alive['runId']} is still running")
+    process.kill()
+    process.communicate()
+    told = one("workflow", "run", "search").ok()["results"][0]
+    assert (told["status"], told["interrupted"], told["failedStep"]) == ("failed", True, "j.s")
+    assert one("workflow", "run", "search", "--status", "running").ok()["total"] == 0
+    assert one("workflow", "run", "search", "--status", "failed").ok()["total"] == 1
+    history = one("workflow", "history", "get", alive["runId"]).ok()
+    assert history["interrupted"] and history["error"].startswith("interrupted at s")
+    give(one, f"id: y\nname: quick\njobs: [{{name: j, steps: [{{name: s, task: {shell('q', 'echo hi')}}}]}}]\n")
+    one("workflow", "run", "quick").ok()
+    reader = file_team.machine("reader")
+    seen = {r["runId"]: r["status"] for r in reader("workflow", "run", "search").ok()["results"]}
+    assert seen[alive["runId"]] == "failed"
+    assert len(seen) == 2
+
+
+def test_another_machine_takes_a_killed_run_over(file_team: Team, tmp_path):
+    """Without any pid: the lease stops moving, and after its time the other machine has it."""
+    one, two = file_team.machine("one"), file_team.machine("two")
+    mark = tmp_path / "mark"
+    command = f"if [ -e {mark} ]; then echo b; else touch {mark}; sleep 90; fi"
+    text = f"""id: t
+name: over
+jobs:
+  - name: j
+    steps:
+      - {{name: a, task: {shell("a", "echo a")}}}
+      - {{name: b, dependsOn: [{{step: a}}], task: {shell("b", command)}}}
+"""
+    give(one, text)
+    give(two, text)
+    process = one.start("workflow", "run", "over")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    two.sync()
+    run = only_run(two)
+    assert run is not None and run["status"] == "running"
+    done = two("workflow", "resume", run["runId"], timeout=200).ok()
+    assert {step["name"]: step["status"] for job in done["jobs"] for step in job["steps"]} == {
+        "a": "succeeded",
+        "b": "succeeded",
+    }
+    assert two.versions("a", "result") == [1]
+    assert two.versions("b", "result") == [1]
+    reader = file_team.machine("reader")
+    assert only_run(reader)["status"] == "succeeded"
+
+
+def test_a_store_that_goes_away_during_the_run_costs_no_work(tmp_path):
+    """Lost before the run: 69 and nothing ran. Lost during it: 69, the work is kept, and a resume delivers it."""
+    mark, go = tmp_path / "mark", tmp_path / "go"
+    quick = {
+        "SWAMP_REQUEST_TIMEOUT_MS": "2000",
+        "SWAMP_LOCK_TIMEOUT_MS": "3000",
+        "SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "5000",
+    }
+    with start("moto") as server:
+        from machines import Place
+
+        team = Team(tmp_path, Place(f"{server.url}/gone", dict(server.config), dict(server.environ)))
+        one = team.machine("one")
+        command = f"echo done; touch {mark}; while [ ! -e {go} ]; do sleep 0.1; done"
+        give(one, f"id: x\nname: slow\njobs: [{{name: j, steps: [{{name: s, task: {shell('m', command)}}}]}}]\n")
+        process = one.start("workflow", "run", "slow", env=quick)
+        deadline = time.monotonic() + 90
+        while not mark.exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+    go.touch()
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 69, (out, err)
+    assert out == ""
+    assert json.loads(err.strip().splitlines()[-1])["code"] in ("unavailable", "outcome-unknown")
+    assert one.get("m", "result")["version"] == 1
+    mark.unlink()
+    again = one("workflow", "run", "slow", env=quick, timeout=200)
+    assert again.code == 69, (again.out, again.err)
+    assert not mark.exists()
