@@ -16,7 +16,7 @@ from swamp.errors import StoreError, UsageError
 from swamp.repo.config import DatastoreConfig
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
 from swamp.repo.leases import DirectoryLeases, Leases
-from swamp.repo.open import in_namespace, open_bucket, writer_of
+from swamp.repo.open import BUILT_IN, in_namespace, open_bucket, writer_of
 from swamp.settings import Settings
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree
@@ -116,7 +116,6 @@ class Datastore:
     @cached_property
     def spec(self) -> StoreSpec | None:
         """How executors open this store, inside its namespace; None for a plug-in's, which they cannot."""
-        from swamp.repo.open import BUILT_IN
         from swamp.store.open import StoreSpec
 
         if self.config.type not in BUILT_IN and self.config.url is None:
@@ -276,6 +275,8 @@ class Datastore:
     def close(self) -> None:
         if "engine" in self.__dict__ and self.engine is not None:
             self.engine.close()
+        if "chooser" in self.__dict__:
+            self.chooser.close()
         if "chooser" in self.__dict__:
             self.chooser.close()
 

@@ -154,43 +154,46 @@ class Maintenance:
 
         if drop and not repair:
             raise UsageError("--drop belongs to --repair", hint="swamp datastore verify --repair --drop PATH")
-        engine = self._datastore.must_sync()
-        spark = self._on_spark("verify")
-        if spark is None:
-            return verify(engine.parts, self._patience(), repair=repair, drop=tuple(drop))
-        root = engine.parts.committer.read().root
-        if root is None:
-            return verify(engine.parts, self._patience(), repair=repair, drop=tuple(drop))
-        seen = spark.verify(root)
-        return conclude(
-            engine.parts, self._patience(), seen.checked, seen.bytes, list(seen.bad), repair=repair, drop=tuple(drop)
-        )
+        parts, patience = self._datastore.must_sync().parts, self._patience()
+        bulk = self._on_spark("download")
+        if bulk is None:
+            return verify(parts, patience, repair=repair, drop=tuple(drop))
+        root = self._committer.read().root
+        assert root is not None
+        seen = bulk.verify(root)
+        return conclude(parts, patience, seen.checked, seen.bytes, list(seen.bad), repair=repair, drop=tuple(drop))
 
     def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
         """Deletes what no path has named for longer than the undo window."""
         from swamp.commit.collect import collect
 
-        keep = dt.timedelta(days=keep_days)
-        spark = self._on_spark("collect")
-        marker = None if spark is None else spark.mark
+        keep, bulk = dt.timedelta(days=keep_days), self._on_spark("compare")
+        marker = bulk.mark if bulk else None
         return collect(self._committer, self._patience().check, keep=keep, dry_run=dry_run, marker=marker)
 
     def compact(self) -> Compacted:
+        """Merges the index segments."""
         from swamp.commit.compact import Compacted, compact
 
-        spark = self._on_spark("compact")
-        if spark is not None:
-            return Compacted(*spark.compact())
-        return compact(self._committer, self._patience().check)
+        bulk = self._on_spark("compare")
+        if bulk is None:
+            return compact(self._committer, self._patience().check)
+        return Compacted(*bulk.compact())
 
     def _on_spark(self, stage: Stage) -> OnStore | None:
-        """The same work on Spark, where it was asked for or there is enough of it."""
-        if not self._datastore.synced:
+        """The bulk commands on Spark, when the index is large enough for it or the user demands it."""
+
+        root = self._committer.read().root
+        if root is None:
             return None
-        files, size, remote = self._datastore.must_sync().state.base_count()
-        executor = self._datastore.chooser(Work(stage, files + remote, size))
-        on_store = getattr(executor, "on_store", None)
-        return None if on_store is None else on_store(self._committer, self._patience())
+        files = len(root.entries) + sum(ref.rows for ref in root.segments)
+        size = sum(entry.size for entry in root.entries.values()) if stage == "download" else 0
+        executor: Any = self._datastore.chooser(Work(stage, files, size))
+        if executor.name != "spark":
+            return None
+        from swamp.pipeline.bulk import OnStore
+
+        return OnStore(executor.jobs, executor.store, self._committer, self._patience())
 
     def undelete(self, paths: Sequence[str] = (), *, since: dt.datetime | None = None) -> Undeleted:
         """Brings deleted units back, in the store and here."""
