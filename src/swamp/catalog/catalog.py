@@ -196,13 +196,14 @@ class Catalog:
         present = _metadata_times(self._tree.root, data)
         _drop_rows(db, self._ns, [data.at(number) for number in known.keys() - present.keys()])
         reader = VersionReader(self._tree)
-        for number, mtime in present.items():
-            if known.get(number) != mtime:
-                self._read_version(db, reader, data.at(number), mtime)
+        fresh = {number: mtime for number, mtime in present.items() if known.get(number) != mtime}
+        if fresh:
+            db.execute("DELETE FROM damaged WHERE path BETWEEN ? AND ?", _below(data.path)[1:])
+        for number, mtime in fresh.items():
+            self._read_version(db, reader, data.at(number), mtime)
         db.execute(schema.LATEST_OF_NAME, {"dir": data.path})
 
     def _read_version(self, db: sqlite3.Connection, reader: VersionReader, ref: VersionRef, mtime: int) -> None:
-        db.execute("DELETE FROM damaged WHERE path = ?", (ref.metadata_path,))
         try:
             db.execute(schema.UPSERT, values_of(reader.read(ref), self._ns, mtime))
         except NotFound:

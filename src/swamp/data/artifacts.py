@@ -47,20 +47,22 @@ class DataRepository(VersionReader):
 
     # -- writing
 
-    def save(self, data: DataName, draft: Draft, content: Content) -> DataVersion:
-        """A new version with this content, also if the bytes are those of the last one."""
+    def save(self, data: DataName, draft: Draft, content: Content, *, above: int = 0) -> DataVersion:
+        """A new version with this content, also if the bytes are those of the last one; its number is above `above`."""
         self._check_owner(data, draft)
         if isinstance(content, bytes):
             with self._tree.announce([data.path]):
-                ref = self._claim(data)
+                ref = self._claim(data, above)
                 with self._undone_on_failure(ref):
                     return self._publish(ref, draft, self._fill(ref, [content]))
-        return self._save_slowly(data, draft, content)
+        return self._save_slowly(data, draft, content, above)
 
-    def _save_slowly(self, data: DataName, draft: Draft, content: Path | BinaryIO | Iterable[bytes]) -> DataVersion:
+    def _save_slowly(
+        self, data: DataName, draft: Draft, content: Path | BinaryIO | Iterable[bytes], above: int
+    ) -> DataVersion:
         """Announcements stay short: a version without metadata may be filled outside of them. inv[journal.first]"""
         with self._tree.announce([data.path]):
-            ref = self._claim(data)
+            ref = self._claim(data, above)
         with self._undone_on_failure(ref):
             parts = self._fill_any(ref, content)
             with self._tree.announce([data.path]):
@@ -68,7 +70,8 @@ class DataRepository(VersionReader):
 
     def save_again(self, lost: DataVersion, kept: Path) -> DataVersion:
         """The next version with the same content and draft, from the directory where a conflict kept the bytes."""
-        return self.save(lost.ref.data, lost.meta.draft, kept / RAW)
+        # The winner holds the lost number, and until the next pull this cache does not know of it.
+        return self.save(lost.ref.data, lost.meta.draft, kept / RAW, above=lost.version)
 
     def allocate_version(self, data: DataName, draft: Draft) -> Claim:
         """A version number that is mine, to be filled with `append` or through `Claim.raw`."""
@@ -174,12 +177,12 @@ class DataRepository(VersionReader):
 
     # -- the steps that mutations are made of; all run inside an announcement
 
-    def _claim(self, data: DataName) -> VersionRef:
+    def _claim(self, data: DataName, above: int = 0) -> VersionRef:
         """A number of my own: mkdir lets exactly one writer have it."""
-        return next(ref for ref in self._next_refs(data) if self._claimed(ref))
+        return next(ref for ref in self._next_refs(data, above) if self._claimed(ref))
 
-    def _next_refs(self, data: DataName) -> Iterator[VersionRef]:
-        number = self.highest_taken(data)
+    def _next_refs(self, data: DataName, above: int = 0) -> Iterator[VersionRef]:
+        number = max(self.highest_taken(data), above)
         while True:
             number += 1
             yield data.at(number)
