@@ -23,7 +23,7 @@ from swamp.errors import (
     Unavailable,
     UsageError,
 )
-from swamp.store import directory, gcs, objects
+from swamp.store import foreign_google, foreign_obstore, foreign_system
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
 from swamp.store.open import open_store
 from swamp.store.retry import RetryPolicy
@@ -205,9 +205,11 @@ def classes_of(*modules):
 
 @pytest.mark.inv("store.errors-mapped")
 def test_every_class_of_obstore_is_in_the_table():
-    unmapped = [c for c in classes_of(obstore.exceptions) if c not in objects.FOREIGN and c.__name__ != "NotFoundError"]
+    unmapped = [
+        c for c in classes_of(obstore.exceptions) if c not in foreign_obstore.FOREIGN and c.__name__ != "NotFoundError"
+    ]
     assert unmapped == []
-    assert all(issubclass(c, objects._CAUGHT) for c in objects.FOREIGN)
+    assert all(issubclass(c, foreign_obstore.CAUGHT) for c in foreign_obstore.FOREIGN)
 
 
 @pytest.mark.inv("store.errors-mapped")
@@ -215,17 +217,17 @@ def test_every_class_of_the_google_client_is_in_the_table():
     modules = (google.api_core.exceptions, google.auth.exceptions, google.cloud.storage.exceptions, requests.exceptions)
     found = list(classes_of(*modules))
     assert len(found) > 40
-    assert [c for c in found if not issubclass(c, tuple(gcs.FOREIGN))] == []
-    assert [c for c in found if not issubclass(c, gcs._CAUGHT)] == []
+    assert [c for c in found if not issubclass(c, tuple(foreign_google.FOREIGN))] == []
+    assert [c for c in found if not issubclass(c, foreign_google.CAUGHT)] == []
 
 
 @pytest.mark.inv("store.errors-mapped")
-@pytest.mark.parametrize("number", sorted(directory.FOREIGN))
+@pytest.mark.parametrize("number", sorted(foreign_system.FOREIGN))
 def test_every_refusal_of_the_system_has_a_next_step(number):
     import os
 
-    error = directory.explain(OSError(number, os.strerror(number)), "file:///b", "k")
-    assert isinstance(error, directory.FOREIGN[number][0]) and error.hint and error.details["code"].startswith("E")
+    error = foreign_system.explain(OSError(number, os.strerror(number)), "file:///b", "k")
+    assert isinstance(error, foreign_system.FOREIGN[number][0]) and error.hint and error.details["code"].startswith("E")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from swamp.testing.servers import ACCESS, BUCKET, SECRET
 
 
 def modules_after(code):
-    script = f"import sys, json\n{code}\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    login = "os.environ['AWS_ACCESS_KEY_ID'] = os.environ['AWS_SECRET_ACCESS_KEY'] = 'x'"
+    told = "print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    script = f"import sys, json, os\n{login}\n{code}\n{told}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     return set(json.loads(done.stdout))
 
@@ -118,6 +120,13 @@ def test_the_environment_wins_over_profiles(no_login):
 def test_a_profile_that_does_not_exist_is_told(no_login, monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(Misconfigured, match='no AWS profile "nobody"'):
+        open_store("s3://b")
+
+
+def test_without_any_login_it_says_what_to_do(no_login, monkeypatch):
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(AccessDenied, match=r'^run `aws sso login --profile "default"`.*no credentials were found'):
         open_store("s3://b")
 
 

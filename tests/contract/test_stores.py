@@ -15,8 +15,8 @@ TRAITS = {
     "gcs": Traits(),
     # Its objects are files of the server's disk, and it accepts conditions without enforcing them.
     "rclone": Traits(enforces_conditions=False, nested_keys=False, long_names=False, stable_multipart_token=False),
-    # It serves one request at a time and turns others away.
-    "gcs-emulator": Traits(enforces_conditions=False, at_once=1),
+    # It serves one request at a time, turns others away, and knows no pages.
+    "gcs-emulator": Traits(enforces_conditions=False, at_once=1, many=60),
 }
 
 

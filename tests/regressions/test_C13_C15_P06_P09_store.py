@@ -127,8 +127,8 @@ def moved(server, prefix, mode, mib, files, threads):
 
 @pytest.mark.inv("store.bounded-memory")
 def test_P06_a_large_object_moves_in_little_memory(rclone, fresh_prefix):
-    """512 MiB up and down: what is resident depends on the part size, not on the object."""
-    used = moved(rclone, fresh_prefix(), "up,down", 512, 1, 1)
+    """300 MiB up and down: what is resident depends on the part size, not on the object."""
+    used = moved(rclone, fresh_prefix(), "up,down", 300, 1, 1)
     print("resident MB:", used)
     assert used["equal"] and used["after"] < 200
 

@@ -22,16 +22,14 @@ from typing import Final
 
 from swamp.env import SYSTEM, UTC, Env
 from swamp.errors import (
-    AccessDenied,
     ConditionFailed,
-    Misconfigured,
     ObjectMissing,
     OutcomeUnknown,
-    StoreError,
     Unavailable,
     UsageError,
 )
 from swamp.store.budget import MIB
+from swamp.store.foreign_system import explain
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.names import ASIDE, INTERNAL, components_of, plain_path
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
@@ -43,23 +41,6 @@ STALE_SECONDS: Final = 86_400
 _STAMP = struct.Struct("<q")
 _STEPS_NS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
-
-# inv[store.errors-mapped]: what an operating system's refusal means to the caller; anything else is Unavailable.
-FOREIGN: Final[dict[int, tuple[type[StoreError], str]]] = {
-    errno.EACCES: (AccessDenied, "ask for the right to read and write there"),
-    errno.EPERM: (AccessDenied, "ask for the right to read and write there"),
-    errno.EROFS: (AccessDenied, "the file system is read-only: mount it writable"),
-    errno.ENOSPC: (StoreError, "free some space on that disk, then run the command again"),
-    errno.EDQUOT: (StoreError, "your quota on that disk is used up: free some space"),
-    errno.EFBIG: (StoreError, "the file is larger than that file system allows"),
-    errno.ENAMETOOLONG: (StoreError, "shorten the name"),
-    errno.ENOTDIR: (Misconfigured, "the bucket must be a directory"),
-    errno.EEXIST: (Misconfigured, "the bucket must be a directory"),
-    errno.EIO: (Unavailable, "check the disk"),
-    errno.ESTALE: (Unavailable, "check the network file system"),
-    errno.ETIMEDOUT: (Unavailable, "check the network file system"),
-    errno.ENOLCK: (Unavailable, "that file system gives no locks: mount it with locking"),
-}
 
 
 class DirectoryStore:
@@ -366,14 +347,6 @@ class FileBody:
         with self._store._explained(self._key):
             while chunk := self._file.read(CHUNK_BYTES):
                 yield chunk
-
-
-def explain(error: OSError, url: str, key: str | None) -> StoreError:
-    kind, hint = FOREIGN.get(error.errno or 0, (Unavailable, "try again; if it stays, check the disk"))
-    details = {"key": key, "code": errno.errorcode.get(error.errno or 0, "?"), "store": url}
-    if kind is AccessDenied:
-        return kind(f"{hint}: {url} ({error.strerror})", hint=hint, details=details)
-    return kind(f"{url}: {error.strerror} ({key})", hint=hint, details=details)
 
 
 def _token(status: os.stat_result) -> Token:

@@ -18,18 +18,15 @@ from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
 import requests
-from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
-from google.cloud.storage import exceptions as media
-from requests import exceptions as http
-from urllib3 import exceptions as wire
 
 from swamp.env import SYSTEM, UTC, Env
 from swamp.errors import ConditionFailed, ObjectMissing, Unavailable
 from swamp.store.budget import MIB, PART_BYTES, ByteBudget
-from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
+from swamp.store.explain import CUT, Answer, Place, to_error
+from swamp.store.foreign_google import CAUGHT, read_refusal, read_response, safe_cause
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
 
@@ -38,33 +35,6 @@ PAGE: Final = 1000
 DELETES_AT_ONCE: Final = 16
 CONNECTIONS: Final = 64
 _LISTED: Final = "items(name,size,generation,updated),prefixes,nextPageToken"
-
-# inv[store.errors-mapped]: what each foreign class means when it carries no HTTP status: a failure or a code.
-FOREIGN: Final[dict[type[BaseException], tuple[str | None, str | None]]] = {
-    api.GoogleAPIError: (CUT, None),
-    auth.GoogleAuthError: (None, "NoCredentials"),
-    auth.RefreshError: (None, "ExpiredToken"),
-    auth.TransportError: (CONNECT, None),
-    media.InvalidResponse: (CUT, None),
-    media.DataCorruption: (CUT, None),
-    media.InvalidPathError: (None, "InvalidPath"),
-    http.RequestException: (CUT, None),
-    http.ConnectTimeout: (CONNECT, None),
-    http.Timeout: (TIMEOUT, None),
-    http.ConnectionError: (CUT, None),
-    http.InvalidURL: (CONNECT, None),
-    wire.HTTPError: (CUT, None),
-    wire.ReadTimeoutError: (TIMEOUT, None),
-}
-_CAUGHT: Final = (
-    api.GoogleAPIError,
-    auth.GoogleAuthError,
-    media.InvalidResponse,
-    media.DataCorruption,
-    media.InvalidPathError,
-    http.RequestException,
-    wire.HTTPError,
-)
 
 
 def connect(bucket: str, endpoint: str | None, timeout: float, env: Env = SYSTEM) -> GoogleStore:
@@ -154,7 +124,7 @@ class GoogleStore:
             return None
         if response.status_code not in (200, 206):
             with response:
-                raise to_error(self._place, _read_response(response, "GET", key))
+                raise to_error(self._place, read_response(response, "GET", key))
         return response
 
     def _meta_of(self, key: str, response: requests.Response) -> ObjectMeta:
@@ -278,8 +248,8 @@ class GoogleStore:
     def _explained(self, verb: str, key: str | None) -> Iterator[None]:
         try:
             yield
-        except _CAUGHT as error:
-            raise to_error(self._place, read_refusal(error, verb, key)) from _cause(error)
+        except CAUGHT as error:
+            raise to_error(self._place, read_refusal(error, verb, key)) from safe_cause(error)
         except OSError as error:
             raise to_error(self._place, Answer(verb, key, failure=CUT, text=type(error).__name__)) from error
 
@@ -356,55 +326,6 @@ class HashingReader(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return self._file.seek(offset, whence)
-
-
-def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
-    """Takes an error of the Google client apart."""
-    response = getattr(error, "response", None)
-    if response is not None and getattr(response, "status_code", None):
-        return _read_response(response, verb, key)
-    failure, code = next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (CUT, None))
-    if isinstance(error, http.ConnectionError) and _never_connected(error):
-        failure = CONNECT
-    status = getattr(error, "code", None)
-    return Answer(verb, key, status if isinstance(status, int) else None, code, failure=failure)
-
-
-def _never_connected(error: BaseException) -> bool:
-    signs = ("NewConnectionError", "NameResolutionError", "ConnectTimeout", "Connection refused", "SSLError")
-    return any(sign in str(error) for sign in signs)
-
-
-def _read_response(response: Any, verb: str, key: str | None) -> Answer:
-    code, text = _reason(response)
-    if "bucket does not exist" in text.lower():
-        code = "NoSuchBucket"
-    after = response.headers.get("Retry-After", "")
-    return Answer(
-        verb,
-        key,
-        response.status_code,
-        code,
-        text.partition("\n")[0],
-        response.headers.get("X-GUploader-UploadID"),
-        retry_after=float(after) if after.isdigit() else None,
-    )
-
-
-def _reason(response: Any) -> tuple[str | None, str]:
-    """Google's own reason and message: in JSON, except for media, where the message is all there is."""
-    try:
-        error = response.json()["error"]
-        return str(error["errors"][0]["reason"]), str(error["message"])
-    except (KeyError, TypeError, IndexError, ValueError):
-        return None, str(response.text)
-    except (http.RequestException, wire.HTTPError):
-        return None, ""
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    """Authentication errors can quote tokens: they are not kept as a cause."""
-    return None if isinstance(error, auth.GoogleAuthError) else error
 
 
 def _generation(condition: Condition) -> int | None:

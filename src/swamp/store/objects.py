@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -14,46 +13,20 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import obstore
-from obstore import exceptions as foreign
 
 from swamp.env import SYSTEM, Env, is_ulid
-from swamp.errors import ConditionFailed, ObjectMissing, StoreError, Unavailable, UsageError
+from swamp.errors import ConditionFailed, ObjectMissing, StoreError, UsageError
 from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes, read_whole
-from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, redact, scrub, to_error
+from swamp.store.explain import CUT, Answer, Place, to_error
+from swamp.store.foreign_obstore import CAUGHT, beyond_end, read_refusal, safe_cause
 from swamp.store.keys import byte_before, check_key, check_prefix
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded
+from swamp.store.ranged import NotPartial, RangedBody, meta_of, token_of
 
 CHUNK_BYTES: Final = MIB
 LIST_CHUNK: Final = 1000
 DELETE_BATCH: Final = 1000
 PARTS_AT_ONCE: Final = 3
-
-# inv[store.errors-mapped]: every class obstore can raise, and the status it means when its text names none.
-FOREIGN: Final[dict[type[BaseException], tuple[int | None, str | None]]] = {
-    foreign.BaseError: (None, None),
-    foreign.GenericError: (None, None),
-    foreign.JoinError: (None, None),
-    foreign.AlreadyExistsError: (412, "PreconditionFailed"),
-    foreign.PreconditionError: (412, "PreconditionFailed"),
-    foreign.NotModifiedError: (304, None),
-    foreign.PermissionDeniedError: (403, None),
-    foreign.UnauthenticatedError: (401, None),
-    foreign.NotSupportedError: (501, None),
-    foreign.InvalidPathError: (400, "InvalidPath"),
-    foreign.UnknownConfigurationKeyError: (400, "UnknownConfigurationKey"),
-    FileNotFoundError: (404, None),
-    ValueError: (400, "InvalidArgument"),
-}
-_CAUGHT: Final = (foreign.BaseError, FileNotFoundError, ValueError)
-_DECISIVE: Final = (foreign.AlreadyExistsError, foreign.PreconditionError, foreign.NotModifiedError)
-_STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})\b")
-_ELEMENT = re.compile(r"<(Code|Message|RequestId|Region)>([^<]{1,500})</")
-_AZURE_REQUEST = re.compile(r"RequestId:([0-9a-fA-F-]{8,})")
-_EXPECTING = re.compile(r"expecting '([a-z0-9-]+)'")
-_METADATA_SERVICE = re.compile(r"169\.254\.\d+\.\d+|metadata\.google|/metadata/identity|AssumeRoleWithWebIdentity")
-_NO_LOGIN = re.compile(r"(?i)credential|access key|NoCredentials")
-_KIND = re.compile(r"kind: (Connect|Timeout|Interrupted|Request|Decode)\b")
-_FAILURES: Final = {"Connect": CONNECT, "Timeout": TIMEOUT, "Interrupted": CUT, "Request": CUT, "Decode": CUT}
 
 
 @dataclass(frozen=True)
@@ -106,9 +79,9 @@ class Objects:
     def head(self, key: str) -> ObjectMeta:
         self._check(key)
         try:
-            return _meta(obstore.head(self._clients.quick, key))
-        except _CAUGHT as error:
-            raise self._explained(error, "HEAD", key) from _safe(error)
+            return meta_of(obstore.head(self._clients.quick, key))
+        except CAUGHT as error:
+            raise self._explained(error, "HEAD", key) from safe_cause(error)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
         self._check(key)
@@ -124,7 +97,7 @@ class Objects:
         except ConditionFailed:
             return None
         # A server that does not know If-None-Match sends the object: its token still tells.
-        return None if _token(result.meta) == token else self._collected(result, key)
+        return None if token_of(result.meta) == token else self._collected(result, key)
 
     def open(self, key: str, *, start: int = 0) -> RangedBody:
         return RangedBody(self, self._check(key), start)
@@ -139,7 +112,7 @@ class Objects:
             whole = self.get(key)
             return Fetched(whole.meta, whole.body[start : None if length is None else start + length])
         except StoreError as error:
-            if not _beyond_end(error):
+            if not beyond_end(error):
                 raise
             return Fetched(self.head(key), b"")
         return self._collected(result, key)
@@ -147,18 +120,18 @@ class Objects:
     def _request(self, key: str, options: dict[str, Any]) -> Any:
         try:
             return obstore.get(self._clients.quick, key, options=options or None)  # type: ignore[arg-type]
-        except _CAUGHT as error:
+        except CAUGHT as error:
             if "non-partial response" in str(error):
                 self._whole_first = True
                 raise NotPartial(key) from None
-            raise self._explained(error, "GET", key) from _safe(error)
+            raise self._explained(error, "GET", key) from safe_cause(error)
 
     def _collected(self, result: Any, key: str) -> Fetched:
-        meta, (first, last) = _meta(result.meta), result.range
+        meta, (first, last) = meta_of(result.meta), result.range
         try:
             body = result.bytes().to_bytes()
-        except _CAUGHT as error:
-            raise self._explained(error, "GET", key) from _safe(error)
+        except CAUGHT as error:
+            raise self._explained(error, "GET", key) from safe_cause(error)
         if len(body) != last - first:
             raise self._cut(key)
         return Fetched(meta, body)
@@ -202,8 +175,8 @@ class Objects:
         client = self._clients.quick if len(body) < MIB else self._clients.patient
         try:
             done = obstore.put(client, key, body, mode=mode, use_multipart=False)
-        except _CAUGHT as error:
-            raise self._explained(error, "PUT", key) from _safe(error)
+        except CAUGHT as error:
+            raise self._explained(error, "PUT", key) from safe_cause(error)
         return ObjectMeta(key, len(body), (done["e_tag"] or "").strip('"'), self._env.clock.now())
 
     def put_file(self, key: str, path: Path) -> Uploaded:
@@ -229,8 +202,8 @@ class Objects:
                     chunk_size=part,
                     max_concurrency=PARTS_AT_ONCE,
                 )
-            except _CAUGHT as error:
-                raise self._explained(error, "PUT", key) from _safe(error)
+            except CAUGHT as error:
+                raise self._explained(error, "PUT", key) from safe_cause(error)
         token = (done["e_tag"] or "").strip('"') or self.head(key).token
         return Uploaded(ObjectMeta(key, source.sent, token, self._env.clock.now()), source.sha256.hexdigest())
 
@@ -250,18 +223,18 @@ class Objects:
             for key in keys if len(keys) > 1 else ():
                 self._delete([key])
             if len(keys) == 1:
-                raise self._explained(error, "DELETE", keys[0]) from _safe(error)
-        except _CAUGHT as error:
-            raise self._explained(error, "DELETE", keys[0]) from _safe(error)
+                raise self._explained(error, "DELETE", keys[0]) from safe_cause(error)
+        except CAUGHT as error:
+            raise self._explained(error, "DELETE", keys[0]) from safe_cause(error)
 
     def delete_if(self, key: str, token: Token) -> None:
         """obstore has no conditional delete: a signed request with the condition beside the signature."""
         self._check(key)
         try:
             url = obstore.sign(self._clients.quick, "DELETE", key, dt.timedelta(minutes=1))
-        except (*_CAUGHT, TypeError) as error:
+        except (*CAUGHT, TypeError) as error:
             # Memory, and logins that cannot sign.
-            raise to_error(self._place, Answer("DELETE", key, 501)) from _safe(error)
+            raise to_error(self._place, Answer("DELETE", key, 501)) from safe_cause(error)
         status = _send_delete(url, _quote(token) if self._quoted else token)
         if status is None or status >= 300:
             raise to_error(self._place, Answer("DELETE", key, status, failure=None if status else CUT))
@@ -286,9 +259,9 @@ class Objects:
         try:
             stream = obstore.list(self._clients.quick, folder or None, offset=after, chunk_size=LIST_CHUNK)
             for chunk in stream:
-                yield [m for m in map(_meta, chunk) if m.size or not self._is_marker(m)]
-        except _CAUGHT as error:
-            raise self._explained(error, "LIST", folder or None) from _safe(error)
+                yield [m for m in map(meta_of, chunk) if m.size or not self._is_marker(m)]
+        except CAUGHT as error:
+            raise self._explained(error, "LIST", folder or None) from safe_cause(error)
 
     def _is_marker(self, meta: ObjectMeta) -> bool:
         """A `dir/` placeholder that some consoles make; obstore lists it as an object `dir` that does not exist."""
@@ -300,10 +273,10 @@ class Objects:
         check_prefix(prefix)
         try:
             found = obstore.list_with_delimiter(self._clients.quick, prefix.rstrip("/") or None)
-        except _CAUGHT as error:
-            raise self._explained(error, "LIST", prefix or None) from _safe(error)
+        except CAUGHT as error:
+            raise self._explained(error, "LIST", prefix or None) from safe_cause(error)
         dirs = sorted(d.rstrip("/") for d in found["common_prefixes"])
-        objects = sorted(map(_meta, found["objects"]), key=lambda m: m.key)
+        objects = sorted(map(meta_of, found["objects"]), key=lambda m: m.key)
         return Level(tuple(dirs), tuple(objects))
 
     def _check(self, key: str) -> str:
@@ -319,87 +292,6 @@ class Objects:
 
     def _explained(self, error: BaseException, verb: str, key: str | None) -> StoreError:
         return to_error(self._place, read_refusal(error, verb, key))
-
-
-class NotPartial(Exception):
-    """The server sent the whole object although a range was asked for."""
-
-
-class RangedBody:
-    """An object as ranges pinned to the first one's token: a time limit covers each range, none the object."""
-
-    def __init__(self, store: Objects, key: str, start: int) -> None:
-        self._store = store
-        self._key = key
-        self._at = start
-        self._result: Any = self._first()
-
-    @property
-    def meta(self) -> ObjectMeta:
-        return self._meta
-
-    def __enter__(self) -> RangedBody:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._result = None
-
-    def _first(self) -> Any:
-        store = self._store
-        try:
-            if store._whole_first and self._at == 0:
-                return self._whole()
-            result = store._request(self._key, {"range": (self._at, self._at + PART_BYTES)})
-        except NotPartial:
-            return self._whole()
-        except StoreError as error:
-            if not _beyond_end(error):
-                raise
-            self._meta = store.head(self._key)
-            return None
-        self._meta = _meta(result.meta)
-        return result
-
-    def _whole(self) -> Any:
-        result = self._store._request(self._key, {})
-        self._meta = _meta(result.meta)
-        if self._meta.size <= PART_BYTES and self._at == 0:
-            return result
-        result = None  # closes the connection: the rest comes in ranges
-        return self._next() if self._at < self._meta.size else None
-
-    def _next(self) -> Any:
-        end = min(self._at + PART_BYTES, self._meta.size)
-        try:
-            result = self._store._request(self._key, {"range": (self._at, end)})
-        except NotPartial:
-            result = self._store._request(self._key, {})
-        if _token(result.meta) != self._meta.token:
-            # inv[store.pinned-read]: bytes of two versions are never joined.
-            raise Unavailable(
-                f"{self._key} changed while it was read", hint="read it again", details={"key": self._key}
-            )
-        return result
-
-    def __iter__(self) -> Iterator[bytes]:
-        while self._result is not None:
-            yield from self._drain(self._result)
-            self._result = self._next() if self._at < self._meta.size else None
-
-    def _drain(self, result: Any) -> Iterator[bytes]:
-        first, last = result.range
-        skip, expected = self._at - first, last
-        try:
-            for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
-                data = bytes(chunk)
-                data, skip = data[skip:], max(0, skip - len(data))
-                self._at += len(data)
-                if data:
-                    yield data
-        except _CAUGHT as error:
-            raise self._store._explained(error, "GET", self._key) from _safe(error)
-        if self._at != expected:
-            raise self._store._cut(self._key)
 
 
 class HashedFile:
@@ -418,60 +310,6 @@ class HashedFile:
             yield piece
 
 
-def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
-    """Takes an obstore error apart: its text is the only place where status, code and request id stand."""
-    text = str(error)
-    status, code = _defaults(error)
-    found = dict(_ELEMENT.findall(text.partition("Debug source:")[0]))
-    number = _STATUS.search(text)
-    if number and not isinstance(error, _DECISIVE):
-        status = int(number.group(1) or number.group(2))
-    if _METADATA_SERVICE.search(text) or (not number and _NO_LOGIN.search(text.partition("Debug source")[0])):
-        return Answer(verb, key, code="NoCredentials")
-    code = found.get("Code") or ("BareRedirect" if "BareRedirect" in text else code)
-    message, request = found.get("Message", ""), found.get("RequestId")
-    azure = _AZURE_REQUEST.search(message)
-    region = found.get("Region") or (m.group(1) if (m := _EXPECTING.search(message)) else None)
-    failure = None if status else _failure(text)
-    if not message and not number:
-        message = _plain_reason(text)
-    if azure:
-        request, message = azure.group(1), message.partition("RequestId:")[0].strip()
-    return Answer(verb, key, status, code, message, request, region, failure=failure)
-
-
-def _defaults(error: BaseException) -> tuple[int | None, str | None]:
-    return next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (None, None))
-
-
-def _failure(text: str) -> str | None:
-    kind = _KIND.search(text)
-    return _FAILURES[kind.group(1)] if kind else None
-
-
-def _plain_reason(text: str) -> str:
-    """The part of an obstore text that people can use."""
-    for sign, reason in (
-        ("dns error", "its name is not known"),
-        ("ConnectionRefused", "connection refused"),
-        ("InvalidContentType", "it does not speak TLS (http, not https?)"),
-        ("certificate", "its certificate is not trusted"),
-    ):
-        if sign in text:
-            return reason
-    head = text.partition("\n\nDebug source")[0]
-    return redact(head.rpartition(" - ")[2].rpartition("Generic ")[2])
-
-
-def _beyond_end(error: StoreError) -> bool:
-    return error.details.get("status") == 416 or "Wanted range starting at" in error.message
-
-
-def _safe(error: BaseException) -> BaseException | None:
-    """The cause to keep: none, if its text could carry a credential."""
-    return error if scrub(text := str(error)) == text and "Signature" not in text else None
-
-
 def _send_delete(url: str, if_match: str) -> int | None:
     """The status, or None if there was no answer. The URL carries a signature: it goes into no message."""
     request = urllib.request.Request(url, method="DELETE", headers={"If-Match": if_match})
@@ -486,12 +324,3 @@ def _send_delete(url: str, if_match: str) -> int | None:
 
 def _quote(token: Token) -> str:
     return f'"{token}"'
-
-
-def _token(meta: Any) -> Token:
-    return str(meta["e_tag"] or meta["version"] or "").strip('"')
-
-
-def _meta(meta: Any) -> ObjectMeta:
-    modified: dt.datetime = meta["last_modified"]
-    return ObjectMeta(meta["path"], meta["size"], (meta["e_tag"] or "").strip('"'), modified)

@@ -79,6 +79,7 @@ def open_store(
 ) -> ObjectStore:
     """The store at `url` (or of a type such as `@swamp/s3-datastore`), with retries for all but writes."""
     target = parse_target(url, config)
+    _check_numbers(target.config)
     environ = os.environ if environ is None else environ
     bucket = _OPENERS[target.kind](target, env, environ)
     if target.kind not in ("file", "memory"):
@@ -157,8 +158,9 @@ def _open_memory(target: Target, env: Env, environ: Mapping[str, str]) -> Object
 def _open_s3(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
     from obstore.store import S3Store
 
+    endpoint = _endpoint(target.config.get("endpoint") or _aws_endpoint(environ))
     login = aws_login(environ)
-    endpoint = _endpoint(target.config.get("endpoint") or _aws_endpoint(environ) or login.endpoint)
+    endpoint = endpoint or _endpoint(login.endpoint)
     region = target.config.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     settings: dict[str, Any] = dict(login.settings) | {"region": region or login.region or "us-east-1"}
     settings |= _addressing(target, endpoint)
@@ -279,6 +281,11 @@ def _number(config: Mapping[str, Any], name: str, default: float) -> float:
     if number <= 0:
         raise Misconfigured(f"`{name}` must be a positive number, not {value!r}", hint="correct the configuration")
     return number
+
+
+def _check_numbers(config: Mapping[str, Any]) -> None:
+    for name in ("requestTimeoutMs", "pushConcurrency", "pullConcurrency"):
+        _number(config, name, 1)
 
 
 def _truth(value: Any) -> bool:
