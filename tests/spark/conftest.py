@@ -1,23 +1,11 @@
 """One Spark session for all of these tests; they skip (or fail, with SWAMP_REQUIRE=spark) where there is no Java."""
 
-import os
-
 import pytest
+from spark_files import require_java
 
-from swamp.errors import MissingTool
-from swamp.pipeline.java import find_java
 from swamp.repo.config import write_config
 from swamp.repo.init import init_repo
 from swamp.store.open import StoreSpec
-
-
-def require_java():
-    try:
-        find_java(os.environ)
-    except MissingTool as error:
-        if "spark" in os.environ.get("SWAMP_REQUIRE", ""):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

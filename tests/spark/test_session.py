@@ -1,0 +1,159 @@
+"""Sessions: where settings come from, and each way in which Spark cannot start says what to do. None is started."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from swamp.errors import MissingTool, UsageError
+from swamp.pipeline.java import find_java, parse_version
+from swamp.pipeline.session import SparkSettings, conf_of, remote_answers, resolve_settings
+
+
+@pytest.mark.parametrize(
+    ("banner", "major"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('openjdk version "25-ea"', 25),
+        ("something else", 0),
+    ],
+)
+def test_java_versions_are_read(banner, major):
+    assert parse_version(banner) == major
+
+
+def fake_java(folder, banner):
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IEXEC)
+    return {"JAVA_HOME": str(folder), "PATH": ""}
+
+
+def test_no_java_says_how_to_install_it_everywhere(tmp_path):
+    for environ in ({"PATH": str(tmp_path)}, {"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}):
+        with pytest.raises(MissingTool) as error:
+            find_java(environ)
+        for word in ("apt install", "brew install", "conda install", "JAVA_HOME", "inline"):
+            assert word in error.value.hint
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "25.0.1", "1.8.0"])
+def test_a_java_that_spark_cannot_run_on_is_named(tmp_path, version):
+    with pytest.raises(MissingTool, match="17 and 21") as error:
+        find_java(fake_java(tmp_path, f'openjdk version "{version}"'))
+    assert str(tmp_path) in error.value.message
+
+
+def test_java_17_and_21_are_good(tmp_path):
+    assert find_java(fake_java(tmp_path / "a", 'openjdk version "17.0.1"')).major == 17
+    assert find_java(fake_java(tmp_path / "b", 'openjdk version "21.0.1"')).major == 21
+
+
+def test_flag_beats_environment_beats_file():
+    block = {"master": "spark://file:7077", "conf": {"spark.x": True}}
+    assert resolve_settings(block, {}).master == "spark://file:7077"
+    assert resolve_settings(block, {}).conf == {"spark.x": "true"}
+    assert resolve_settings(block, {"SWAMP_SPARK_MASTER": "yarn"}).master == "yarn"
+    assert resolve_settings(block, {"SWAMP_SPARK_MASTER": "yarn"}, master="local[3]").master == "local[3]"
+    assert resolve_settings({}, {}).master == "local[*]"
+    assert resolve_settings({}, {"SPARK_REMOTE": "sc://h:1"}).remote == "sc://h:1"
+    assert resolve_settings({"remote": "sc://h:1"}, {}, master="local[1]").remote is None
+    assert resolve_settings({}, {}, master="k8s://https://h:6443").master == "k8s://https://h:6443"
+
+
+def test_a_master_that_does_not_exist_is_a_usage_error():
+    with pytest.raises(UsageError, match="not one Spark knows"):
+        resolve_settings({"master": "loca[*]"}, {})
+
+
+def test_local_sessions_bind_to_loopback_and_the_users_conf_wins():
+    conf = conf_of(SparkSettings("local[2]", None, {"spark.driver.memory": "3g"}))
+    assert conf["spark.master"] == "local[2,4]"  # a task may have four attempts: they never share a key
+    assert conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert conf["spark.ui.enabled"] == "false"
+    assert conf["spark.driver.memory"] == "3g"
+    assert conf["spark.sql.python.filterPushdown.enabled"] == "true"
+    assert "spark.driver.bindAddress" not in conf_of(SparkSettings("spark://h:7077"))
+
+
+def test_a_master_that_does_not_answer_is_found_out_at_once():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    code = f"""
+from swamp.pipeline.session import SparkSettings, open_session
+from swamp.errors import Unavailable
+try:
+    open_session(SparkSettings("spark://127.0.0.1:{port}"))
+except Unavailable as error:
+    print(error.message, "|", error.hint)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "does not answer" in done.stdout and "inline" in done.stdout
+    assert not remote_answers({"SPARK_REMOTE": f"sc://127.0.0.1:{port}"})
+
+
+def test_an_archive_that_is_not_there_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="does not exist"):
+        conf_of(SparkSettings("spark://h:7077", None, {"spark.swamp.archive": str(tmp_path / "none")}))
+
+
+def test_the_package_holds_the_code_and_its_clients(tmp_path):
+    from swamp.pipeline.package import build_archive
+
+    made = build_archive(tmp_path / "swamp.tar.gz", exclude=["google-cloud-storage"])
+    with tarfile.open(made.file) as archive:
+        names = archive.getnames()
+    assert "swamp/pipeline/kernels.py" in names
+    assert any(name.startswith("obstore/") for name in names)
+    assert not any(name.startswith(("pyspark/", "pyarrow/", "google/")) for name in names)
+    assert not any("__pycache__" in name for name in names)
+
+
+def test_choosing_in_process_imports_no_spark():
+    code = """
+import sys
+from swamp.pipeline.choose import Chooser, choose_engine
+from swamp.sync.bulk import Work
+chooser = Chooser("auto", {}, None, None, None, None)
+assert chooser(Work("upload", 3, 100)).name == "inline"
+print(sorted({"pyspark", "pyarrow", "pandas"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_auto_says_why_it_stayed_in_process_and_spark_fails_clearly_without_java(tmp_path):
+    code = """
+from pathlib import Path
+from swamp.errors import MissingTool
+from swamp.pipeline.choose import Chooser
+from swamp.store.open import StoreSpec
+from swamp.sync.bulk import Work
+spec = StoreSpec(Path("bucket").absolute().as_uri())
+large = Work("upload", 10_000_000, 10**13)
+auto = Chooser("auto", {}, spec, spec.open(), Path("."), None)
+print(auto(large).name, "|", auto(large).reason)
+remote = Chooser("auto", {"master": "spark://elsewhere:7077"}, spec, spec.open(), Path("."), None)
+print(remote(large).name, "|", remote(large).reason)
+try:
+    Chooser("spark", {}, spec, spec.open(), Path("."), None)(large)
+except MissingTool as error:
+    print("error", error.message, "|", error.hint)
+"""
+    (tmp_path / "bucket").mkdir()
+    environ = {"PATH": "/nowhere", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environ, cwd=tmp_path
+    )
+    first, second, third = done.stdout.splitlines()
+    assert first.startswith("inline") and "Java" in first
+    assert second.startswith("inline") and "cannot see the cache" in second
+    assert third.startswith("error Spark needs Java") and "apt install" in third
