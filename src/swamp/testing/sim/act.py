@@ -47,7 +47,7 @@ class Process:
             self.world.fail("commit.unknown-is-not-failure", f"{name} gave up because somebody was faster: {error}")
         except SwampError as error:
             self.world.refusals[f"{name}: {type(error).__name__}"] += 1
-            self.scheduler.note(f"{name} refused: {error!r:.200}")
+            self.scheduler.note(f"{name} refused: {self.world.said(error)}")
             if name in SYNCING:
                 self.excuse_deletes()
         finally:
@@ -108,7 +108,7 @@ class Process:
         file = self.file(event.path)
         file.parent.mkdir(parents=True, exist_ok=True)
         self.scheduler.pause(f"before {event.path} changes")
-        self.now_seen(event)
+        self.now(event)
         if self.rng.random() < 0.5:
             beside = file.with_name(f".swamp-tmp-{event.sha[:8]}")
             beside.write_bytes(body)
@@ -137,11 +137,11 @@ class Process:
         left.lost = bool(version_of(event.path)) and not event.path.endswith("metadata.yaml")  # no metadata, no version
         self.peer.known[event.path].add(left.sha)
 
-    def now_seen(self, event: Write | Delete) -> None:
-        """The act itself: what stands there now is what its author replaces; the same bytes again change nothing."""
+    def now(self, event: Write | Delete) -> None:
+        """The act itself. Its author saw what stood there when it was announced; the same bytes change nothing."""
         if isinstance(event, Write) and self.holds(event.path, event.sha):
             event.lost = True
-        event.seen, event.at = event.seen | self.look(event.path), self.scheduler.now
+        event.at = self.scheduler.now
 
     def stamp(self, file: Path) -> None:
         at = self.peer.wall_ns()
@@ -166,7 +166,7 @@ class Process:
             for event in events:
                 self.scheduler.pause(f"before {event.path} is deleted")
                 self.scheduler.note(f"deletes {event.path}")
-                self.now_seen(event)
+                self.now(event)
                 if self.file(event.path).is_file():
                     self.file(event.path).unlink()
                 event.effect = True
@@ -190,8 +190,8 @@ class Process:
             come = self.oracle.wrote(self.peer.name, new, sha_of(body), self.look(new))
             self.scheduler.pause(f"before {old} is renamed")
             self.file(new).parent.mkdir(parents=True, exist_ok=True)
-            self.now_seen(gone)
-            self.now_seen(come)
+            self.now(gone)
+            self.now(come)
             self.file(old).replace(self.file(new))
             gone.effect = True
             self.stamp(self.file(new))

@@ -12,17 +12,23 @@ _FILES: Final = {"write": 12, "delete": 5, "push": 12, "pull": 6, "sync": 8, "wa
 ONE_FILE: Final = DEFAULT.leaning(
     "one-file", _FILES, paths=("files/a",), processes=0.7, crash=0.012, lazy=0.0, sabotage={"none": 9, "state": 1}
 )
+AMNESIA: Final = ONE_FILE.leaning("amnesia", sabotage={"none": 1, "state": 3, "backup": 1, "restore": 1})
 SAME_BYTES: Final = ONE_FILE.leaning("same-bytes", repeat=0.7, crash=0.003, sabotage=NO_SABOTAGE)
 CROWDED: Final = DEFAULT.leaning(
     "crowded", {**_FILES, "pull": 10, "version": 2, "record": 1}, processes=1.0, peers=(2, 2), sabotage=NO_SABOTAGE,
     crash=0.001, layer_rows=4, paths=("files/a", "files/b"),
+)  # fmt: skip
+RACE: Final = DEFAULT.leaning(
+    "race", {"write": 10, "delete": 1, "push": 9, "pull": 12, "sync": 2}, processes=1.0, peers=(2, 2), lazy=0.0,
+    sabotage=NO_SABOTAGE, crash=0.0, pause=0.0, weather=0.2, repeat=0.0, paths=("files/a",), stay=(0.2, 0.5),
+    operations=(10, 20),
 )  # fmt: skip
 COLLECTOR: Final = DEFAULT.leaning(
     "collector", {"write": 10, "delete": 2, "push": 10, "sync": 5, "collect": 8, "wait": 2, "undelete": 1},
     pause=0.02, keep_s=3600.0, crash=0.012, sabotage=NO_SABOTAGE, lazy=0.0, paths=("files/a", "files/b"),
 )  # fmt: skip
 SEGMENTS: Final = DEFAULT.leaning(
-    "segments", {**_FILES, "compact": 8, "collect": 2, "wait": 5}, layer_rows=2, forget_s=0.0, keep_s=600.0,
+    "segments", {**_FILES, "compact": 8, "collect": 2, "wait": 5}, layer_rows=2, forget_s=900.0, keep_s=600.0,
     sabotage=NO_SABOTAGE, crash=0.002, paths=("files/a", "files/b", "files/c", "files/d/e"), peers=(2, 4),
 )  # fmt: skip
 DISASTER: Final = DEFAULT.leaning(
@@ -42,7 +48,8 @@ VERSIONS: Final = DEFAULT.leaning(
 )  # fmt: skip
 
 MIXES: Final[tuple[Mix, ...]] = (
-    DEFAULT, ONE_FILE, SAME_BYTES, CROWDED, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET, VERSIONS,
+    DEFAULT, ONE_FILE, AMNESIA, SAME_BYTES, CROWDED, RACE, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET,
+    VERSIONS,
 )  # fmt: skip
 
 SHOWN_BY: Final[Mapping[str, Mix]] = {
@@ -53,17 +60,17 @@ SHOWN_BY: Final[Mapping[str, Mix]] = {
     "gc.epoch-check": COLLECTOR,
     "object.key-once": DEFAULT,
     "journal.first": ONE_FILE,
-    "journal.survives": CROWDED,
+    "journal.survives": RACE,
     "tree-lock.plan": CROWDED,
-    "tree-lock.rename": CROWDED,
-    "sync-lock": CROWDED,
-    "pull.base-unchanged": CROWDED,
+    "tree-lock.rename": RACE,
+    "sync-lock": VERSIONS,
+    "pull.base-unchanged": RACE,
     "staged.mine": ONE_FILE,
     "delete.intent": DISASTER,
     "delete.by-key": SAME_BYTES,
-    "found.tombstone": ONE_FILE,
+    "found.tombstone": AMNESIA,
     "pulled.op": DEFAULT,
-    "pull.deferred": CROWDED,
+    "pull.deferred": RACE,
     "segment.added-seq": SEGMENTS,
     "index.highest-seq": SEGMENTS,
     "compact.tombstones": SEGMENTS,
@@ -72,6 +79,10 @@ SHOWN_BY: Final[Mapping[str, Mix]] = {
     "unit.whole": VERSIONS,
 }
 """The kind of run in which a rule's absence shows soonest."""
+
+
+COMPANIONS: Final[Mapping[str, tuple[str, ...]]] = {"pull.base-unchanged": ("sync-lock",)}
+"""A rule that another one covers completely is shown with that one taken out on both sides of the comparison."""
 
 
 def mixes() -> list[Mix]:

@@ -53,7 +53,7 @@ class Life:
                 process.act()
         except SwampError as error:
             self.left -= 1
-            self.world.scheduler.note(f"start refused: {error!r:.200}")
+            self.world.scheduler.note(f"start refused: {self.world.said(error)}")
         except Crash:
             self._excuse()
             raise
@@ -71,6 +71,7 @@ class Life:
         if scheduler.failure is not None:
             raise Crash("the run is over")
         actor.dead = actor.doomed = False
+        scheduler.sleep(self.world.rng.choice((0.0, 0.0, 2.0, 20.0, 4000.0)))  # until somebody starts it again
         names, weights = zip(*self.world.mix.sabotage.items(), strict=True)
         fate = self.world.rng.choices(names, weights)[0]
         if fate == "none" or self.peer.gate:

@@ -39,7 +39,7 @@ def _opened(world: World, peer: Peer) -> Engine:
     try:
         return open_engine(world, peer)
     except SwampError as error:
-        world.fail("cache.disposable", f"{peer.name} cannot open its cache: {error!r}")
+        world.fail("cache.disposable", f"{peer.name} cannot open its cache: {world.said(error)}")
 
 
 def _tidy(world: World, peer: Peer, engine: Engine) -> None:
@@ -67,7 +67,7 @@ def _synced(world: World, peer: Peer, engine: Engine) -> bool:
     try:
         result = engine.sync()
     except SwampError as error:
-        world.fail("sync.derived", f"{peer.name} cannot sync in calm weather: {error!r}")
+        world.fail("sync.derived", f"{peer.name} cannot sync in calm weather: {world.said(error)}")
     told = {c.path for c in result.conflicts}
     world.oracle.excuse(peer.name, told)
     world.scheduler.note(

@@ -129,6 +129,11 @@ class World:
     def _bytes(number: int) -> bytes:
         return b"content %07d\n" % number
 
+    def said(self, error: Exception) -> str:
+        """An error as the trace shows it: without what differs from run to run."""
+        text = f"{type(error).__name__}: {error}".replace(str(self.place), "")
+        return re.sub(r"process [\d, ]+", "process N ", text)[:200]
+
     def fail(self, name: str, text: str) -> NoReturn:
         self.scheduler.note(f"VIOLATION [{name}] {text}")
         raise Violation(name, text)
@@ -147,7 +152,7 @@ class World:
 def _odds(rng: random.Random, mix: Mix) -> Odds:
     calm = rng.random() < 0.3
     return Odds(
-        stay=rng.choice((0.3, 0.6, 0.9)),
+        stay=rng.choice(mix.stay),
         crash=0.0 if calm else mix.crash,
         pause=mix.pause,
         tick=rng.choice((0.001, 0.05, 0.7)),
