@@ -275,6 +275,9 @@ class Transaction:
     def drop_journal(self, ids: Iterable[int]) -> None:
         self._db.executemany("DELETE FROM journal WHERE id = ?", [(i,) for i in ids])
 
+    def drop_journal_of(self, paths: Iterable[str]) -> None:
+        self._db.executemany("DELETE FROM journal WHERE path = ?", [(p,) for p in paths])
+
     def drop_all_deletes(self) -> None:
         self._db.execute("DELETE FROM journal WHERE kind = 'delete'")
 

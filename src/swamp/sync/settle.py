@@ -27,7 +27,9 @@ def as_planned(tx: Transaction, parts: Parts, facts: Facts, snapshot: Snapshot) 
     """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
     if rule("tree-lock.rename") and tx.newer_row_over(facts.path, snapshot.last, snapshot.own):
         return False
-    if rule("pull.base-unchanged") and _differs(tx.base(facts.path), facts):
+    if not rule("pull.base-unchanged"):
+        return True
+    if _differs(tx.base(facts.path), facts):
         return False
     now = stat_one(parts.cache.tree, facts.path)
     if facts.local is None:
