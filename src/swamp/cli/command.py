@@ -25,8 +25,15 @@ if TYPE_CHECKING:
     from swamp.repo.repository import Repo
 
 _META = "swamp.common"
-CANCEL = Cancel()
-"""Set by the first SIGINT or SIGTERM of this process."""
+
+
+class Stop(Cancel):
+    """Set by the first SIGINT or SIGTERM. `raises`: the main thread is also thrown out of whatever it is doing."""
+
+    raises = False
+
+
+CANCEL = Stop()
 
 
 @dataclass
@@ -141,8 +148,12 @@ class Session:
 
 
 @contextmanager
-def session(**overrides: Any) -> Iterator[Session]:
-    """`overrides` are flags that beat every other setting (`engine=…`, `timeout=…`); None means not given."""
+def session(*, reading: bool = False, **overrides: Any) -> Iterator[Session]:
+    """`overrides` are flags that beat every other setting (`engine=…`, `timeout_ms=…`); None means not given.
+
+    `reading`: the command holds no lease and writes nothing shared, so that a signal may end it anywhere.
+    """
+    CANCEL.raises = reading
     options = common()
     given = {k: v for k, v in overrides.items() if v is not None}
     opened = Session(options, Output.of(options), given)

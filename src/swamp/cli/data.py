@@ -34,7 +34,7 @@ def list_(
     run: Annotated[str | None, typer.Option(metavar="ID", help="Only what this run wrote.")] = None,
 ) -> None:
     """List the latest version of every name."""
-    with session() as s:
+    with session(reading=True) as s:
         rows = s.repo.data.list(model, type=type_, workflow=workflow, run=run)
         _warn_of_damage(s)
         _show_rows(s, rows)
@@ -71,7 +71,7 @@ def get(
     """Show one version, or write its content to a file (a directory if it has several parts)."""
     from swamp.repo.data import describe
 
-    with session() as s:
+    with session(reading=True) as s:
         found = s.repo.data.get(model, name, _positive(version))
         document = describe(found)
         if output is not None:
@@ -96,7 +96,7 @@ def _show_version(s: Session, document: dict[str, Any], content: str | None) -> 
 @app.command("versions")
 def versions(model: Model, name: Name) -> None:
     """List the versions of a name, newest first."""
-    with session() as s:
+    with session(reading=True) as s:
         rows = s.repo.data.versions(model, name)
         found = [
             {
@@ -170,7 +170,7 @@ def search(
     since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
 ) -> None:
     """Find the latest versions by tag and time, newest first."""
-    with session() as s:
+    with session(reading=True) as s:
         _show_rows(s, s.repo.data.search(parse_tags(tag), since))
 
 
@@ -181,7 +181,7 @@ def query(
     limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many.")] = None,
 ) -> None:
     """Find versions by a CEL predicate over their fields, tags and content."""
-    with session() as s:
+    with session(reading=True) as s:
         found = s.repo.data.query(predicate, select=select, limit=limit)
         for warning in found.warnings:
             s.out.warn(warning)

@@ -145,7 +145,7 @@ def _sync_line(result: SyncResult) -> str:
 @app.command("status")
 def status() -> None:
     """Where the data is, whether the store answers, and what is still owed to it."""
-    with session() as s:
+    with session(reading=True) as s:
         found = s.repo.datastore.maintenance.status()
         s.out.result(found, lambda: _show_status(s, found))
         if not found["healthy"]:
@@ -169,7 +169,7 @@ def doctor(
 
     if from_listing and not repair:
         raise UsageError("--from-listing belongs to --repair")
-    with session() as s:
+    with session(reading=not repair) as s:
         examiner = Doctor(s.repo)
         done = examiner.repair(from_listing=from_listing, agree=lambda q: s.out.confirm(q, yes)) if repair else []
         checks = examiner.examine()
@@ -274,7 +274,7 @@ def _moment(s: Session, text: str) -> Any:
 @app.command("log")
 def log(limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 20) -> None:
     """The commits of the store, newest first."""
-    with session() as s:
+    with session(reading=True) as s:
         commits = [commit.to_json() for commit in s.repo.datastore.maintenance.log(limit)]
         rows = [
             (
@@ -298,7 +298,7 @@ def _who(writer: dict[str, Any]) -> str:
 @lock_app.command("status")
 def lock_status() -> None:
     """Who holds the global lease, and which models are leased."""
-    with session() as s:
+    with session(reading=True) as s:
         found = s.repo.datastore.maintenance.lock_status()
         s.out.result(found, lambda: _show_locks(s, found))
 
@@ -347,7 +347,7 @@ def _renamespaced(s: Session, name: str | None) -> SetUp:
 @namespace_app.command("list")
 def namespace_list() -> None:
     """The namespaces of this repository's store, and who owns them."""
-    with session() as s:
+    with session(reading=True) as s:
         found = s.repo.datastore.maintenance.namespaces()
         items = [{"namespace": r.namespace, "repoId": r.repo_id, "registeredAt": r.registered_at} for r in found]
         rows = [tuple(item.values()) for item in items]

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -97,14 +98,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     _listen_to_signals()
     common = _guess(args)
     try:
-        return _run(args, common)
+        return _run(args)
     except Exception as error:  # noqa: BLE001 - the last door: every failure becomes a message and a code
         return _failed(error, common)
     finally:
         _flush()
 
 
-def _run(args: list[str], common: Common) -> int:
+def _run(args: list[str]) -> int:
     try:
         code = build().main(args, prog_name="swamp", standalone_mode=False)
     except typer.Abort as error:
@@ -114,7 +115,8 @@ def _run(args: list[str], common: Common) -> int:
             typer.echo(error.format_message(), err=True)
             return 2
         raise UsageError(error.format_message(), hint=_try_help(error)) from error
-    del common
+    if code == 130 and CANCEL.requested:
+        raise Interrupted("interrupted", hint="nothing was lost: run the same command again")
     return code if isinstance(code, int) else 0
 
 
@@ -141,14 +143,33 @@ def _guess(args: list[str]) -> Common:
 
 
 def _listen_to_signals() -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if CANCEL.requested:
-            os._exit(130)  # the second one: at once, leases run out by themselves
-        CANCEL.request()
+    """The first SIGINT or SIGTERM asks the work to stop, the second ends the process at once.
 
+    A thread does the counting: it hears of a signal also while the main thread is stuck in a request.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, _in_main_thread)
+    threading.Thread(target=_count_signals, args=(reading,), name="signals", daemon=True).start()
+
+
+def _count_signals(reading: int) -> None:
+    while True:
+        for number in os.read(reading, 1):
+            if number not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            if CANCEL.requested:
+                os._exit(130)  # the second one: whatever is held runs out by itself
+            CANCEL.request()
+
+
+def _in_main_thread(number: int, frame: FrameType | None) -> None:
+    """A command that only reads holds nothing: it ends where it stands."""
+    del number, frame
+    if CANCEL.raises:
+        raise KeyboardInterrupt
 
 
 def _flush() -> None:

@@ -82,7 +82,7 @@ class Output:
             raise UsageError(f"{question} This needs your consent.", hint="add --yes")
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        if _answer().strip().lower() not in ("y", "yes"):
             raise UsageError("not confirmed: nothing was changed")
 
     def progress(self) -> Progress:
@@ -94,6 +94,19 @@ class Output:
         if sys.stderr.isatty():
             return Bars(self.color)
         return Lines(sys.stderr) if self.verbose else Silent()
+
+
+def _answer() -> str:
+    """A line from the terminal; Ctrl-C while it is awaited is an answer too."""
+    import signal
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline()
+    except KeyboardInterrupt:
+        return ""
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], color: bool) -> None:

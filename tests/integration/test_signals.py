@@ -1,0 +1,101 @@
+"""SIGINT and SIGTERM: stop, release, 130; a second one exits at once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+
+from machines import Place, Team
+from proxies import proxy_to, stall
+from swamp.commit.lease import GLOBAL_KEY, Holder
+from swamp.commit.lease_scope import Leases
+from swamp.env import SYSTEM
+
+
+def leases_of(team: Team) -> Leases:
+    return Leases(team.place.open(), Holder("somebody", "elsewhere", 1), SYSTEM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_waits_for_a_lease_stops_and_leaves_none(local_team: Team, number):
+    """K10: nothing is left for a TTL."""
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    with leases_of(local_team).whole_store():
+        waiting = a.start("data", "put", "web", "report", str(a.repo / ".swamp.yaml"))
+        time.sleep(3)
+        assert waiting.poll() is None
+        waiting.send_signal(number)
+        out, err = waiting.communicate(timeout=20)
+    assert waiting.returncode == 130 and out == ""
+    assert json.loads(err.strip().splitlines()[-1])["code"] == "interrupted"
+    assert a("datastore", "lock", "status").ok() == {"held": False, "models": []}
+    assert a.versions("web", "report") == [1]
+
+
+def test_a_holder_that_is_told_to_stop_releases_its_lease(moto, tmp_path, fresh_prefix):
+    """Interrupted in the middle of its push: the next command does not wait, and delivers the work."""
+    with proxy_to(moto.endpoint) as proxy:
+        config = {**moto.config, "endpoint": proxy.endpoint, "requestTimeoutMs": 5000}
+        team = Team(tmp_path, Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ)))
+        a = team.machine("a")
+        proxy.when(lambda r: r.is_write and r.is_payload, stall)
+        running = a.start("data", "put", "web", "report", str(a.repo / ".swamp.yaml"))
+        deadline = time.monotonic() + 60
+        while not proxy.count(lambda r: r.is_write and r.is_payload) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=60)
+        assert running.returncode == 130
+        proxy.behave()
+        assert a("datastore", "lock", "status").ok() == {"held": False, "models": []}
+        assert a.status()["pending"]["writes"] >= 1
+        assert a.sync()["filesPushed"] >= 2
+
+
+def test_a_second_signal_ends_it_at_once(moto, tmp_path, fresh_prefix):
+    with proxy_to(moto.endpoint) as proxy:
+        config = {**moto.config, "endpoint": proxy.endpoint}
+        team = Team(tmp_path, Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ)))
+        a = team.machine("a")
+        proxy.when(lambda r: True, stall)
+        running = a.start("datastore", "sync")
+        seen = len(proxy.seen)
+        while len(proxy.seen) == seen:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert running.poll() is None  # stuck in a request that may take its full time
+        started = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=20)
+        assert running.returncode == 130
+        assert time.monotonic() - started < 5
+
+
+def test_a_read_is_interrupted_where_it_stands(local_team: Team):
+    a = local_team.machine("a")
+    running = a.start("data", "query", "size >= 0")
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=30)
+    assert running.returncode in (0, 130, -signal.SIGTERM)  # before, during or after its work: never a traceback
+
+
+def test_a_stuck_lock_is_seen_and_taken_away(local_team: Team):
+    """The person on call: `lock status` names the holder, `lock release --force` frees it, exit 75 names them too."""
+    a = local_team.machine("a")
+    held = leases_of(local_team).acquire(GLOBAL_KEY)
+    try:
+        seen = a("datastore", "lock", "status").ok()
+        assert seen["held"] is True and seen["info"]["holder"] == "somebody@elsewhere"
+        assert a.status()["lock"]["held"] is True
+        error = a("data", "gc", env={"SWAMP_LOCK_TIMEOUT_MS": "500"}).failed(75)
+        assert "somebody@elsewhere" in error["error"]
+        done = a("datastore", "lock", "release", "--force").ok()
+        assert done == {"released": True, "previousHolder": "somebody@elsewhere"}
+        assert a("data", "gc").ok()["versionsDeleted"] == 0
+    finally:
+        held.release()
