@@ -81,6 +81,7 @@ class Plan:
 
 
 UNFINISHED = "its metadata is not written yet"
+_LEAVING: frozenset[Verb] = frozenset({"aside", "bury"})
 _BOTH: frozenset[Verb] = frozenset({"adopt", "forget", "conflict", "bury"})
 MODE_VERBS: dict[Mode, frozenset[Verb]] = {
     "push": _BOTH | {"push", "delete"},
@@ -151,7 +152,7 @@ def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
         actions = [
             replace(a, verb="conflict", why=f"cannot stand beside {clashing}") if a.facts.local else a for a in actions
         ]
-    if any(a.verb == "conflict" for a in actions):
+    if any(a.verb == "conflict" for a in actions) or (version and _changed_on_both_sides(actions)):
         actions = [_conflicted(a) for a in actions]
     if version and any(a.verb == "push" for a in actions) and not _has_metadata(unit, actions):
         return UNFINISHED
@@ -167,12 +168,14 @@ def _announced(facts: Facts) -> bool:
 
 
 def _edit_beats_delete(actions: list[Action]) -> list[Action]:
-    """A unit that is edited here and deleted there comes back whole, not the edited file alone."""
-    if not any(a.verb == "push" and a.facts.remote_label == "tombstone" for a in actions):
+    """A unit that is changed here and deleted there comes back whole if it was edited, and goes aside whole if its
+    changes were only found: never a part of it."""
+    if not any(a.verb in _LEAVING for a in actions) or not any(a.verb == "push" for a in actions):
         return actions
-    return [
-        replace(a, verb="push", why="an edit beats a delete") if a.verb in ("aside", "bury") else a for a in actions
-    ]
+    if any(a.verb == "push" and a.facts.edited for a in actions):
+        return [replace(a, verb="push", why="an edit beats a delete") if a.verb in _LEAVING else a for a in actions]
+    why = "its unit was deleted remotely; this older file is kept aside"
+    return [replace(a, verb="conflict", why=why) if a.verb == "push" else a for a in actions]
 
 
 def _is_rewritten(unit: str, actions: list[Action]) -> bool:
@@ -195,6 +198,12 @@ def _all_deletes_or_none(actions: list[Action]) -> list[Action]:
     ]
 
 
+def _changed_on_both_sides(actions: list[Action]) -> bool:
+    """Different files of one version were changed here and there: together they would be a version nobody wrote."""
+    pushed = any(a.verb == "push" for a in actions)
+    return pushed and any(a.facts.remote_label == "newer" and not a.facts.equal for a in actions)
+
+
 def _conflicted(action: Action) -> Action:
     """In a conflicted unit nothing of ours is pushed or deleted: the remote keeps the path."""
     if action.verb == "push":
@@ -209,7 +218,7 @@ def _has_metadata(unit: str, actions: list[Action]) -> bool:
     meta = metadata_of(unit)
     for a in actions:
         if a.path == meta:
-            return a.verb == "push" or isinstance(a.facts.remote, Entry)
+            return a.verb == "push" or (a.verb != "delete" and isinstance(a.facts.remote, Entry))
     return False
 
 

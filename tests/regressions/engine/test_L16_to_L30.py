@@ -230,10 +230,7 @@ def test_L22_lock_files_never_enter_an_index_and_a_missing_payload_stops_nothing
 # --- L23, L24
 
 
-@pytest.mark.inv("catalog.local")
-def test_L23_L24_catalogs_locks_and_temp_files_are_never_pushed(a):
-    hidden = ["data/_catalog.db", "data/_catalog.db-wal", "data/_catalog.db-shm", "data/t/m/.lock", "data/t/m/n/latest"]
-    hidden += ["data/t/.swamp-tmp-1-1", "data/.swamp-tmp-2/part", ".hidden/file", "_index/x.parquet", ".datastore.lock"]
+def only_the_real_file_is_shared(a, hidden):
     with a.engine.announce([*hidden, "data/t/m", "files"]):
         for path in hidden:
             a.put(path, "not for others")
@@ -241,6 +238,16 @@ def test_L23_L24_catalogs_locks_and_temp_files_are_never_pushed(a):
     assert a.push().files_pushed == 1
     assert a.push(full=True).files_pushed == 0
     assert set(shared(a.engine)) == {"files/real"}
+
+
+@pytest.mark.inv("catalog.local")
+def test_L23_a_catalog_in_the_tree_breaks_no_push_and_is_never_shared(a):
+    hidden = ["data/_catalog.db", "data/_catalog.db-wal", "data/_catalog.db-shm", "data/t/m/.lock", "data/t/m/n/latest"]
+    only_the_real_file_is_shared(a, [*hidden, ".hidden/file", "_index/x.parquet", ".datastore.lock"])
+
+
+def test_L24_temp_files_are_never_pushed(a):
+    only_the_real_file_is_shared(a, ["data/t/.swamp-tmp-1-1", "data/.swamp-tmp-2/part", "files/.swamp-tmp-3"])
 
 
 # --- L25

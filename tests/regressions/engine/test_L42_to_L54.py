@@ -104,6 +104,23 @@ def test_L42_a_conflicted_version_moves_aside_as_a_whole(a, b):
     settled(a, b)
 
 
+@pytest.mark.inv("unit.whole")
+@pytest.mark.parametrize("command", ["sync", "push"])
+def test_L42_edits_of_different_files_of_one_version_are_not_mixed(a, b, command):
+    unit = version("out", 1)
+    a.write_version(unit, "first")
+    a.push()
+    b.pull()
+    a.write(f"{unit}/raw", "raw by a")
+    a.push()
+    b.write(f"{unit}/metadata.yaml", "metadata by b")
+    result = getattr(b, command)()
+    assert [c.path for c in result.conflicts] == [f"{unit}/metadata.yaml"]
+    assert b.kept()[f"{unit}/metadata.yaml"] == "metadata by b"
+    settled(a, b)
+    assert content(a.engine) == {f"{unit}/raw": "raw by a", f"{unit}/metadata.yaml": "size: 5\n"}
+
+
 @pytest.mark.inv("conflict.keeps-both")
 def test_L42_a_conflict_found_by_a_push_is_finished_by_the_next_pull(a, b):
     unit = version("out", 1)

@@ -1,5 +1,5 @@
-"""P: scale, where the engine decides it. Requests and bytes are counted in tests/contract/test_engine_requests.py;
-memory and time (P05, P06, P09) in bench/."""
+"""P: scale, where the engine decides it. Requests and bytes are counted in test_P01_P02_P03_requests.py; memory
+of transfers (P06, P09) beside the stores, time in bench/."""
 
 from __future__ import annotations
 
