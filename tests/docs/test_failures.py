@@ -1,0 +1,53 @@
+"""Every failure that systems of this kind have had is tried on ours: each id has a test, and none is skipped."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from reading import REPO
+
+LISTED = {"L": 54, "K": 12, "S": 18, "C": 15, "P": 9}
+IDS = [f"{letter}{n:02d}" for letter, last in LISTED.items() for n in range(1, last + 1)]
+NAMED = re.compile(r"^test_([LKSCP]\d\d)_")
+LEFT_OUT = re.compile(r"\b(skip|skipif|xfail|importorskip)\b")
+
+
+def regressions() -> Iterator[tuple[str, str, ast.FunctionDef]]:
+    """Every test that is named after a failure: its id, its file, its code."""
+    for file in sorted((REPO / "tests" / "regressions").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef) and (match := NAMED.match(node.name)):
+                yield match[1], file.name, node
+
+
+TESTS = list(regressions())
+
+
+def test_every_failure_of_the_list_has_a_test() -> None:
+    assert sorted(set(IDS) - {id_ for id_, _, _ in TESTS}) == []
+
+
+def test_no_test_is_named_after_a_failure_that_nobody_listed() -> None:
+    assert sorted({id_ for id_, _, _ in TESTS} - set(IDS)) == []
+
+
+def test_each_test_shows_one_failure_so_that_its_id_finds_it() -> None:
+    assert [node.name for _, _, node in TESTS if re.match(r"^test_[LKSCP]\d\d_[LKSCP]\d\d_", node.name)] == []
+
+
+def test_none_of_them_is_skipped() -> None:
+    """Not by a mark and not from within; a server that is missing fails the run by SWAMP_REQUIRE."""
+    assert [(file, node.name) for _, file, node in TESTS if LEFT_OUT.search(ast.unparse(node))] == []
+    marked = [
+        f for f in (REPO / "tests" / "regressions").rglob("*.py") if re.search(r"pytestmark.*skip", f.read_text())
+    ]
+    assert marked == []
+
+
+@pytest.mark.parametrize("id_", IDS)
+def test_the_promise_stands_in_the_reference(id_: str) -> None:
+    """docs/reference/promises.md is made from the same tests (docs/generate.py)."""
+    assert f"| {id_} |" in (REPO / "docs" / "reference" / "promises.md").read_text()
