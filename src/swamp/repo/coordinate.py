@@ -22,6 +22,7 @@ from swamp.repo.leases import Held, Leases, NoLease
 from swamp.sync.port import Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
+from swamp.sync.units import unit_of
 
 
 class Syncer(Protocol):
@@ -203,6 +204,8 @@ class Coordinator:
         first, token = change.sync, _current.set(change)
         try:
             own = [c for c in first.conflicts if change._is_own(c.path)]
+            # What won is pulled first, so that the next version is really the next one.
+            syncer.pull(tuple(sorted({unit_of(c.path).rpartition("/")[0] for c in own})))
             change.save_again(own)
         finally:
             _current.reset(token)
