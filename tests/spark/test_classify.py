@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from swamp.cache.files import Hint
 from swamp.cache.scan import Observed
 from swamp.cache.state import BaseRow
-from swamp.index.entry import Entry, Tombstone
+from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.merge import merge_segments
+from swamp.index.root import SegmentRef
 from swamp.pipeline import classify, stages
 from swamp.pipeline.compare import base_row
-from swamp.pipeline.indexing import _ODD, index_row
+from swamp.pipeline.indexing import _ODD, index_row, row_from
 from swamp.pipeline.kernels import hint_row
 from swamp.pipeline.schemas import BASE, INDEX, JOURNAL, Boundary
 from swamp.sync.decide import TABLE
@@ -119,6 +121,45 @@ def test_every_row_of_the_table_is_in_the_expression(spark):
     text = str(classify.case_when(TABLE))
     for row in TABLE:
         assert f"THEN '{row.verb}'" in text
+
+
+PATHS = st.sampled_from(["a", "b", "c d", "ü"])
+SEQS = st.integers(1, 4)
+ROWS = st.one_of(
+    st.builds(Entry, PATHS, KEYS, SIZES, MAYBE, st.just("t"), SEQS),
+    st.builds(Tombstone, PATHS, KEYS, SIZES, MAYBE, SEQS),
+    st.builds(Dropped, KEYS, PATHS, SEQS),
+)
+
+
+@pytest.mark.inv("index.highest-seq")
+@settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(st.lists(st.lists(ROWS, max_size=6), min_size=60, max_size=60), st.integers(0, 3))
+def test_a_compaction_on_spark_keeps_what_the_merge_in_process_keeps(spark, groups, horizon):
+    """Sixty small indexes at once, told apart by their paths. A row is known by its path, key and number."""
+    rows = [
+        replace(r, path=f"{n:02d}/{r.path}", key=f"{n}-{r.key}") for n, g in enumerate(groups) for r in _distinct(g)
+    ]
+    ref = SegmentRef("_index/1.parquet", len(rows), 1, "", "", "~", 9)
+    ordered = sorted(rows, key=lambda r: (r.path, isinstance(r, Dropped), r.seq, r.key))
+    truth = merge_segments([(ref, ordered)], lambda tomb: tomb.seq <= horizon)
+    frame = stages.frame_of(spark, INDEX, map(index_row, rows))
+    none = stages.frame_of(spark, INDEX, [])
+    found = [row_from(r) for r in stages.merge(frame, none, horizon).toArrow().to_pylist()]
+    assert sorted(map(repr, found)) == sorted(map(repr, truth))
+
+
+def _apart(row, number):
+    return replace(row, path=f"{number:02d}/{row.path}", key=f"{number}-{row.key}")
+
+
+def _distinct(rows):
+    """One commit says one thing of a path: no two deciding rows of a path have the same number."""
+    seen = {}
+    for row in rows:
+        kind = (row.path, row.seq) if not isinstance(row, Dropped) else (row.path, row.key, row.seq)
+        seen.setdefault(kind, row)
+    return list(seen.values())
 
 
 PARTS = st.sampled_from(["a", "1", "22", "raw", "metadata.yaml", "x y", "ü", "٣"])

@@ -280,6 +280,7 @@ def slow(jobs, seconds):
 
 def test_the_bound_is_measured_work_and_zero_with_a_live_session():
     small, large = Work("upload", 10, 10_000), Work("upload", 1_000_000, 10**12)
+    assert choose_engine("auto", Work("upload", 1, 100), live=True).engine == "inline"  # a known handful of files
     assert choose_engine("auto", small, live=False).engine == "inline"
     assert choose_engine("auto", large, live=False).engine == "spark"
     assert choose_engine("auto", small, live=True).engine == "spark"

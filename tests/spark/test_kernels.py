@@ -10,16 +10,16 @@ import pytest
 from spark_files import write_files
 
 from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
-from swamp.index.root import Root, SegmentRef
+from swamp.index.root import SegmentRef
 from swamp.index.segment import read_segment, write_segment
 from swamp.pipeline.balance import bins_for, cost_of, pack
 from swamp.pipeline.beacon import Beacon, Beat
-from swamp.pipeline.indexing import AdoptObjects, MergeRows, ReadSegments, WriteSegments, index_row, ref_row, row_from
+from swamp.pipeline.indexing import AdoptObjects, ReadSegments, WriteSegments, index_row, ref_row, row_from
 from swamp.pipeline.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_below, subtrees
 from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
 from swamp.pipeline.ranges import cut, pages_of
 from swamp.pipeline.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
-from swamp.sync.transfer import pooled
+from swamp.sync.transfer import IN_HAND, pooled
 
 
 def run(kernel, boundary, rows):
@@ -160,13 +160,18 @@ def test_a_segment_that_is_not_what_the_root_says_is_corrupt(bucket):
         run(ReadSegments(bucket), SEGMENTS, [ref_row(segment.ref("_index/x.parquet", 1))])
 
 
-@pytest.mark.inv("index.highest-seq")
-def test_merging_keeps_what_decides_and_remembers_what_was_deleted():
-    ref = SegmentRef("_index/1.parquet", 1, 1, "", "a", "z", 9)
-    root = Root("s", 9, "op", "", "", {}, segments=(ref,))
-    rows = [Entry("a", "a~1", 1, "h", "", 1), Entry("a", "a~2", 1, "h", "", 5), Tombstone("b", "b~1", 1, "h", 3)]
-    kept = [row_from(r) for r in run(MergeRows(root, (ref,), 0), INDEX, [index_row(r) for r in rows])]
-    assert kept == [rows[1], rows[2]]
+def test_segments_are_cut_between_paths_only(bucket, monkeypatch):
+    monkeypatch.setattr("swamp.pipeline.indexing.SEGMENT_ROWS", 3)
+    rows = [
+        Entry("a", "a~1", 1, "h", "t", 1),
+        *(Dropped(f"b~{n}", "b", n) for n in range(1, 7)),
+        Entry("c", "c~1", 1, "h", "t", 1),
+    ]
+    batches = [INDEX.batch([index_row(r) for r in rows[i : i + 2]]) for i in range(0, len(rows), 2)]
+    written = list(rows_of(WriteSegments(bucket, 9)(iter(batches))))
+    assert [(r["rows"], r["min_path"], r["max_path"]) for r in written] == [(7, "a", "a"), (1, "c", "c")]
+    found = [row_from(r) for r in run(ReadSegments(bucket), SEGMENTS, written)]
+    assert found == rows
 
 
 def test_a_bucket_without_an_index_is_cut_into_ranges_that_hold_every_object_once(bucket):
@@ -228,7 +233,7 @@ class Counted:
     now: int = 0
 
 
-def test_at_most_twice_the_threads_are_in_hand():
+def test_at_most_eight_per_thread_are_in_hand():
     seen = Counted()
 
     def jobs():
@@ -239,7 +244,7 @@ def test_at_most_twice_the_threads_are_in_hand():
 
     for _ in pooled(jobs(), lambda n: n, 4):
         seen.now -= 1
-    assert seen.high <= 9
+    assert seen.high <= 4 * IN_HAND + 1
 
 
 def test_the_beacon_counts_only_its_own():

@@ -25,7 +25,6 @@ from swamp.pipeline.copying import CopyObjects
 from swamp.pipeline.indexing import (
     ENTRY,
     LOST,
-    MergeRows,
     ReadSegments,
     index_row,
     layer_rows,
@@ -34,7 +33,6 @@ from swamp.pipeline.indexing import (
     ref_from,
     ref_row,
     row_from,
-    small,
 )
 from swamp.pipeline.jobs import Jobs
 from swamp.pipeline.ranges import cut
@@ -173,15 +171,16 @@ class OnStore:
         table = self.jobs.run("write segments", written.toArrow, self.patience)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
 
-    # -- compact: read_index, sorted_ranges, merge, write_segments, publish
+    # -- compact: read_index, merge, sorted_ranges, write_segments, publish
 
     def merged(self, root: Root, inputs: tuple[SegmentRef, ...], horizon_seq: int) -> list[SegmentRef]:
         """The inputs as few new segments under the highest number among them: no reader takes them for news."""
         rows = sum(ref.rows for ref in inputs)
         parts = max(1, -(-rows // SEGMENT_TARGET))
-        ordered = stages.sorted_ranges(self.index(root, inputs), parts)
-        kept = stages.merge(ordered, MergeRows(small(root), inputs, horizon_seq))
-        written = stages.write_segments(kept, self.spec, max(ref.added_seq for ref in inputs))
+        layer = stages.frame_of(self.jobs.session, INDEX, layer_rows(root))
+        merged = stages.merge(self.index(root, inputs), layer, horizon_seq)
+        ordered = stages.sorted_ranges(merged, parts)
+        written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
         table = self.jobs.run("compact", written.toArrow, self.patience)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
 

@@ -6,16 +6,15 @@ No Hadoop connector is needed: executors read and write segments through the sto
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
 from swamp.index.entry import Dropped, Entry, Tombstone
-from swamp.index.merge import forgettable, merge_segments
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.index.segment import AnyRow, check_segment, write_segment
+from swamp.index.segment import AnyRow, check_segment, write_segment_columns
 from swamp.pipeline.kernels import Batches, StoreAddress, rows_of
 from swamp.pipeline.publish import put_patiently
 from swamp.pipeline.ranges import KeyRange, pages_of
@@ -95,40 +94,53 @@ class WriteSegments:
 
     def __call__(self, batches: Batches) -> Batches:
         store = self.store.open()
-        rows = (row_from(found) for found in rows_of(batches))
-        for chunk in _chunks(rows, SEGMENT_ROWS):
-            segment = write_segment(chunk, presorted=True)
+        for chunk in _chunks(batches, SEGMENT_ROWS):
+            segment = write_segment_columns(_segment_columns(chunk))
             ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", self.added_seq)
             put_patiently(store, ref.key, segment.data)
             yield SEGMENTS.batch([ref_row(ref)])
 
 
-def _chunks(rows: Iterator[AnyRow], length: int) -> Iterator[list[AnyRow]]:
-    """Never between two rows of one path: a path's rows lie in one segment."""
-    chunk: list[AnyRow] = []
-    for row in rows:
-        if len(chunk) >= length and row.path != chunk[-1].path:
+def _chunks(batches: Batches, length: int) -> Iterator[list[pa.RecordBatch]]:
+    """Pieces of about `length` rows, never cut between two rows of one path."""
+    chunk: list[pa.RecordBatch] = []
+    rows, last = 0, None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        same = _rows_of_path(batch, last) if rows >= length else 0
+        if same:
+            chunk.append(batch.slice(0, same))
+        if rows >= length and same < batch.num_rows:
             yield chunk
-            chunk = []
-        chunk.append(row)
+            chunk, rows = [], 0
+        if same < batch.num_rows:
+            chunk.append(batch.slice(same))
+        rows += batch.num_rows - same
+        last = batch.column("path")[-1].as_py()
     if chunk:
         yield chunk
 
 
-@dataclass(frozen=True)
-class MergeRows:
-    """Rows of several segments, sorted by path -> what a compaction keeps of them."""
+def _rows_of_path(batch: pa.RecordBatch, path: str | None) -> int:
+    """How many rows at the beginning still belong to `path`."""
+    paths = batch.column("path")
+    return next((i for i in range(batch.num_rows) if paths[i].as_py() != path), batch.num_rows)
 
-    root: Root
-    inputs: tuple[SegmentRef, ...]
-    horizon_seq: int
 
-    def __call__(self, batches: Batches) -> Batches:
-        forget = forgettable(self.root, self.inputs, self.horizon_seq)
-        rows = (row_from(found) for found in rows_of(batches))
-        # Every row carries its number by now, so the merge sees one stream of one input.
-        merged = merge_segments([(self.inputs[0], rows)], forget)
-        yield from INDEX.batches(map(index_row, merged))
+def _segment_columns(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In the larger row groups that a segment has; defaults as nulls, as segments write them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = pa.Table.from_batches(batches).rename_columns({"last_modified": "lastModified"})
+    none = {
+        "missing": pc.if_else(table["missing"], True, None),
+        "extra": pc.if_else(pc.equal(table["extra"], ""), None, table["extra"]),
+    }
+    for name, column in none.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    yield from table.combine_chunks().to_batches(READ_ROWS)
 
 
 @dataclass(frozen=True)
@@ -214,8 +226,3 @@ def layer_rows(root: Root) -> list[dict[str, Any]]:
     """The newest layer of a root as index rows: at most a few hundred."""
     rows: list[AnyRow] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
     return [index_row(row) for row in rows]
-
-
-def small(root: Root) -> Root:
-    """A root without what tasks do not ask it for."""
-    return replace(root, recent_ops=(), dropped={}, collecting=(), extra={})

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from swamp.pipeline.beacon import Address
-from swamp.pipeline.indexing import AdoptObjects, ListOwn, MergeRows, ReadSegments, WriteSegments
+from swamp.pipeline.indexing import AdoptObjects, ListOwn, ReadSegments, WriteSegments
 from swamp.pipeline.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
 from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, StoreAddress, VerifyEntries
 from swamp.pipeline.schemas import (
@@ -104,9 +104,27 @@ def sorted_ranges(index: DataFrame, parts: int) -> DataFrame:
     return ranged.sortWithinPartitions("path", sf.col("kind") == DROPPED, sf.coalesce("seq", sf.lit(0)), "key")
 
 
-def merge(ordered: DataFrame, kernel: MergeRows) -> DataFrame:
-    """Rows in path order -> what a compaction keeps of them, in the same order and partitions."""
-    return INDEX.select(ordered.mapInArrow(kernel, INDEX.ddl))
+def merge(index: DataFrame, kept: DataFrame, horizon_seq: int) -> DataFrame:
+    """All rows -> what a compaction keeps: `index.merge.merge_segments`, as joins and aggregates.
+
+    A tombstone goes when it is beyond the horizon, unless its path is in `kept` (the newest layer may still need it).
+    One that lost to a newer row becomes a dropped key, so that its undo window still counts from the deletion (L33).
+    """
+    from pyspark.sql import functions as sf
+
+    from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY
+
+    best = winners(index)
+    old = (sf.col("kind") == DELETED) & (sf.col("seq") <= horizon_seq)
+    needed = kept.select("path").distinct().withColumn("needed", sf.lit(True))
+    staying = best.join(sf.broadcast(needed), "path", "left").where(~old | sf.col("needed"))
+    victor = best.select("path", sf.col("key").alias("live"), sf.col("kind").alias("is"), sf.col("seq").alias("since"))
+    given_up = index.where(sf.col("kind") != ENTRY).join(victor, "path", "left")
+    lost = given_up.where((sf.col("kind") == DROPPED) | (sf.col("key") != sf.coalesce("live", sf.lit(""))))
+    newest = lost.groupBy("path", "key", "live", "is", "since").agg(sf.max("seq").alias("seq"))
+    revived = (sf.col("is") == ENTRY) & (sf.col("live") == sf.col("key")) & (sf.col("seq") < sf.col("since"))
+    dropped = newest.where(~sf.coalesce(revived, sf.lit(False))).withColumn("kind", sf.lit(DROPPED))
+    return INDEX.select(INDEX.select(staying).unionByName(dropped, allowMissingColumns=True))
 
 
 def write_segments(ordered: DataFrame, store: StoreAddress, added_seq: int = 0) -> DataFrame:
