@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from swamp.commit.log import has_op, put_log
+from swamp.commit.log import has_op, names, newest_whole, put_log
 from swamp.env import Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -126,7 +126,7 @@ class Committer:
         """
         op = op or self.env.ulid()
         with self._alone():
-            read = start if start and self.capabilities.safe else self.read()
+            read = start if start and self.capabilities.safe else self._newest()
             staged: _Flush | None = None
             while True:
                 pace()
@@ -163,6 +163,22 @@ class Committer:
 
     def _alone(self) -> AbstractContextManager[object]:
         return nullcontext() if self.capabilities.safe else self.exclusive()
+
+    def _newest(self) -> RootRead:
+        """The root; where a late write may have rolled it back, what the log knows to be later is put back first."""
+        read = self.read()
+        if self.capabilities.safe or read.root is None:
+            return read
+        if not any(True for _ in names(self.store, after_seq=read.root.seq)):
+            return read
+        recorded = newest_whole(self.store)
+        if recorded is None or recorded.seq <= read.root.seq:
+            return read
+        root = rebuilt(recorded, self.env, self.writer)
+        body = encode(root)
+        token = self.store.put(ROOT_KEY, body).token
+        put_log(self.store, self.env, root, body)
+        return RootRead(root, token, body)
 
     def _landed(self, read: RootRead, op: str) -> Committed:
         """The op was committed by an earlier attempt: report the root it is in."""
@@ -273,6 +289,12 @@ class _Flush:
     ref: SegmentRef
     rows: frozenset[Row]
     dropped: frozenset[Dropped]
+
+
+def rebuilt(recorded: Root, env: Env, writer: Writer) -> Root:
+    """A recorded root under a number and an epoch that nobody can have seen: seq + 2, gcEpoch + 2."""
+    root = successor(recorded, env.ulid(), rfc3339(env.clock.now()), writer, step=2)
+    return replace(root, gc_epoch=recorded.gc_epoch + 2)
 
 
 def _present(read: RootRead) -> Root:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
-from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead
+from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
 from swamp.commit.log import LOG_PREFIX, newest_whole, put_log
 from swamp.env import rfc3339
 from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
@@ -177,11 +177,7 @@ def _version(body: bytes) -> object:
 
 
 def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None) -> Established:
-    """The recorded root under a number and an epoch that nobody can have seen: seq + 2, gcEpoch + 2."""
-    env = committer.env
-    root = successor(recorded, env.ulid(), rfc3339(env.clock.now()), committer.writer, step=2)
-    root = replace(root, gc_epoch=recorded.gc_epoch + 2)
-    read = _swap(committer, pace, root, on)
+    read = _swap(committer, pace, rebuilt(recorded, committer.env, committer.writer), on)
     warning = f"the index root was lost or damaged and has been rebuilt from the log (commit {recorded.seq})"
     return Established(read, discovered=True, warnings=(warning,))
 

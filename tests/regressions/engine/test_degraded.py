@@ -1,0 +1,184 @@
+"""Stores that accept conditions and ignore them: commits under a lease, read back; a rolled back root comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from peers import Peer, Watched, content, keys, root_of, settled, version
+from swamp.commit.alone import COMMIT_LEASE, WARNING
+from swamp.index.root import ROOT_KEY
+from swamp.store.layers import MeterStore
+from swamp.store.port import Capabilities, Condition, Fetched, ObjectMeta, Token
+from swamp.sync.engine import Policy
+from swamp.testing.faulty import Fault, FaultyStore
+
+UNSAFE = Capabilities(create_only=False, compare_and_swap=False)
+DEGRADED = Policy(push_concurrency=2, pull_concurrency=2, capabilities=UNSAFE)
+
+
+def _named(meta: ObjectMeta, body: bytes) -> ObjectMeta:
+    return replace(meta, token=hashlib.md5(body, usedforsecurity=False).hexdigest())
+
+
+@dataclass
+class Careless(Watched):
+    """What some servers do: the condition is read and forgotten, and equal bytes are an equal version."""
+
+    def head(self, key: str) -> ObjectMeta:
+        return self.get(key).meta
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        whole = super().get(key)
+        stop = None if length is None else start + length
+        return Fetched(_named(whole.meta, whole.body), whole.body[start:stop])
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        found = self.get(key)
+        return None if found.meta.token == token else found
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        del condition
+        return _named(super().put(key, body), body)
+
+
+@pytest.fixture(params=["memory", "directory", "rclone"])
+def store(request, servers, fresh_prefix):
+    inner = servers[request.param].open(fresh_prefix())
+    return inner if request.param == "rclone" else Careless(inner, lambda verb, key: None)
+
+
+@pytest.fixture
+def a(peer) -> Peer:
+    return peer("a", policy=DEGRADED)
+
+
+@pytest.fixture
+def b(peer) -> Peer:
+    return peer("b", policy=DEGRADED)
+
+
+def test_every_result_says_that_two_machines_must_not_write_at_once(a):
+    a.write("files/x", "x")
+    for command in (a.push, a.pull, a.sync):
+        result = command()
+        assert WARNING in result.warnings and "must not write" in WARNING
+        assert result.ok
+
+
+def test_two_machines_in_turn_lose_nothing(a, b):
+    for turn in range(2):
+        for one in (a, b):
+            one.pull()
+            one.write_version(version(one.name, turn + 1), f"{one.name} {turn}")
+            one.write("files/shared", f"{one.name} {turn}")
+            assert one.push().files_pushed == 3
+    settled(a, b)
+    assert len(content(a.engine)) == 9 and a.read("files/shared") == "b 1"
+
+
+def test_a_commit_is_made_under_its_own_lease_and_releases_it(store, a):
+    a.write("files/x", "x")
+    held: list[str] = []
+
+    def before(verb: str, key: str) -> None:
+        if verb == "put" and key == ROOT_KEY:
+            held.append(json.loads(store.get(COMMIT_LEASE).body)["state"])
+
+    a.process(Watched(store, before)).push()
+    assert held and set(held) == {"held"}
+    assert json.loads(store.get(COMMIT_LEASE).body)["state"] == "released"
+    before_keys = keys(store)
+    a.pull()
+    assert keys(store) == before_keys, "looking takes no lease"
+
+
+@dataclass
+class Forgetful(Watched):
+    """Says yes to the first write of the root and keeps nothing of it."""
+
+    lost: int = 0
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        if key == ROOT_KEY and self.lost:
+            self.lost -= 1
+            return self.inner.head(key)
+        return super().put(key, body, condition)
+
+
+@pytest.mark.inv("commit.unknown-is-not-failure")
+def test_a_commit_is_read_back_before_anybody_believes_it(store, a, b):
+    a.write("files/seed", "seed")
+    a.push()
+    a.write("files/x", "x")
+    forgetful = Forgetful(store, lambda verb, key: None, lost=1)
+    assert a.process(forgetful).push().files_pushed == 1
+    assert forgetful.lost == 0 and content(a.engine) == {"files/seed": "seed", "files/x": "x"}
+    settled(a, b)
+
+
+@pytest.mark.inv("commit.logged")
+def test_a_root_rolled_back_by_a_late_write_is_restored_from_the_log(store, a, b, peer):
+    a.write("files/seed", "seed")
+    a.push()
+    b.pull()
+    a.write("files/a", "a")
+    slow = FaultyStore(store, [Fault("late", "put", ROOT_KEY)])
+    assert a.process(slow).push().ok
+    b.sync()
+    b.write("files/b", "b")
+    b.push()
+    assert slow.land() == 1, "nothing stopped the late write: the root is as old as it was"
+    assert "files/b" not in content(a.engine)
+    result = b.pull()
+    assert any("rebuilt" in w for w in result.warnings)
+    assert content(b.engine) == {"files/seed": "seed", "files/a": "a", "files/b": "b"}
+    settled(a, b)
+    fresh = peer("c", policy=DEGRADED)
+    assert fresh.pull().ok and fresh.files() == content(b.engine)
+
+
+@pytest.mark.inv("commit.logged")
+@pytest.mark.parametrize("full", [True, False])
+def test_the_machine_whose_late_write_rolled_the_root_back_does_not_build_on_it(store, a, b, full):
+    a.write("files/a", "a")
+    a.push()
+    b.pull()
+    a.write("files/a2", "a2")
+    slow = FaultyStore(store, [Fault("late", "put", ROOT_KEY)])
+    assert a.process(slow).push().ok
+    b.sync()
+    b.write("files/b", "b")
+    b.push()
+    slow.land()
+    if full:
+        a.put("files/a3", "a3")
+    else:
+        a.write("files/a3", "a3")
+    a.push(full=full)
+    assert "files/b" in content(a.engine), "whoever comes now finds everything that was acknowledged"
+    settled(a, b)
+    assert content(a.engine) == {"files/a": "a", "files/a2": "a2", "files/b": "b", "files/a3": "a3"}
+
+
+def test_with_nothing_to_do_one_request_is_enough(store, a):
+    a.write("files/x", "x")
+    a.push()
+    meter = MeterStore(store)
+    counted = a.process(meter)
+    for command in (counted.pull, counted.push, counted.sync):
+        before = meter.requests
+        assert command().fast_path and meter.requests - before == 1
+
+
+def test_a_lost_root_comes_back_here_too(store, a, b):
+    a.write("files/x", "x")
+    a.push()
+    seq = root_of(a.engine).seq
+    store.delete([ROOT_KEY])
+    assert b.pull().files_pulled == 1
+    assert root_of(b.engine).seq == seq + 2
+    settled(a, b)
