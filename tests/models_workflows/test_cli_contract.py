@@ -233,6 +233,50 @@ def test_a_signal_ends_the_command_its_children_and_the_run(machine: Machine, tm
             time.sleep(0.05)
     found = machine("workflow", "run", "search").ok()["results"][0]
     assert found["status"] == "cancelled"
+    assert found["completedAt"]
+    assert machine("workflow", "resume", found["runId"], "--from", "nope").code == 2
+
+
+def test_editing_in_the_users_editor_checks_before_it_counts(web: Machine):
+    """A real terminal and a real editor process: what it saves is taken, unless it is wrong."""
+
+    def edit(editor: str) -> int:
+        leader, follower = pty.openpty()
+        environment = {**web.environment(), "EDITOR": editor, "TERM": "dumb"}
+        process = subprocess.Popen(
+            [str(SWAMP), "model", "edit", "web"],
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            env=environment,
+            cwd=web.repo,
+        )
+        os.close(follower)
+        try:
+            while os.read(leader, 65536):
+                pass
+        except OSError:
+            pass
+        return process.wait(timeout=60)
+
+    assert edit("sed -i s/hi/ho/") == 0
+    assert web("model", "get", "web").ok()["methods"]["execute"]["arguments"]["run"] == "echo ho"
+    assert edit("sed -i s/run:/rum:/") == 2
+    assert edit("false") == 1
+    assert web("model", "get", "web").ok()["methods"]["execute"]["arguments"]["run"] == "echo ho"
+
+
+def test_two_runs_of_one_machine_at_the_same_time(machine: Machine):
+    for name in ("one", "two"):
+        give(machine, name, "echo hi; sleep 0.3")
+    give(machine, "one", "echo hi; sleep 0.3")
+    running = [machine.start("workflow", "run", name) for name in ("one", "two", "one", "two")]
+    for process in running:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert json.loads(out)["status"] == "succeeded"
+    assert machine("workflow", "run", "search").ok()["total"] == 4
+    assert machine.versions("one-model", "result") == [2, 1]
 
 
 def test_help_and_lists_do_not_import_spark(web: Machine):

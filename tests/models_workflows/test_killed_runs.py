@@ -196,6 +196,9 @@ def test_a_store_that_goes_away_during_the_run_costs_no_work(tmp_path):
     assert json.loads(err.strip().splitlines()[-1])["code"] in ("unavailable", "outcome-unknown")
     assert one.get("m", "result")["version"] == 1
     mark.unlink()
-    again = one("workflow", "run", "slow", env=quick, timeout=200)
-    assert again.code == 69, (again.out, again.err)
+    one("model", "create", "command/shell", "web", "--arg", f"execute.run=touch {mark}").ok()
+    for args in (("workflow", "run", "slow"), ("model", "method", "run", "web", "execute")):
+        again = one(*args, env=quick, timeout=200)
+        assert again.code == 69, (args, again.out, again.err)
+        assert again.out == ""
     assert not mark.exists()

@@ -111,12 +111,12 @@ def test_a_spark_step_on_the_embedded_default(machine: Machine):
   - name: j
     steps:
       - name: s
-        task: {type: model_method, modelType: spark/sql, modelName: one, methodName: run, inputs: {query: SELECT 7 AS x}}
+        task: {type: model_method, modelType: spark/sql, modelName: m, methodName: run, inputs: {query: SELECT 7 AS x}}
 """
     )
     (machine.repo / "workflows" / "workflow-pipeline.yaml").write_text(text)
     assert machine("workflow", "run", "pipeline", env=SMALL, timeout=500).ok()["status"] == "succeeded"
-    assert rows_of(machine, "one", "table") == [{"x": 7}]
+    assert rows_of(machine, "m", "table") == [{"x": 7}]
 
 
 def test_a_workflow_with_spark_steps_and_a_reader_elsewhere(file_team: Team):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.command import Session, group, session
+from swamp.cli.outputs import app as outputs
 from swamp.cli.render import print_line
-from swamp.errors import NotFound, UsageError
+from swamp.errors import UsageError
 
 if TYPE_CHECKING:
     from swamp.data.outputs import Output
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 app = group("Models and their methods.")
 types = group("Which types of models there are.")
 methods = group("Run a model's methods.")
-outputs = group("What method runs did.")
 app.add_typer(types, name="type")
 app.add_typer(methods, name="method")
 app.add_typer(outputs, name="output")
@@ -304,129 +304,3 @@ def _show_result_text(s: Session, definition: Definition, output: Output) -> Non
         s.out.line(f"  {artifact['name']} version {artifact['version']}")
     if output.error is not None:
         s.out.line(f"  {output.error}")
-
-
-# -- outputs
-
-
-def _described(output: Output) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "id": output.id,
-        "modelName": output.extra.get("modelName"),
-        "modelType": output.model_type,
-        "definitionId": output.definition_id,
-        "methodName": output.method_name,
-        "status": output.status,
-        "startedAt": output.started_at,
-        "completedAt": output.completed_at,
-        "durationMs": output.duration_ms,
-    }
-    return {**document, **({"error": output.error} if output.error else {})}
-
-
-@outputs.command("list")
-def list_outputs(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Only this model's.")] = None,
-    status: Annotated[str | None, typer.Option(metavar="S", help="running, succeeded, failed, cancelled.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this workflow run.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
-) -> None:
-    """List method runs, newest first."""
-    import heapq
-
-    with session() as s:
-        shop = _shop(s)
-        definition_id = _definition_id(shop, model) if model else None
-        moment = _moment(s, since)
-        found = shop.outputs.search(definition_id=definition_id, status=status, workflow_run_id=run, since=moment)
-        newest = heapq.nlargest(limit, found, key=lambda output: (output.started_at, output.id))
-        rows = [
-            (o.id, o.extra.get("modelName") or o.definition_id, o.method_name, o.status, o.started_at) for o in newest
-        ]
-        s.out.result(
-            {"items": [_described(output) for output in newest], "total": len(newest)},
-            lambda: s.out.table(("OUTPUT", "MODEL", "METHOD", "STATUS", "STARTED"), rows),
-        )
-
-
-def _definition_id(shop: Workshop, model: str) -> str:
-    """By definition, else by what the records themselves say."""
-    try:
-        return shop.models.find(model).id
-    except NotFound:
-        for output in shop.outputs.list():
-            if model in (output.extra.get("modelName"), output.definition_id):
-                return output.definition_id
-        raise
-
-
-def _moment(s: Session, since: str | None) -> str | None:
-    from swamp.env import rfc3339
-    from swamp.repo.data import parse_since
-
-    return None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
-
-
-OutputId = Annotated[str, typer.Argument(metavar="OUTPUT", help="An output's id, or a model for its newest.")]
-
-
-def _find_output(shop: Workshop, wanted: str) -> Output:
-    try:
-        return shop.outputs.get(wanted)
-    except NotFound as error:
-        try:
-            definition_id = _definition_id(shop, wanted)
-        except NotFound:
-            raise error from None
-        found = list(shop.outputs.search(definition_id=definition_id))
-        if not found:
-            raise NotFound(f"`{wanted}` has not run yet", hint="`swamp model method run` runs it") from error
-        return max(found, key=lambda output: output.started_at)
-
-
-@outputs.command("get")
-def get_output(output: OutputId) -> None:
-    """Show an output record: status, provenance, what it wrote."""
-    with session() as s:
-        found = _find_output(_shop(s), output)
-        proof = found.provenance
-        document = {
-            **_described(found),
-            "provenance": {
-                "definitionHash": proof.definition_hash,
-                "triggeredBy": proof.triggered_by,
-                "workflowRunId": proof.workflow_run_id,
-                "stepName": proof.step_name,
-                "initiatedBy": proof.initiated_by,
-            },
-            "artifacts": {"dataArtifacts": [dict(artifact) for artifact in found.artifacts]},
-            "logFile": found.log_file,
-        }
-        shown = {key: value for key, value in document.items() if key not in ("provenance", "artifacts")}
-
-        def text() -> None:
-            s.out.fields({**shown, **document["provenance"]})
-            for artifact in found.artifacts:
-                s.out.line(f"wrote {artifact['name']} version {artifact['version']}")
-
-        s.out.result(document, text)
-
-
-@outputs.command("logs")
-def output_logs(output: OutputId) -> None:
-    """Show what a method run said."""
-    with session() as s:
-        shop = _shop(s)
-        found = _find_output(shop, output)
-        text = _log_text(s, shop, found)
-        document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
-        s.out.result(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
-
-
-def _log_text(s: Session, shop: Workshop, output: Output) -> str:
-    """From the tree when it is finished, from this machine while it runs."""
-    if output.log_file is not None:
-        return s.repo.tree.materialize(output.log_file).read_text(encoding="utf-8")
-    live = shop.local / "run-logs" / f"{output.id}.log"
-    return live.read_text(encoding="utf-8") if live.exists() else ""

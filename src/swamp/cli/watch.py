@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from swamp.cli.render import print_line
+from swamp.cli.render import Output, print_line
 from swamp.env import SYSTEM
+from swamp.sync.progress import Progress, Silent
 
 if TYPE_CHECKING:
-    from swamp.cli.render import Output
     from swamp.workflows.state import JobState, RunState, StepState
 
 SIGNS = {
@@ -119,6 +119,18 @@ class LiveTree:
         else:
             note = step_text(step)
         return Text.assemble(label, (f"  {note}", "dim")) if note.strip() else label
+
+
+class _NoBars(Output):
+    """An output whose transfers stay silent: two live displays on one terminal overwrite each other."""
+
+    def progress(self) -> Progress:
+        return Silent()
+
+
+def without_bars(out: Output) -> Output:
+    """For a command that shows a tree: the same output, and no progress bars of pushes in between."""
+    return _NoBars(out.json, out.quiet, out.verbose, out.color) if sys.stdout.isatty() and not out.json else out
 
 
 @contextmanager

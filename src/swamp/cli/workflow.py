@@ -11,7 +11,7 @@ import typer
 
 from swamp.cli.command import Session, group, session
 from swamp.cli.model import InputFile, Inputs, NewText, Tags, Yes, show_problems
-from swamp.cli.watch import SIGNS, seconds_text, step_text, watching
+from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
 from swamp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ def _run(name: str, inputs: list[str] | None, input_file: str | None, tag: list[
     values = parse_inputs(inputs or (), Path(input_file) if input_file else None)
     tags = parse_tags(tag or ())
     with session() as s:
+        s.out = without_bars(s.out)
         with watching(s.out) as watcher, _driver(s, watcher) as driver:
             driver.cancel = s.cancel
             driver.files.find(name)
@@ -265,6 +266,7 @@ def resume(
 
     values = parse_inputs(inputs or ())
     with session() as s:
+        s.out = without_bars(s.out)
         with watching(s.out) as watcher, _driver(s, watcher) as driver:
             driver.cancel = s.cancel
             done = driver.resume(run_id, from_step=from_step, inputs=values)

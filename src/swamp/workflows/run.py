@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -101,7 +101,10 @@ class Driver:
 
     def resume(self, run_id: str, *, from_step: str | None = None, inputs: Mapping[str, Any] | None = None) -> RunState:
         """Continue at the first step that is not done, or do `from_step` and all that follows it again."""
-        workflow_id = self.find(run_id).workflow_id
+        known = self.find(run_id)
+        workflow_id = known.workflow_id
+        if known.status == "running":
+            self.shop.repo.notify(f"Making sure that the process of run {run_id} on {known.host} is gone")
         with self.presence.hold(workflow_id, run_id) as hold:
             with self.shared_record(path_of(workflow_id, run_id), "workflow resume"):
                 run = run_of(self.runs.get(run_id, workflow_id))
@@ -191,9 +194,10 @@ class Driver:
             raise stopped
 
     def _end(self, workflow: Workflow, book: Book, hands: StepHands, began: float, error: str | None) -> None:
-        """The final record, its log and its evaluated workflow, in one push."""
-        run = book.run
-        with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"), book.change():
+        """The final record, its log and its evaluated workflow, in one push; after a signal they stay for the next."""
+        path = path_of(book.run.workflow_id, book.run.id)
+        shared = nullcontext() if self.shop.repo.cancel.requested else self.shared_record(path, "workflow run")
+        with shared, book.change() as run:
             if error is not None:
                 run.status, run.error = "failed", self.shop.masker.text(error)
             if run.over:
@@ -202,6 +206,7 @@ class Driver:
             self._keep_evaluated(workflow, run, hands)
             self._close_log(run)
             self._withdraw_request(run)
+        self.shop.repo.cancel.check()
 
     def _hands(self, workflow: Workflow, book: Book, hold: Hold) -> StepHands:
         stop_file = stop_path(book.run.workflow_id, book.run.id)

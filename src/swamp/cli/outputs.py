@@ -1,0 +1,145 @@
+"""`swamp model output`: what method runs did and said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swamp.cli.command import Session, group, session
+from swamp.errors import NotFound
+
+if TYPE_CHECKING:
+    from swamp.data.outputs import Output
+    from swamp.models.workshop import Workshop
+
+app = group("What method runs did.")
+
+
+def _described(output: Output) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": output.id,
+        "modelName": output.extra.get("modelName"),
+        "modelType": output.model_type,
+        "definitionId": output.definition_id,
+        "methodName": output.method_name,
+        "status": output.status,
+        "startedAt": output.started_at,
+        "completedAt": output.completed_at,
+        "durationMs": output.duration_ms,
+    }
+    return {**document, **({"error": output.error} if output.error else {})}
+
+
+@app.command("list")
+def list_outputs(
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Only this model's.")] = None,
+    status: Annotated[str | None, typer.Option(metavar="S", help="running, succeeded, failed, cancelled.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this workflow run.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
+) -> None:
+    """List method runs, newest first."""
+    import heapq
+
+    from swamp.models.workshop import Workshop
+
+    with session() as s:
+        shop = Workshop(s.repo)
+        definition_id = _definition_id(shop, model) if model else None
+        moment = _moment(s, since)
+        found = shop.outputs.search(definition_id=definition_id, status=status, workflow_run_id=run, since=moment)
+        newest = heapq.nlargest(limit, found, key=lambda output: (output.started_at, output.id))
+        rows = [
+            (o.id, o.extra.get("modelName") or o.definition_id, o.method_name, o.status, o.started_at) for o in newest
+        ]
+        s.out.result(
+            {"items": [_described(output) for output in newest], "total": len(newest)},
+            lambda: s.out.table(("OUTPUT", "MODEL", "METHOD", "STATUS", "STARTED"), rows),
+        )
+
+
+def _definition_id(shop: Workshop, model: str) -> str:
+    """By definition, else by what the records themselves say."""
+    try:
+        return shop.models.find(model).id
+    except NotFound:
+        for output in shop.outputs.list():
+            if model in (output.extra.get("modelName"), output.definition_id):
+                return output.definition_id
+        raise
+
+
+def _moment(s: Session, since: str | None) -> str | None:
+    from swamp.env import rfc3339
+    from swamp.repo.data import parse_since
+
+    return None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
+
+
+OutputId = Annotated[str, typer.Argument(metavar="OUTPUT", help="An output's id, or a model for its newest.")]
+
+
+def _find_output(shop: Workshop, wanted: str) -> Output:
+    try:
+        return shop.outputs.get(wanted)
+    except NotFound as error:
+        try:
+            definition_id = _definition_id(shop, wanted)
+        except NotFound:
+            raise error from None
+        found = list(shop.outputs.search(definition_id=definition_id))
+        if not found:
+            raise NotFound(f"`{wanted}` has not run yet", hint="`swamp model method run` runs it") from error
+        return max(found, key=lambda output: output.started_at)
+
+
+@app.command("get")
+def get_output(output: OutputId) -> None:
+    """Show an output record: status, provenance, what it wrote."""
+    from swamp.models.workshop import Workshop
+
+    with session() as s:
+        found = _find_output(Workshop(s.repo), output)
+        proof = found.provenance
+        document = {
+            **_described(found),
+            "provenance": {
+                "definitionHash": proof.definition_hash,
+                "triggeredBy": proof.triggered_by,
+                "workflowRunId": proof.workflow_run_id,
+                "stepName": proof.step_name,
+                "initiatedBy": proof.initiated_by,
+            },
+            "artifacts": {"dataArtifacts": [dict(artifact) for artifact in found.artifacts]},
+            "logFile": found.log_file,
+        }
+        shown = {key: value for key, value in document.items() if key not in ("provenance", "artifacts")}
+
+        def text() -> None:
+            s.out.fields({**shown, **document["provenance"]})
+            for artifact in found.artifacts:
+                s.out.line(f"wrote {artifact['name']} version {artifact['version']}")
+
+        s.out.result(document, text)
+
+
+@app.command("logs")
+def output_logs(output: OutputId) -> None:
+    """Show what a method run said."""
+    from swamp.models.workshop import Workshop
+
+    with session() as s:
+        shop = Workshop(s.repo)
+        found = _find_output(shop, output)
+        text = _log_text(s, shop, found)
+        document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
+        s.out.result(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
+
+
+def _log_text(s: Session, shop: Workshop, output: Output) -> str:
+    """From the tree when it is finished, from this machine while it runs."""
+    if output.log_file is not None:
+        return s.repo.tree.materialize(output.log_file).read_text(encoding="utf-8")
+    live = shop.local / "run-logs" / f"{output.id}.log"
+    return live.read_text(encoding="utf-8") if live.exists() else ""
