@@ -136,11 +136,11 @@ class Life:
         for path, body in self.peer.tree():
             self.peer.known[path].add(sha_of(body))  # base still says so, and a new file there replaces it
         shutil.rmtree(self.peer.cache.tree, ignore_errors=True)
+        self.peer.hollow = True
 
     def _state(self) -> None:
         for suffix in ("", "-wal", "-shm"):
             self.peer.cache.state_db.with_name(f"state.db{suffix}").unlink(missing_ok=True)
-        self.peer.amnesia = self.world.scheduler.now
         self._excuse()
 
     def _lose(self, after: float = -1.0, *, kept: bool = False) -> None:

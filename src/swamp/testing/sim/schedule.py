@@ -56,6 +56,8 @@ class Odds:
     crash: float = 0.004
     pause: float = 0.003
     tick: float = 0.02
+    linger: tuple[tuple[str, float, float], ...] = ()
+    """Places (how they begin) where an actor stays for a while: chance, seconds."""
 
 
 class Scheduler:
@@ -155,6 +157,9 @@ class Scheduler:
             self.note(f"pauses for {hours:g} h at {point}")
             self.pauses += 1
             me.wake = self.now + hours * 3600
+        for place, chance, seconds in self.odds.linger:
+            if point.startswith(place) and self.rng.random() < chance:
+                me.wake = self.now + seconds
 
     def _crash(self, me: Actor, point: str) -> None:
         self.crashes += 1

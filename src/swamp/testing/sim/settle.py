@@ -23,6 +23,8 @@ def settle(world: World) -> None:
     try:
         for peer, engine in engines:
             _tidy(world, peer, engine)
+            if peer.hollow:
+                _synced(world, peer, engine, full=True)
         _until_quiet(world, engines)
         for peer, engine in engines:
             _check_peer(world, peer, engine)
@@ -49,6 +51,7 @@ def _tidy(world: World, peer: Peer, engine: Engine) -> None:
     for unit in sorted({version_of(p) for p in files} - whole - {""}):
         shared = any(version_of(p) == unit for p in world.oracle.live)
         world.scheduler.note(f"{peer.name} tidies {unit}")
+        world.lost |= {sha_of(body) for path, body in peer.tree() if version_of(path) == unit}
         with engine.announce([unit], "write" if shared else "delete"):
             shutil.rmtree(peer.cache.tree / unit)
 
@@ -63,9 +66,9 @@ def _until_quiet(world: World, engines: list[tuple[Peer, Engine]]) -> None:
     world.fail("sync.derived", f"not quiet after {ROUNDS} rounds of sync")
 
 
-def _synced(world: World, peer: Peer, engine: Engine) -> bool:
+def _synced(world: World, peer: Peer, engine: Engine, *, full: bool = False) -> bool:
     try:
-        result = engine.sync()
+        result = engine.sync(full=full)
     except SwampError as error:
         world.fail("sync.derived", f"{peer.name} cannot sync in calm weather: {world.said(error)}")
     told = {c.path for c in result.conflicts}
@@ -79,7 +82,7 @@ def _synced(world: World, peer: Peer, engine: Engine) -> bool:
 
 def _check_peer(world: World, peer: Peer, engine: Engine) -> None:
     result = engine.sync()
-    if not result.fast_path or result.requests > 1:
+    if not result.fast_path or (result.requests > 1 and world.oracle.root is not None):
         world.fail("sync.derived", f"{peer.name}: a second sync is not one request: {result}")
     remote = {r.path for r in engine.remote_only()}
     if remote and not peer.lazy:

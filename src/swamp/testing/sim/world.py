@@ -49,8 +49,8 @@ class Peer:
     running: int = 0
     gate: bool = False
     backup: Backup | None = None
-    amnesia: float = -1.0
-    """When its state was last lost: rows from before are gone."""
+    hollow: bool = False
+    """Files vanished from its tree unannounced: what of that a write has hidden since takes a full comparison."""
 
     @property
     def writer(self) -> Writer:
@@ -156,6 +156,7 @@ def _odds(rng: random.Random, mix: Mix) -> Odds:
         stay=rng.choice(mix.stay),
         crash=0.0 if calm else mix.crash,
         pause=mix.pause,
+        linger=mix.linger,
         tick=rng.choice((0.001, 0.05, 0.7)),
     )
 
