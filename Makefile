@@ -96,5 +96,5 @@ endif
 # Write down what is installed now. Host names, the package itself and pip stay out.
 constraints:
 	@{ head -2 constraints.txt; \
-	   $(BIN)/python -m pip freeze --exclude-editable --exclude swamp --exclude uv | grep '=='; } > .venv/constraints
+	   $(BIN)/python -m pip freeze --exclude-editable --exclude swamp --exclude uv | grep '==' | tr A-Z a-z | sort; } > .venv/constraints
 	@mv .venv/constraints constraints.txt && wc -l constraints.txt
