@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,16 +19,24 @@ class Masker:
     """Replaces every known secret in text and in values. Grows while a run evaluates expressions."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
         self._words: set[str] = set()
+        self.generation = 0
+        """Grows when a new secret is known: what was masked before may have to be masked again."""
         self._pattern: re.Pattern[str] | None = None
         self.learn(value for name, value in environment.items() if looks_secret(name) and len(value) >= 8)
 
     def learn(self, values: Iterable[str]) -> None:
         """These are secrets from now on. Each line of a longer one counts by itself (a key file)."""
         words = {line.strip() for value in values for line in (value, *value.splitlines())}
-        self._words |= {word for word in words if len(word) >= SHORTEST}
-        ordered = sorted(self._words, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        with self._lock:  # steps learn in parallel: none may undo what another has just learned
+            new = {word for word in words if len(word) >= SHORTEST} - self._words
+            if not new:
+                return
+            self._words |= new
+            ordered = sorted(self._words, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(re.escape, ordered)))
+            self.generation += 1
 
     def text(self, text: str) -> str:
         return self._pattern.sub(MASK, text) if self._pattern is not None else text

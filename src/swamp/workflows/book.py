@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -26,21 +26,19 @@ class Nobody:
 
 
 class Book:
-    """Holds the state of one run. `save` gets the record, without secrets, after each change. inv[run.saved]"""
+    """Holds the state of one run. `save` writes its record after each change. inv[run.saved]"""
 
     def __init__(
         self,
         run: RunState,
-        save: Callable[[Mapping[str, Any]], None],
+        save: Callable[[RunState], None],
         env: Env,
         *,
-        mask: Callable[[Any], Any] = lambda value: value,
         watcher: Watcher | None = None,
     ) -> None:
         self.run = run
         self._save = save
         self._env = env
-        self._mask = mask
         self._watcher = watcher or Nobody()
         self._lock = threading.RLock()
         self._started: dict[int, float] = {}
@@ -50,7 +48,7 @@ class Book:
         """Change the state inside; it is saved when the block ends."""
         with self._lock:
             yield self.run
-            self._save(self._mask(self.run.to_record()))
+            self._save(self.run)
             self._watcher.changed(self.run)
 
     def started(self, step: StepState, **extra: Any) -> None:
@@ -76,8 +74,3 @@ class Book:
     def said(self, job: JobState, step: StepState, line: str) -> None:
         with self._lock:
             self._watcher.said(job.name, step.name, line)
-
-    def snapshot(self) -> dict[str, Any]:
-        with self._lock:
-            found: dict[str, Any] = self._mask(self.run.to_record())
-            return found

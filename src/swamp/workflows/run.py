@@ -13,7 +13,7 @@ from typing import Any
 
 from swamp.data.document import dump
 from swamp.data.records import RecordFiles
-from swamp.data.runs import RUNS, RunRepository, decode, path_of
+from swamp.data.runs import RUNS, RunRepository, path_of
 from swamp.env import rfc3339
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.context import Log
@@ -22,6 +22,7 @@ from swamp.models.mask import MASK
 from swamp.models.workshop import Workshop
 from swamp.sync.progress import Cancel
 from swamp.workflows.book import Book, Nobody, Watcher
+from swamp.workflows.encode import RunEncoder
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import Workflows
 from swamp.workflows.graph import after
@@ -229,16 +230,16 @@ class Driver:
         change.must_be_delivered()
 
     def book(self, run: RunState) -> Book:
-        aside = RunRepository(self.shop.repo.datastore.tree)
+        # While steps run in parallel the record changes under everyone's push: no step answers for its arrival.
+        # The pushes at the start and at the end do.
+        aside, own = (RecordFiles(tree, RUNS) for tree in (self.shop.repo.datastore.tree, self.shop.repo.tree))
+        encoder, path = RunEncoder(self.shop.masker), path_of(run.workflow_id, run.id)
 
-        def save(record: Mapping[str, Any]) -> None:
-            # While steps run in parallel the record changes under everyone's push: no step answers for its arrival.
-            # The pushes at the start and at the end do.
-            runs = self.runs if self._sharing else aside
-            runs.save(decode(record, path_of(run.workflow_id, run.id)))
+        def save(run: RunState) -> None:
+            (own if self._sharing else aside).write(path, encoder.encode(run))
 
         listener = _Listener(self.watcher, lambda: self._log_of(run))
-        return Book(run, save, self.shop.env, mask=self.shop.masker.value, watcher=listener)
+        return Book(run, save, self.shop.env, watcher=listener)
 
     @cached_property
     def _logs(self) -> dict[str, Log]:
