@@ -22,6 +22,8 @@ from swamp.sync.facts import Facts
 from swamp.sync.units import unit_of
 from swamp.sync.view import usable
 
+pytestmark = pytest.mark.timeout(900)
+
 LOCAL = Boundary(
     "local",
     (

@@ -17,6 +17,7 @@ import pytest
 from spark_files import require_java
 
 HOME = Path(pyspark.__file__).parent
+pytestmark = pytest.mark.timeout(1200)  # three JVMs more than other tests: a busy machine needs its time
 PRELUDE = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
@@ -76,7 +77,7 @@ class Cluster:
             [sys.executable, "-c", PRELUDE + code, json.dumps({"master": self.url, **given})],
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
             check=False,
             env={**os.environ, "SWAMP_HOME": str(self.folder / "home")},
         )

@@ -16,6 +16,9 @@ from swamp.pipeline.dataset import Target, landed
 from swamp.pipeline.place import Bucket, Span, current_root, opened
 
 
+pytestmark = pytest.mark.timeout(900)
+
+
 def save(frame, repo, name="events", model="web", **options):
     writer = frame.write.format("swamp").mode("append").option("repo", str(repo))
     writer = writer.option("model", model).option("name", name)

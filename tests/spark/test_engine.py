@@ -25,6 +25,8 @@ from swamp.sync.bulk import Work
 from swamp.sync.engine import Engine
 from swamp.sync.progress import Cancel, Patience, Silent
 
+pytestmark = pytest.mark.timeout(900)
+
 WRITER = Writer("repo", "host", "user", 1, "0")
 
 

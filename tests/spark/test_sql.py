@@ -1,0 +1,79 @@
+"""`swamp sql` and `swamp spark` as a user runs them."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from spark_files import require_java
+
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def repo(plain_repo, tmp_path):
+    require_java()
+    from test_datasets import put
+
+    for name, body in (("report", b'{"a": 1}'), ("report", b'{"a": 2}'), ("log", b"x")):
+        put(plain_repo, "web", name, body, "application/json" if name == "report" else "text/plain")
+    return plain_repo
+
+
+def swamp(repo, *args, **environ):
+    environment = {**os.environ, "SWAMP_SPARK_MASTER": "local[1]", "NO_COLOR": "1", **environ}
+    return subprocess.run(
+        [sys.executable, "-m", "swamp.cli.main", *args, "--repo-dir", str(repo)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=environment,
+    )
+
+
+QUERY = "SELECT name, version, isLatest, size, tags FROM versions WHERE modelName = 'web' ORDER BY name, version"
+
+
+def test_json_is_an_array_of_row_objects_and_nothing_else_is_on_stdout(repo):
+    done = swamp(repo, "sql", QUERY, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [(r["name"], r["version"], r["isLatest"]) for r in rows] == [
+        ("log", 1, True),
+        ("report", 1, False),
+        ("report", 2, True),
+    ]
+    assert rows[0]["tags"] == {"modelName": "web"}
+    assert "WARN" not in done.stderr and "Spark" not in done.stderr  # its noise is in a log file
+
+
+def test_csv_and_parquet_go_to_files(repo, tmp_path):
+    import pyarrow.parquet as pq
+
+    text = "SELECT name, count(*) n FROM versions GROUP BY name ORDER BY name"
+    done = swamp(repo, "sql", text, "--format", "csv")
+    assert list(csv.reader(io.StringIO(done.stdout))) == [["name", "n"], ["log", "1"], ["report", "2"]]
+    target = tmp_path / "out.parquet"
+    done = swamp(repo, "sql", text, "--format", "parquet", "--output", str(target))
+    assert done.returncode == 0 and done.stdout == ""
+    assert pq.read_table(target).to_pylist() == [{"name": "log", "n": 1}, {"name": "report", "n": 2}]
+
+
+def test_mistakes_are_exit_2_with_the_tables_named(repo):
+    done = swamp(repo, "sql", "SELECT nope FROM data", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert "nope" in error["error"] and "versions" in error["hint"]
+    assert swamp(repo, "sql", "SELECT 1", "--format", "parquet").returncode == 2
+    assert swamp(repo, "sql", "SELECT 1", "--format", "xml").returncode == 2
+
+
+def test_without_java_the_message_says_how_to_get_it(repo, tmp_path):
+    done = swamp(repo, "sql", "SELECT 1", JAVA_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "Java" in done.stderr and "apt install" in done.stderr
