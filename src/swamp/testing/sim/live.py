@@ -36,18 +36,18 @@ class Life:
     def run(self, actor: Actor) -> None:
         while self.left > 0:
             try:
-                self._until_death(actor)
+                self._until_death()
             except Crash:
                 self._after_death(actor)
 
-    def _until_death(self, actor: Actor) -> None:
+    def _until_death(self) -> None:
         while self.peer.gate:
             self.world.scheduler.sleep(5.0)
         self.peer.running += 1
         engine: Engine | None = None
         try:
             engine = open_engine(self.world, self.peer)
-            process = Process(self.world, self.peer, actor, engine)
+            process = Process(self.world, self.peer, engine)
             while self.left > 0:
                 self.left -= 1
                 process.act()
@@ -114,7 +114,7 @@ class Life:
         if backup is None:
             return
         self._lose(after=backup.at)
-        shutil.rmtree(self.peer.cache.base)
+        shutil.rmtree(self.peer.cache.base, ignore_errors=True)
         shutil.copytree(backup.place, self.peer.cache.base)
         self.peer.known.clear()
         for path, seen in backup.known.items():
@@ -127,7 +127,7 @@ class Life:
 
     def _cache(self) -> None:
         self._lose()
-        shutil.rmtree(self.peer.cache.base)
+        shutil.rmtree(self.peer.cache.base, ignore_errors=True)
         self.peer.known.clear()
         self._excuse()
 
