@@ -15,7 +15,6 @@ from swamp.index.entry import is_payload_key
 from swamp.pipeline.dataset import Target, landed
 from swamp.pipeline.place import Bucket, Span, current_root, opened
 
-
 pytestmark = pytest.mark.timeout(900)
 
 

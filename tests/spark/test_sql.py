@@ -10,7 +10,6 @@ import sys
 import pytest
 from spark_files import require_java
 
-
 pytestmark = pytest.mark.timeout(900)
 
 

@@ -47,10 +47,16 @@ class Jobs:
         """Cores that work for this session; on Spark Connect nobody says, so a modest guess."""
         return int(self._context.defaultParallelism) if self._context is not None else 8
 
-    def run(self, stage: str, action: Callable[[], T], patience: Patience, *, files: int | None = None) -> T:
-        """`action` on a thread of its own, watched from here: cancel and deadline reach the job."""
+    def run(
+        self, stage: str, action: Callable[[], T], patience: Patience, *, files: int | None = None, bar: bool = True
+    ) -> T:
+        """`action` on a thread of its own, watched from here: cancel and deadline reach the job.
+
+        Without a `bar` of its own it moves the one that its caller has begun.
+        """
         job = _Job(self._context, self.session, f"swamp-{self.env.ulid()}", stage, action)
-        self.progress.begin(stage, files)
+        if bar:
+            self.progress.begin(stage, files)
         job.start()
         try:
             self._watch(job, patience)
@@ -59,7 +65,8 @@ class Jobs:
             raise
         finally:
             self._count(job)
-            self.progress.end()
+            if bar:
+                self.progress.end()
         value: T = job.result()
         return value
 

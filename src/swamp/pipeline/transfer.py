@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from swamp.commit.commit import Committer, RootRead
 from swamp.pipeline import stages
-from swamp.pipeline.balance import bins_for, pack
+from swamp.pipeline.balance import FILE_COST, bins_for, cost_of, pack
 from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.executors import check_cache_visible, check_executors
 from swamp.pipeline.jobs import Jobs
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 J = TypeVar("J", Upload, Download, Hash)
 R = TypeVar("R")
 BATCH_JOBS: Final = 50_000
-"""Jobs given to one Spark job: what the driver holds of them is paths and sizes, a few tens of MB."""
+BATCH_SECONDS: Final = 45.0
+FIRST_COST: Final = 10_000 * FILE_COST
 
 
 @dataclass
@@ -98,12 +98,37 @@ class OnSpark:
         patience: Patience,
     ) -> Iterator[R]:
         source = iter(jobs)
-        while batch := list(islice(source, BATCH_JOBS)):
+        pace = _Pace()
+        clock = self.jobs.env.clock
+        while batch := pace.take(source):
             bins = bins_for(len(batch), sum(job.size for job in batch), self.jobs.parallelism)
             frame = stage(batch, bins)
-            table = self.jobs.run(name, frame.toArrow, patience, files=len(batch))
+            started = clock.monotonic()
+            table = self.jobs.run(name, frame.toArrow, patience, bar=name == "hash", files=len(batch))
+            pace.learn(clock.monotonic() - started)
             for page in table.to_batches(1000):
                 yield from map(result, page.to_pylist())
+
+
+@dataclass
+class _Pace:
+    """Batches of about a minute: what a kill costs, and what the driver holds of paths and sizes."""
+
+    cost: float = FIRST_COST
+
+    def take(self, source: Iterator[J]) -> list[J]:
+        batch: list[J] = []
+        cost = 0
+        for job in source:
+            batch.append(job)
+            cost += cost_of(job.size)
+            if cost >= self.cost or len(batch) >= BATCH_JOBS:
+                break
+        return batch
+
+    def learn(self, seconds: float) -> None:
+        """The next batch takes about a minute, as far as this one tells; never twice nor half as much at once."""
+        self.cost *= min(2.0, max(0.5, BATCH_SECONDS / max(seconds, 0.1)))
 
 
 def spark_executor(

@@ -113,7 +113,8 @@ class Pull:
         self.parts.progress.begin("pulling", len(jobs), total)
         try:
             for got in executor.download(jobs, self.patience):
-                self.parts.progress.advance(1, got.size)
+                if not executor.reports_progress:
+                    self.parts.progress.advance(1, got.size)
                 yield got
         finally:
             self.parts.progress.end()

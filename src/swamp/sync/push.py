@@ -140,7 +140,8 @@ class Push:
         self.parts.progress.begin("pushing", len(jobs), total)
         try:
             for sent in executor.upload(jobs, self.patience):
-                self.parts.progress.advance(1, sent.size)
+                if not executor.reports_progress:
+                    self.parts.progress.advance(1, sent.size)
                 if self._accept(sent, actions[sent.path], epoch):
                     yield unit_of(sent.path), sent.path
         finally:
