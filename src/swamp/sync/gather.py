@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from swamp.cache.paths import is_below
-from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, scan
+from swamp.cache.paths import is_below, is_internal
+from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, scan, stat_one
 from swamp.cache.state import BaseRow, JournalRow, State, ancestors
 from swamp.index.entry import Entry, Row
 from swamp.rules import rule
@@ -85,9 +85,15 @@ class Gatherer:
         else:
             triples = self._everything(out) if everything else self._announced(out)
         unit: list[Facts] = []
+        private = _Private(self.exclude)
         for path, base, local, remote in triples:
             if not self._in_scope(path):
                 continue
+            known = base is not None or remote is not None
+            if not known and private(path):
+                continue  # announced or not: what stays on this machine is never pushed (L23, L24)
+            if known and local is None and private(path):
+                local = self._look_again(path, out)  # what is shared already stays shared, whatever is left out now
             if unit and unit_of(unit[0].path) != unit_of(path):
                 out.facts += self._worth_keeping(unit)
                 unit = []
@@ -97,6 +103,14 @@ class Gatherer:
             unit.append(self._facts(path, base, local, remote, intent))
         out.facts += self._worth_keeping(unit)
         return out
+
+    def _look_again(self, path: str, out: Gathered) -> Observed | None:
+        """A file that the walk left out on purpose: left out is not absent."""
+        seen = stat_one(self.tree, path)
+        if isinstance(seen, ScanProblem):
+            out.problems.append(seen)
+            return None
+        return seen
 
     def _worth_keeping(self, unit: list[Facts]) -> list[Facts]:
         """A unit is decided as a whole, so it is kept or left out as a whole. inv[unit.whole]"""
@@ -162,6 +176,24 @@ class Gatherer:
             locals_ = scan(self.tree, start, exclude=self.exclude)
             for path, base, local, remote in _merge(bases, locals_, iter(rows), out):
                 yield path, base, local, remote if remote is not None else (as_entry(base) if base else None)
+
+
+class _Private:
+    """Whether a path stays on this machine: an internal name, or left out by the user, itself or a directory above."""
+
+    def __init__(self, exclude: Exclude) -> None:
+        self._exclude = exclude
+        self._directories: dict[str, bool] = {"": False}
+
+    def __call__(self, path: str) -> bool:
+        return is_internal(path) or self._exclude(path, False) or self._inside(path.rpartition("/")[0])
+
+    def _inside(self, directory: str) -> bool:
+        known = self._directories.get(directory)
+        if known is None:
+            known = self._inside(directory.rpartition("/")[0]) or self._exclude(directory, True)
+            self._directories[directory] = known
+        return known
 
 
 _Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
