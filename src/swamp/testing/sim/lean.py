@@ -48,9 +48,15 @@ VERSIONS: Final = DEFAULT.leaning(
     names=("n", "o"), lazy=0.5,
 )  # fmt: skip
 
+ADOPTED: Final = DEFAULT.leaning(
+    "adopted", {**_FILES, "collect": 3, "hydrate": 1, "undelete": 1, "full": 1}, rooted=0.0, keep_s=600.0, crash=0.008,
+    foreign=("files/a", "files/b", "files/x/y", "logs/old.txt"),
+    paths=("files/a", "files/b", "files/x/y"),
+)  # fmt: skip
+
 MIXES: Final[tuple[Mix, ...]] = (
     DEFAULT, ONE_FILE, AMNESIA, SAME_BYTES, CROWDED, RACE, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET,
-    VERSIONS,
+    VERSIONS, ADOPTED,
 )  # fmt: skip
 
 SHOWN_BY: Final[Mapping[str, Mix]] = {

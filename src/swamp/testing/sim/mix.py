@@ -53,6 +53,7 @@ class Mix:
         default_factory=lambda: {"none": 12, "backup": 3, "restore": 2, "cache": 1, "state": 2, "tree": 1}
     )
     rooted: float = 0.8
+    foreign: tuple[str, ...] = ()
     forget_s: float = 3600.0
 
     def leaning(self, name: str, weights: Mapping[str, float] | None = None, **changes: object) -> Mix:

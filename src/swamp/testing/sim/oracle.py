@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 from swamp.errors import CorruptData
+from swamp.index.entry import is_payload_key
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.testing.sim.bucket import Bucket, Stored
 from swamp.testing.sim.schedule import Scheduler, Violation
@@ -230,6 +231,8 @@ class Oracle:
             self._fail("entry.keeps", f"the segment {key} that the root names was deleted")
         if key.startswith(LOG_PREFIX):
             return
+        if not is_payload_key(key) and not key.startswith("_index/") and key not in self.left_at:
+            self._fail("entry.keeps", f"{key}, which another tool put there, was deleted")
         since = max(self.left_at.get(key, 0.0), self.begun(key)[0])
         if now - since < self.window - 2:
             self._fail("gc.window", f"{key} was collected {now - since:.0f} s after it was dropped")

@@ -91,6 +91,8 @@ class World:
         self.survivors: set[str] = set()
         self._contents = 0
         self.peers = [self._peer(i) for i in range(self._count())]
+        for path in mix.foreign:
+            self._foreign(path)
         if self.rng.random() < mix.rooted:
             self._found_store()
 
@@ -101,6 +103,12 @@ class World:
         body = encode(root)
         self.bucket.put(ROOT_KEY, body, None)
         self.bucket.put(log_key(root.seq, root.op), body, None)
+
+    def _foreign(self, path: str) -> None:
+        """Another tool has filled the bucket, under plain keys."""
+        body = self.content()
+        self.bucket.put(path, body, None)
+        self.oracle.wrote("another tool", path, sha_of(body), ()).done = 0.0
 
     def _count(self) -> int:
         return self.rng.randint(*self.mix.peers)
