@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peers import MODEL, Peer, content, settled, shared, version
+from peers import MODEL, Peer, Watched, content, once, settled, shared, version
 from swamp.store.layers import MeterStore
 from swamp.sync.engine import Policy
 
@@ -323,3 +323,29 @@ def test_S04_lazy_to_full_and_full_to_lazy_after_changes(a, lazy, peer):
     a.push()
     lazy.pull()
     assert lazy.engine.materialize(f"{version('out', 3)}/raw").read_text() == "r3 newest"
+
+
+# --- being stopped
+
+
+@pytest.mark.inv("journal.survives")
+@pytest.mark.parametrize("moment", ["upload", "open"])
+def test_a_command_that_is_interrupted_keeps_what_it_owes_and_what_it_did(store, a, b, moment):
+    from swamp.errors import Interrupted
+    from swamp.sync.engine import Engine
+    from swamp.sync.progress import Cancel
+
+    b.write("files/theirs", "theirs")
+    b.push()
+    for i in range(4):
+        a.write(f"files/{i}", f"{i}")
+    cancel = Cancel()
+    watched = Watched(store, once(moment, "files/", cancel.request))
+    policy = Policy(push_concurrency=1, pull_concurrency=1)
+    engine = Engine.open(watched, a.cache, writer=a.writer, env=a.env, policy=policy, cancel=cancel)
+    with pytest.raises(Interrupted):
+        engine.sync()
+    assert a.engine.status().pending.writes == 4
+    assert not list(a.cache.staging.iterdir())
+    settled(a, b)
+    assert len(content(a.engine)) == 5
