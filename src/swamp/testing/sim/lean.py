@@ -48,6 +48,9 @@ VERSIONS: Final = DEFAULT.leaning(
     names=("n", "o"), lazy=0.5,
 )  # fmt: skip
 
+FORGETFUL: Final = VERSIONS.leaning(
+    "forgetful", sabotage={"none": 1, "state": 4}, crash=0.01, names=("n",), lazy=0.0, peers=(2, 2)
+)
 ADOPTED: Final = DEFAULT.leaning(
     "adopted", {**_FILES, "collect": 3, "hydrate": 1, "undelete": 1, "full": 1}, rooted=0.0, keep_s=600.0, crash=0.008,
     foreign=("files/a", "files/b", "files/x/y", "logs/old.txt"),
@@ -56,7 +59,7 @@ ADOPTED: Final = DEFAULT.leaning(
 
 MIXES: Final[tuple[Mix, ...]] = (
     DEFAULT, ONE_FILE, AMNESIA, SAME_BYTES, CROWDED, RACE, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET,
-    VERSIONS, ADOPTED,
+    VERSIONS, FORGETFUL, ADOPTED,
 )  # fmt: skip
 
 SHOWN_BY: Final[Mapping[str, Mix]] = {

@@ -63,8 +63,15 @@ class Author:
 
     def write(self, path: str, body: bytes) -> None:
         with self.alone_at(path) as mine:
-            if mine:
+            if not mine:
+                return
+            before = frozenset(self.look(path))
+            try:
                 self.announce_write(path, body)
+            except Crash:
+                # The row stands and the bytes may not: with its state lost, nobody can tell that from an edit.
+                self.oracle.revived |= {(path, sha) for sha in before}
+                raise
 
     def announce_write(self, path: str, body: bytes) -> None:
         with self.engine.announce([path], "write"):
