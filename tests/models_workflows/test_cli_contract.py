@@ -279,6 +279,16 @@ def test_two_runs_of_one_machine_at_the_same_time(machine: Machine):
     assert machine.versions("one-model", "result") == [2, 1]
 
 
+def test_expired_versions_go_after_a_run_where_that_is_wanted(web: Machine):
+    for _ in range(12):
+        web("model", "method", "run", "web", "execute", "-q").ok()
+    assert len(web.versions("web", "result")) == 12
+    config = web.repo / ".swamp.yaml"
+    config.write_text(config.read_text() + "autoGc: true\n")
+    web("model", "method", "run", "web", "execute").ok()
+    assert web.versions("web", "result") == list(range(13, 3, -1))
+
+
 def test_help_and_lists_do_not_import_spark(web: Machine):
     code = (
         "import sys; from swamp.cli.main import main; main(sys.argv[1:]);"

@@ -315,12 +315,11 @@ def test_resume_from_a_step_does_it_and_what_follows_again(bench):
 
 @pytest.mark.inv("secrets.never-written")
 def test_an_input_that_was_a_secret_has_to_be_given_again(bench, monkeypatch, tmp_path):
-    bench.shop.masker.learn(["hunter2-is-my-word"])
     bench.workflow(
         "secret",
         f"""id: x
 name: secret
-inputs: {{type: object, properties: {{word: {{type: string}}}}}}
+inputs: {{type: object, properties: {{word: {{type: string, format: password}}}}}}
 jobs: [{{name: j, steps: [{{name: s, task: {shell("m", "echo ${{ inputs.word }}; test -e fixed")}}}]}}]
 """,
     )

@@ -10,8 +10,8 @@ import typer
 
 from swamp.cli.command import Session, group, session
 from swamp.cli.outputs import app as outputs
-from swamp.cli.render import print_line
-from swamp.errors import UsageError
+from swamp.cli.render import plural, print_line
+from swamp.errors import Failed, LockTimeout, UsageError
 
 if TYPE_CHECKING:
     from swamp.data.outputs import Output
@@ -266,9 +266,23 @@ def run_method_(
             result = run_method(shop, Request(definition, method, values, tags=tags), s.cancel, hooks)
         finally:
             shop.close()
+        collect_after(s)
         _show_result(s, definition, result)
         if result.error is not None:
             raise typer.Exit(result.error.exit_code if result.output.status == "cancelled" else 1)
+
+
+def collect_after(s: Session) -> None:
+    """`autoGc: true`: versions that their lifetime or retention has given up go after a run. It fails no run."""
+    if not s.repo.settings.auto_gc:
+        return
+    try:
+        found = s.repo.data.gc()
+    except (LockTimeout, Failed) as error:
+        s.out.warn(f"garbage was not collected: {error.message}")
+        return
+    if found.versions:
+        s.out.info(f"collected {plural(len(found.versions), 'expired data version')}")
 
 
 def _say(s: Session, line: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.command import Session, group, session
-from swamp.cli.model import InputFile, Inputs, NewText, Tags, Yes, show_problems
+from swamp.cli.model import InputFile, Inputs, NewText, Tags, Yes, collect_after, show_problems
 from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
 from swamp.errors import UsageError
 
@@ -180,6 +180,7 @@ def _run(name: str, inputs: list[str] | None, input_file: str | None, tag: list[
                     f"run {killed.id} of {killed.workflow_name} was interrupted: swamp workflow resume {killed.id}"
                 )
             done = driver.start(name, values, tags=tags)
+        collect_after(s)
         show_run(s, done)
 
 
@@ -270,6 +271,7 @@ def resume(
         with watching(s.out) as watcher, _driver(s, watcher) as driver:
             driver.cancel = s.cancel
             done = driver.resume(run_id, from_step=from_step, inputs=values)
+        collect_after(s)
         show_run(s, done)
 
 

@@ -159,6 +159,17 @@ def _unknown(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def secret_values(values: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
+    """The values that the schema calls secret: `writeOnly: true` or `format: password`."""
+    properties = (schema or {}).get("properties") or {}
+    secret = [
+        name
+        for name, rule in properties.items()
+        if isinstance(rule, Mapping) and (rule.get("writeOnly") is True or rule.get("format") == "password")
+    ]
+    return [value for name in secret if isinstance(value := values.get(name), str)]
+
+
 def check_schema(schema: Any) -> str | None:
     """Why `schema` is not a JSON Schema, or None."""
     from jsonschema import Draft202012Validator

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 from pydantic import BeforeValidator, Field
 
@@ -45,14 +46,25 @@ def execute(args: Execute, context: Context) -> None:
 
 def run_and_keep(command: Sequence[str], args: Any, context: Context, *, shown: str) -> None:
     """Run `command`, write `result` and `log` whatever happens, then fail if it failed. inv[model.failure-keeps]"""
-    lines: list[str] = []
+    said = context.scratch / "said.txt"
+    with said.open("w", encoding="utf-8") as log:
+        finished = _run(command, args, context, log)
+    context.write_resource("result", _result(finished, shown, context))
+    context.write_file("log", said, content_type="text/plain")
+    _judge(finished, args.timeout, context)
+
+
+def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Finished:
+    """Everything it says goes to the screen and to `log` as it comes, without secrets and without limit."""
+    lock = threading.Lock()
 
     def on_line(stream: str, line: str) -> None:
         masked = context.mask(line)
-        lines.append(masked)
+        with lock:
+            log.write(masked)
         context.log(masked.rstrip("\n") if stream == "stdout" else f"[stderr] {masked.rstrip()}")
 
-    finished = run_process(
+    return run_process(
         command,
         cwd=working_dir(args.working_dir, context),
         environment={**context.environment, **args.env},
@@ -61,9 +73,6 @@ def run_and_keep(command: Sequence[str], args: Any, context: Context, *, shown: 
         timeout=args.timeout,
         on_line=on_line,
     )
-    context.write_resource("result", _result(finished, shown, context))
-    context.write_file("log", "".join(lines))
-    _judge(finished, args.timeout, context)
 
 
 def working_dir(wanted: str | None, context: Context) -> Path:

@@ -249,16 +249,8 @@ class Execution:
             self._waiting.remove(entry)
             self._running += 1
             group.running += 1
-            pool.submit(self._work, group, instance, job, state)
-
-    def _work(self, group: _Group, instance: Instance, job: JobState, state: StepState) -> None:
-        error: BaseException | None = None
-        try:
-            self._hands.perform(instance, job, state, self._cancel)
-        except BaseException as raised:  # noqa: BLE001 - carried to the main thread, which raises it
-            error = raised
-        finally:
-            self._ended.put((group, error))
+            work = pool.submit(self._hands.perform, instance, job, state, self._cancel)
+            work.add_done_callback(lambda done, group=group: self._ended.put((group, done.exception())))  # type: ignore[misc]
 
     # -- the end of a pass
 

@@ -17,7 +17,7 @@ from swamp.data.runs import RUNS, RunRepository, path_of
 from swamp.env import rfc3339
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.context import Log
-from swamp.models.inputs import check_inputs
+from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import MASK
 from swamp.models.workshop import Workshop
 from swamp.sync.progress import Cancel
@@ -72,6 +72,7 @@ class Driver:
         if workflow.id in self.ancestors or len(self.ancestors) >= DEEPEST_NESTING:
             raise UsageError(f"workflow {workflow.name} would run inside itself", hint="untangle the nesting")
         values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
+        self.shop.masker.learn(secret_values(values, workflow.inputs))
         run = self._new(workflow, values, {**workflow.tags, **(tags or {})}, trigger, run_id)
         with self.presence.hold(run.workflow_id, run.id) as hold:
             book = self.book(run)
@@ -126,6 +127,7 @@ class Driver:
     def _inputs_again(self, workflow: Workflow, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
         """A record holds no secrets, so an input that was one has to be given again."""
         values = check_inputs({**run.inputs, **given}, workflow.inputs, f"workflow {workflow.name}")
+        self.shop.masker.learn(value for value in secret_values(values, workflow.inputs) if value != MASK)
         lost = [name for name, value in values.items() if MASK in json.dumps(value, default=str)]
         if lost:
             raise UsageError(
