@@ -1,0 +1,19 @@
+"""Thousands of seeds, part 3 of 3: peers, crashes, lost answers and disasters, and everything stays where it belongs.
+
+`make sim SEEDS=100000` plays more.
+"""
+
+from __future__ import annotations
+
+import pytest
+from playing import CHUNKS, play, share
+
+
+@pytest.mark.inv("sync.derived")
+@pytest.mark.inv("journal.survives")
+@pytest.mark.inv("crash.resolved")
+@pytest.mark.inv("commit.single-winner")
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("name", share(2))
+def test_nothing_acknowledged_is_lost_and_everybody_converges(name, chunk):
+    play(name, chunk)
