@@ -107,7 +107,8 @@ class Process(Author):
         self.peer.told |= conflicts
         self.excuse_deletes(conflicts)
         summary = f"pushed {result.files_pushed} pulled {result.files_pulled} deleted {result.files_deleted}"
-        self.scheduler.note(f"{result.mode}: {summary} failed {result.failed} conflicts {result.conflicts}")
+        failed = [f"{f.path}: {f.error}".replace(str(self.world.place), "") for f in result.failed]
+        self.scheduler.note(f"{result.mode}: {summary} failed {failed} conflicts {[c.path for c in result.conflicts]}")
 
     def excuse_deletes(self, paths: set[str] | None = None) -> None:
         """The user knows that these deletes (or all so far) may not have happened."""
