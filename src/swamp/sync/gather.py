@@ -44,8 +44,9 @@ class Intent:
     found: set[str]
     deletes: set[str]
 
-    def edited(self, path: str) -> bool:
-        return path in self.writes or any(a in self.writes for a in ancestors(path))
+    def edited(self, path: str, *, by_name: bool = False) -> bool:
+        """Announced by itself or, unless `by_name`, through a directory above it."""
+        return path in self.writes or (not by_name and any(a in self.writes for a in ancestors(path)))
 
     def deleted(self, path: str) -> bool:
         return path in self.deletes
@@ -120,12 +121,14 @@ class Gatherer:
         self, path: str, base: BaseRow | None, local: Observed | None, remote: Row | None, intent: Intent
     ) -> Facts:
         base = self._mine(path, base, remote)
+        # State was lost: a row over a whole directory must not make edits of the old files below it (L39).
+        unknown = base is None and self.view.full
         return Facts(
             path,
             base,
             local,
             remote,
-            edited=intent.edited(path),
+            edited=intent.edited(path, by_name=unknown),
             deleted=intent.deleted(path),
             in_history=self.view.in_history,
             owed=path in self.deferred,
