@@ -145,7 +145,7 @@ def adopt_listing(
         if is_payload_key(meta.key):
             raise CorruptData(
                 f"there is no index, but {shown(meta.key)} was written by one: its root has been lost",
-                hint=REPAIR_HINT,
+                hint=f"{REPAIR_HINT} --from-listing",
                 details={"key": meta.key},
             )
         found = entry_of(meta)

@@ -40,6 +40,8 @@ class Change:
     command: str
     held: Held
     announced: list[str] = field(default_factory=list)
+    deletes: list[str] = field(default_factory=list)
+    """Announced deletes that nobody confirmed: only these can be held back by the delete cap."""
     sync: SyncResult | None = None
     save_again: Callable[[Sequence[Conflict]], None] | None = None
     """Called when the push found somebody else's bytes at a path of ours: write the next version, push once more."""
@@ -59,7 +61,7 @@ class Change:
             return ()
         bad = [f.path for f in self.sync.failed] + [c.path for c in self.sync.conflicts]
         own = tuple(path for path in bad if self._is_own(path))
-        return own if own or not self.sync.deletes_held else tuple(self.announced[:1])
+        return own + (tuple(self.deletes) if self.sync.deletes_held else ())
 
     def must_be_delivered(self) -> None:
         """Raises Failed when something of this command stayed behind: it never exits 0. C02"""
@@ -67,7 +69,8 @@ class Change:
         if not left or self.sync is None:
             return
         reasons = {f.path: f.error for f in self.sync.failed}
-        first = reasons.get(left[0], "another machine's version is there" if not self.sync.deletes_held else "held")
+        held = "too many deletes at once: add --yes, or use `datastore sync --allow-deletes N`"
+        first = reasons.get(left[0], held if left[0] in self.deletes else "another machine's version is there")
         raise Failed(
             f"saved here, but {len(left)} of its files did not reach the datastore: {left[0]}: {first}",
             hint="look at `swamp datastore status`, then run `swamp datastore sync`",
@@ -98,6 +101,8 @@ class WatchedTree:
         change = _current.get()
         if change is not None:
             change.announced.extend(paths)
+            if kind == "delete" and not confirmed:
+                change.deletes.extend(paths)
         return self.tree.announce(paths, kind, confirmed=confirmed)
 
     def materialize(self, path: str) -> Path:
