@@ -139,9 +139,11 @@ class Author:
                 self.announce_delete(known, known)
 
     def announce_delete(self, names: list[str], known: list[str]) -> None:
+        """The intent counts from the announcement on, also if its author dies before the act."""
+        events = [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in known]
         with self.engine.announce(names, "delete"):
-            events = [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in known]
             for event in events:
+                event.seen |= self.look(event.path)
                 self.scheduler.pause(f"before {event.path} is deleted")
                 self.scheduler.note(f"deletes {event.path}")
                 self.now(event)
