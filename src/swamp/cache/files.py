@@ -152,11 +152,32 @@ def place(staged: Staged, tree: Path, path: str, *, sync: bool = True) -> Hint:
         try:
             staged.path.replace(target)
         except IsADirectoryError:
-            target.rmdir()  # an empty directory is not data; one that is not empty stays and is the error
+            _remove_empty(target)  # empty directories are not data; one that is not empty stays and is the error
             staged.path.replace(target)
         if sync:
             sync_directory(target.parent)
         return hint_of(target.lstat())
+
+
+def _remove_empty(directory: Path) -> None:
+    for inside in directory.iterdir():
+        if inside.is_dir() and not inside.is_symlink():
+            _remove_empty(inside)
+    directory.rmdir()
+
+
+def in_the_way(tree: Path, path: str) -> str | None:
+    """What keeps a file from being placed at `path`: a file where a directory must be, or a directory that holds
+    something where the file must be. Its path, below `tree`."""
+    for parent in reversed((tree / path).relative_to(tree).parents[:-1]):
+        found = tree / parent
+        if os.path.lexists(found) and (found.is_symlink() or not found.is_dir()):
+            return str(parent)
+    target = tree / path
+    if target.is_dir() and not target.is_symlink():
+        held = (inside for inside in target.rglob("*") if inside.is_symlink() or not inside.is_dir())
+        return next((str(inside.relative_to(tree)) for inside in held), None)
+    return None
 
 
 def sync_parents(tree: Path, paths: Iterable[str]) -> None:

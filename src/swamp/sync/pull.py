@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.files import Hint, Staged, place, sync_parents
+from swamp.cache.files import Hint, Staged, in_the_way, place, sync_parents
 from swamp.cache.state import BaseRow, Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
@@ -130,7 +130,7 @@ class Pull:
             # What leaves goes first: a file may come to stand where a directory was, and the other way round.
             for unit in placeable:
                 self._make_room(tx, unit)
-            placed = [path for unit in placeable for path in self._fill(tx, unit)]
+            placed = [path for unit in placeable if self._has_room(tx, unit) for path in self._fill(tx, unit)]
             sync_parents(self.parts.cache.tree, self.renamed)
             self.renamed.clear()
             tx.touch(placed)
@@ -148,6 +148,16 @@ class Pull:
         for action in unit.actions:
             if action.verb == "aside":
                 put_aside(tx, self.parts, action, self.op)
+
+    def _has_room(self, tx: Transaction, unit: UnitPlan) -> bool:
+        """Something that nobody announced may stand in the way: it stays, it is named, and the rest arrives (L46)."""
+        for action in filter(self._is_fetched, unit.actions):
+            obstacle = in_the_way(self.parts.cache.tree, action.path)
+            if obstacle is not None:
+                self.tally.fail(action.path, f"{obstacle} is in its way here: move it, then pull again")
+                self._defer(tx, unit, f"{obstacle} is in the way")
+                return False
+        return True
 
     def _fill(self, tx: Transaction, unit: UnitPlan) -> list[str]:
         """Renames and records one unit; the paths that changed."""

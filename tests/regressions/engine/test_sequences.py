@@ -349,3 +349,55 @@ def test_a_command_that_is_interrupted_keeps_what_it_owes_and_what_it_did(store,
     assert not list(a.cache.staging.iterdir())
     settled(a, b)
     assert len(content(a.engine)) == 5
+
+
+# --- something in the way
+
+
+IN_THE_WAY = {
+    "a file": ("files/thing/x", "files/thing"),
+    "a temp file": ("files/thing", "files/thing/.swamp-tmp-1"),
+    "an excluded file": ("files/thing", "files/thing/private"),
+    "a link": ("files/thing/x", "files/thing"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(IN_THE_WAY))
+@pytest.mark.parametrize("known", [True, False])
+def test_L46_what_nobody_announced_and_stands_in_the_way_stays_and_the_rest_arrives(a, peer, tmp_path, what, known):
+    theirs, mine = IN_THE_WAY[what]
+    b = peer("b", policy=Policy(exclude=lambda path, directory: path.endswith("private")))
+    a.write("files/seed", "seed")
+    a.push()
+    if known:
+        b.pull()
+    a.write(theirs, "theirs")
+    a.write("files/other", "other")
+    a.push()
+    if what == "a link":
+        (b.tree / "files").mkdir(parents=True, exist_ok=True)
+        (b.tree / mine).symlink_to(tmp_path)
+    else:
+        b.put(mine, "mine")
+    for _ in range(2):
+        result = b.sync()
+        assert b.read("files/other") == "other"
+        if not known and what == "a file":
+            break  # a fresh cache looks at everything: it is a conflict like any other
+        assert theirs in {f.path for f in result.failed} or mine in {f.path for f in result.failed}
+        assert (b.tree / mine).is_symlink() or b.read(mine) == "mine"
+    if (b.tree / mine).is_symlink() or (b.tree / mine).is_file():
+        (b.tree / mine).unlink()
+    settled(a, b)
+    assert b.read(theirs) == "theirs"
+
+
+def test_L46_empty_directories_are_in_nobodys_way(a, b):
+    b.write("files/seed", "seed")
+    b.sync()
+    (b.tree / "files/thing/deep/er").mkdir(parents=True)
+    a.sync()
+    a.write("files/thing", "a file")
+    a.push()
+    assert b.pull().ok and b.read("files/thing") == "a file"
+    settled(a, b)
