@@ -101,7 +101,7 @@ def runnable(document: Path) -> list[Block]:
     return [block for block in blocks(document) if block.info == "sh"]
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("document", [d for d in documents() if runnable(d)], ids=lambda d: d.stem)
 def test_the_commands_of_the_document_run_from_top_to_bottom(document: Path, tmp_path: Path) -> None:
     """In an empty directory, as one shell session that stops at the first failure."""
@@ -114,7 +114,7 @@ def test_the_commands_of_the_document_run_from_top_to_bottom(document: Path, tmp
     }
     work = tmp_path / "work"
     work.mkdir()
-    ran = subprocess.run(["bash", "-c", script], cwd=work, env=environment, capture_output=True, text=True, timeout=270)
+    ran = subprocess.run(["bash", "-c", script], cwd=work, env=environment, capture_output=True, text=True, timeout=880)
     assert ran.returncode == 0, f"{ran.stdout[-4000:]}\n{ran.stderr[-4000:]}"
 
 
