@@ -519,6 +519,29 @@ def test_L50_a_reader_that_is_behind_a_compaction_misses_nothing(store, a, b, sm
     assert not b.has("files/0")
 
 
+@pytest.mark.inv("segment.added-seq")
+def test_L50_rows_of_a_segment_that_was_staged_before_another_commit_are_news_to_every_reader(
+    store, a, b, peer, small_layers
+):
+    reader = peer("reader")
+    a.write("files/seed", "seed")
+    a.push()
+    b.pull()
+    for i in range(5):
+        a.write(f"files/{i}", f"{i}")
+
+    def meanwhile() -> None:
+        b.write("files/by-b", "b")
+        b.push()
+        reader.pull()
+
+    result = a.process(Watched(store, once("put", ROOT_KEY, meanwhile))).push()
+    assert result.ok and root_of(a.engine).segments
+    assert reader.read("files/by-b") == "b", "the reader is at the commit that came in between"
+    assert reader.pull().files_pulled == 5
+    settled(a, b, reader)
+
+
 # --- L51
 
 
