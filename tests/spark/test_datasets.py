@@ -387,3 +387,48 @@ def heal(bucket):
         return Changes(puts=(replace(row, key=key),))
 
     assert committer.commit(propose, pace_for()) is not None
+
+
+def test_a_catalog_is_rebuilt_on_spark_as_it_is_in_process(jobs, plain_repo, tmp_path):
+    from swamp.catalog.catalog import Catalog
+    from swamp.env import SYSTEM
+    from swamp.pipeline.metadata import parser
+    from swamp.sync.port import PlainTree
+    from swamp.sync.progress import Patience
+
+    for number in range(30):
+        put(plain_repo, f"m{number % 3}", f"n{number % 7}", b"x" * number, "text/plain")
+    tree = PlainTree(plain_repo / ".swamp")
+    broken = next(tree.root.glob("data/**/metadata.yaml"))
+    broken.write_bytes(b"{")
+    inline, spark = Catalog(tmp_path / "a.db", tree), Catalog(tmp_path / "b.db", tree)
+    inline.rebuild()
+    spark.rebuild(parser(jobs, tree.root, Patience(SYSTEM, 120)))
+    assert spark.damaged() == inline.damaged() != []
+    everything = [list(catalog.select("1 = 1")) for catalog in (inline, spark)]
+    assert len(everything[0]) == 29
+    assert sorted(map(repr, everything[1])) == sorted(map(repr, everything[0]))
+
+
+def test_another_machine_hydrates_a_dataset_lazily_and_reads_it_equal(spark, shared_repo, bucket, tmp_path):
+    import pyarrow.parquet as pq
+
+    from swamp.cache.layout import CacheDir
+    from swamp.index.root import Writer
+    from swamp.sync.engine import Engine, Policy
+
+    frame = spark.range(0, 100_000, 1, 4).selectExpr("id", "id * 3 thrice")
+    save(frame, shared_repo)
+    policy = Policy(hydrate="lazy")
+    cache = CacheDir(tmp_path / "other")
+    engine = Engine.open(bucket.open(), cache, writer=Writer("other", "h", "u", 1, "0"), policy=policy)
+    try:
+        engine.pull()
+        parts = [file.path for file in engine.remote_only("data")]
+        assert len(parts) == 4 and all("/1/raw/part-" in path for path in parts)
+        raw = engine.materialize(os.path.dirname(parts[0]))
+        table = pq.read_table(raw)
+        assert table.num_rows == 100_000
+        assert table.to_pandas().sort_values("id").equals(frame.toPandas().sort_values("id"))
+    finally:
+        engine.close()

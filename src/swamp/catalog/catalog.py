@@ -24,6 +24,8 @@ from swamp.sync.port import PlainTree, Tree
 T = TypeVar("T")
 BATCH: Final = 1000
 _log = logging.getLogger("swamp.catalog")
+Parse = Callable[[list[VersionRef]], Iterable[tuple[VersionRef, DataVersion | CorruptData]]]
+"""Reads the metadata of many versions; one that is gone meanwhile is left out."""
 
 
 class Catalog:
@@ -128,9 +130,9 @@ class Catalog:
         """Takes in what changed since the last look; starts over if that cannot be known."""
         self._healed(self._refresh)
 
-    def rebuild(self) -> None:
-        """Reads everything again from the tree."""
-        self._healed(self._rebuild)
+    def rebuild(self, parse: Parse | None = None) -> None:
+        """Reads everything again from the tree; `parse` reads metadata in bulk, where there is much of it."""
+        self._healed(lambda db: self._rebuild(db, parse))
 
     def _refresh(self, db: sqlite3.Connection) -> None:
         mark = _meta(db, "mark")
@@ -212,19 +214,31 @@ class Catalog:
             _drop_rows(db, self._ns, [ref])
             db.execute("INSERT OR REPLACE INTO damaged VALUES (?, ?)", (ref.metadata_path, error.message))
 
-    def _rebuild(self, db: sqlite3.Connection) -> None:
+    def _rebuild(self, db: sqlite3.Connection, parse: Parse | None = None) -> None:
         """From nothing. What is written meanwhile is newer than the mark and is taken in by the next refresh."""
         mark = self._tree.touched_since(0).mark
         observed = sweep(self._tree.root, {}, self._now_ns())
         with self._transaction() as writing:
             schema.create(writing)
-            for path in observed.changed:
-                data = name_of_directory(path)
-                if data is not None:
+            names = [data for path in observed.changed if (data := name_of_directory(path)) is not None]
+            if parse is not None:
+                self._parse_all(writing, names, parse)
+            else:
+                for data in names:
                     self._read_name(writing, data)
             _keep_directories(writing, observed)
             _set_meta(writing, "mark", str(mark))
             _set_meta(writing, "populated", self._identity)
+
+    def _parse_all(self, db: sqlite3.Connection, names: list[DataName], parse: Parse) -> None:
+        times = {data.at(n): t for data in names for n, t in _metadata_times(self._tree.root, data).items()}
+        for ref, found in parse(list(times)):
+            if isinstance(found, CorruptData):
+                db.execute("INSERT OR REPLACE INTO damaged VALUES (?, ?)", (ref.metadata_path, found.message))
+            else:
+                db.execute(schema.UPSERT, values_of(found, self._ns, times[ref]))
+        for data in names:
+            db.execute(schema.LATEST_OF_NAME, {"dir": data.path})
 
     @property
     def _identity(self) -> str:

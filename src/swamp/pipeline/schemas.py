@@ -36,6 +36,7 @@ class Boundary:
             "bigint": pa.int64(),
             "int": pa.int32(),
             "boolean": pa.bool_(),
+            "binary": pa.binary(),
             "array<string>": pa.list_(pa.string()),
         }
         return pa.schema([pa.field(name, kinds[kind]) for name, kind in self.fields])
