@@ -1,0 +1,107 @@
+"""What to do about a lease, decided from values alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from swamp.commit.lease import inherited_of, timeout_of
+from swamp.commit.lease_decide import (
+    LONGEST_TTL_S,
+    TTL_S,
+    AskStore,
+    Create,
+    Inherit,
+    Knowledge,
+    Mine,
+    Observed,
+    Take,
+    Wait,
+    Watch,
+    decide,
+    decode,
+    first_body,
+    watching,
+)
+
+THEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+BODY = first_body("alice@laptop", "laptop", 7, THEN, TTL_S, "nonce-a")
+
+
+def seen(body=BODY, token="t1"):
+    return Observed("k", token, THEN, body)
+
+
+def later(seconds):
+    return THEN + dt.timedelta(seconds=seconds)
+
+
+def test_a_body_survives_its_encoding():
+    assert decode(BODY.encode()) == BODY
+    assert decode(BODY.renewed().released().encode()).epoch == BODY.epoch + 2
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b"null", BODY.encode()[:-2], b'{"state":"asleep"}', b"\xff"])
+def test_what_is_not_a_body_is_none(raw):
+    assert decode(raw) is None
+
+
+def test_nobody_ever_held_it():
+    assert decide(None, None, Knowledge(0.0, "me")) == Create()
+
+
+def test_released_is_free_and_its_epoch_goes_on():
+    assert decide(seen(BODY.released()), None, Knowledge(0.0, "me")) == Take("t1", BODY.epoch + 2, "released")
+
+
+def test_my_own_write_is_mine_and_my_parents_is_enough():
+    assert decide(seen(), None, Knowledge(0.0, "nonce-a")) == Mine(seen())
+    assert decide(seen(), None, Knowledge(0.0, "me", inherited={"nonce-a"})) == Inherit(seen())
+
+
+def test_a_holder_whose_flock_is_free_is_dead():
+    assert decide(seen(), None, Knowledge(0.0, "me", dead={"nonce-a"})) == Take("t1", BODY.epoch + 1, "dead")
+
+
+@pytest.mark.inv("lease.no-clock")
+@pytest.mark.parametrize(
+    ("idle", "store_age", "expected"),
+    [
+        (0.0, None, Wait),
+        (TTL_S - 0.1, 10 * TTL_S, Wait),  # old by the store, but I have not watched it for a TTL
+        (TTL_S, None, AskStore),
+        (TTL_S, TTL_S - 0.1, Wait),  # my clock runs fast: the store says it is young
+        (TTL_S, TTL_S, Take),
+    ],
+)
+def test_stale_takes_both_my_own_clock_and_the_stores(idle, store_age, expected):
+    now = None if store_age is None else later(store_age)
+    decision = decide(seen(), Watch("t1", 100.0), Knowledge(100.0 + idle, "me", store_now=now))
+    assert isinstance(decision, expected)
+
+
+def test_a_watch_starts_anew_when_the_token_moves():
+    first = watching(None, seen(), 1.0)
+    assert watching(first, seen(), 9.0) == first == Watch("t1", 1.0)
+    assert watching(first, seen(token="t2"), 9.0) == Watch("t2", 9.0)
+    assert watching(first, None, 9.0) is None
+    assert isinstance(decide(seen(token="t2"), first, Knowledge(1000.0, "me", store_now=later(1000))), Wait)
+
+
+def test_an_unreadable_lease_ages_like_any_other_and_its_epoch_is_left_behind():
+    know = Knowledge(TTL_S, "me", store_now=later(TTL_S))
+    assert decide(seen(None), Watch("t1", 0.0), know) == Take("t1", int(THEN.timestamp()), "stale")
+
+
+def test_nobody_can_hold_a_lease_for_a_year_by_asking_for_it():
+    greedy = first_body("mallory", "x", 1, THEN, 365 * 86400.0, "nonce-m")
+    know = Knowledge(LONGEST_TTL_S, "me", store_now=later(LONGEST_TTL_S))
+    assert isinstance(decide(seen(greedy), Watch("t1", 0.0), know), Take)
+
+
+def test_what_the_environment_says():
+    assert timeout_of({}) == 60.0
+    assert timeout_of({"SWAMP_LOCK_TIMEOUT_MS": "1500"}) == 1.5
+    assert timeout_of({"SWAMP_LOCK_TIMEOUT_MS": "soon"}) == 60.0
+    assert inherited_of({"SWAMP_LEASES": "a,,b"}) == {"a", "b"}
