@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +22,6 @@ from swamp.repo.leases import Held, Leases, NoLease
 from swamp.sync.port import Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
-from swamp.sync.units import unit_of
 
 
 class Syncer(Protocol):
@@ -43,8 +42,10 @@ class Change:
     deletes: list[str] = field(default_factory=list)
     """Announced deletes that nobody confirmed: only these can be held back by the delete cap."""
     sync: SyncResult | None = None
-    save_again: Callable[[Sequence[Conflict]], None] | None = None
-    """Called when the push found somebody else's bytes at a path of ours: write the next version, push once more."""
+    scope: tuple[str, ...] = ()
+    save_again: Callable[[Sequence[Conflict]], object] | None = None
+    """Called when the push found somebody else's bytes at paths of ours, which are here by then: write the next
+    version. If that announces something it is pushed once more; if not, the conflict stays one."""
 
     def check(self) -> None:
         """Raises when the lease was lost: long work asks between its steps."""
@@ -151,7 +152,7 @@ class Coordinator:
     ) -> Iterator[Change]:
         self.cancel.check()
         with lease() as held:
-            change = Change(command, held)
+            change = Change(command, held, scope=scope)
             self._pull(scope)
             outer = _current.set(change)
             try:
@@ -206,17 +207,18 @@ class Coordinator:
     def _save_again(self, change: Change, syncer: Syncer) -> None:
         """Somebody else published this very version first: the command still knows what it wrote."""
         assert change.sync is not None and change.save_again is not None
-        first, token = change.sync, _current.set(change)
+        first, before = change.sync, len(change.announced)
+        own = [c for c in first.conflicts if change._is_own(c.path)]
+        syncer.pull(change.scope)  # so that the next number is one that nobody has
+        token = _current.set(change)
         try:
-            own = [c for c in first.conflicts if change._is_own(c.path)]
-            # What won is pulled first, so that the next version is really the next one.
-            syncer.pull(tuple(sorted({unit_of(c.path).rpartition("/")[0] for c in own})))
             change.save_again(own)
         finally:
             _current.reset(token)
-        second = syncer.push()
-        kept = tuple(c for c in first.conflicts if c not in own)
-        change.sync = _without(first, kept).merged(second, "push")
+        if len(change.announced) == before:
+            return
+        others = tuple(c for c in first.conflicts if c not in own)
+        change.sync = replace(first, conflicts=others).merged(syncer.push(), "push")
 
     def _warn_of_others(self, change: Change) -> None:
         assert change.sync is not None
@@ -224,9 +226,3 @@ class Coordinator:
             # A parallel step wrote it meanwhile, and that step's own push takes it.
             if not change._is_own(failed.path) and not failed.error.endswith("the next push takes it"):
                 self.warn(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")
-
-
-def _without(result: SyncResult, conflicts: tuple[Conflict, ...]) -> SyncResult:
-    from dataclasses import replace
-
-    return replace(result, conflicts=conflicts)

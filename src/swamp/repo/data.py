@@ -132,13 +132,19 @@ class Data:
         return Put(saved[-1], change.sync)
 
     def _saved_again(self, lost: DataVersion, conflicts: Sequence[Conflict]) -> DataVersion:
-        """Another machine published this very number first: the same bytes become the next version."""
+        """The same bytes as the next version, if another machine was first with this one; any other clash stays."""
         kept = next((c.kept for c in conflicts if c.path.startswith(f"{lost.path}/")), None)
-        if kept is None:
+        if kept is None or not self._is_taken(lost):
             return lost
-        base = self._repo.datastore.cache.base
-        below = kept if Path(kept).is_absolute() else str(base / kept)
-        return self._repo.artifacts.save_again(lost, Path(below.split(f"{lost.path}/")[0]) / lost.path)
+        directory, _, _ = str(self._repo.datastore.cache.base / kept).partition(f"{lost.path}/")
+        return self._repo.artifacts.save_again(lost, Path(directory) / lost.path)
+
+    def _is_taken(self, lost: DataVersion) -> bool:
+        """Whether that very version is there now, from somewhere else: not merely a name that looks like it (S14)."""
+        try:
+            return self._repo.artifacts.read(lost.ref).meta.id != lost.meta.id
+        except NotFound:
+            return False
 
     def delete(self, model: str, name: str, version: int | None = None) -> int:
         """Removes one version, or all of a name, for everybody; how many there were. Raises NotFound."""
