@@ -41,6 +41,8 @@ class Rule:
     headers: dict[str, str] = field(default_factory=dict)
     seconds: float = 5.0
     when: Callable[[Mapping[str, str]], bool] = lambda _headers: True
+    then: Callable[[], None] = lambda: None
+    """Called when `drop` or `lose` has come to its point, before the reset: the place to kill the client."""
 
     def takes(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
         if self.times == 0 or not re.fullmatch(self.method, method) or not re.search(self.path, path):
@@ -112,14 +114,16 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         rule = self.proxy.pick(self.command, self.path, dict(self.headers.items()))
         action = rule.action if rule else "pass"
-        if action == "drop":
+        if rule and action == "drop":
+            rule.then()
             return self._reset()
         if rule and action == "answer":
             return self._send(rule.status, list(rule.headers.items()), rule.body, len(rule.body))
         status, headers, answer = self._forward(body)
         if rule and action == "delay":
             SYSTEM.clock.sleep(rule.seconds)
-        if action == "lose":
+        if rule and action == "lose":
+            rule.then()
             return self._reset()
         if rule and action in ("cut", "stall"):
             if answer:

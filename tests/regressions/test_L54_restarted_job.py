@@ -1,0 +1,33 @@
+"""L54: a scheduler restarts a job that had died, before or after its commit. With a `writeId` there is one version."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from jobs import committed, parts_of, require_java, run_job
+from kills import assert_no_help_needed, whole
+from machines import Team
+
+
+@pytest.mark.inv("spark.publish-once")
+@pytest.mark.timeout(900)
+def test_L54_a_job_killed_before_and_after_its_commit_makes_one_version(team: Team, capsys):
+    require_java()
+    a = team.machine("a")
+    bucket = team.directory / "bucket"
+    first = run_job(a, "events", "2026-11-15", until=lambda: bool(parts_of(bucket, "events")))
+    uploaded, landed = len(parts_of(bucket, "events")), committed(team.place, bucket, "events")
+    second = run_job(a, "events", "2026-11-15", until=lambda: committed(team.place, bucket, "events"))
+    assert committed(team.place, bucket, "events")
+    last = run_job(a, "events", "2026-11-15")
+    with capsys.disabled():
+        codes = [first, second, last]
+        print(f"\ndataset write: killed {codes.count(-9)}, acknowledged {codes.count(0)}, at risk {uploaded} parts")
+    assert (first, second, last) == (-signal.SIGKILL, -signal.SIGKILL, 0) and uploaded and not landed
+    fresh = team.machine("fresh")
+    there = whole(fresh.tree)
+    assert [(name, version) for _, name, version in there] == [("events", 1)]
+    assert fresh.get("nightly", "events")["version"] == 1
+    assert_no_help_needed(fresh)
