@@ -81,6 +81,9 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
             hint="run: swamp datastore doctor --repair --from-listing",
         )
     counter = _old_counter(committer.store)
+    if discover is not None and counter is None:
+        read = discover()
+        return _created(committer, pace, create) if read is None else Established(read, discovered=True)
     found = iter(_adoptable(committer, None))
     first = next(found, None)
     if first is not None:
