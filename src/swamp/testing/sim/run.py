@@ -16,11 +16,12 @@ from pathlib import Path
 from types import ModuleType
 
 import swamp.cache.files
+import swamp.cache.locks
 import swamp.commit.commit
 import swamp.commit.compact
 from swamp.testing.sim.live import actors_of
 from swamp.testing.sim.mix import Mix
-from swamp.testing.sim.schedule import Crash, Violation
+from swamp.testing.sim.schedule import Crash, Scheduler, Violation
 from swamp.testing.sim.settle import settle
 from swamp.testing.sim.world import World
 
@@ -65,7 +66,7 @@ def run(seed: int, mix: Mix, *, place: Path | None = None) -> Outcome:
     world = World(seed, mix, top)
     outcome = Outcome(seed, mix.name, operations=world.operations, faults=world.faults, refusals=world.refusals)
     try:
-        with _small_world(mix):
+        with _small_world(mix, world.scheduler):
             world.scheduler.run(actors_of(world))
             settle(world)
     except Violation as error:
@@ -81,12 +82,20 @@ def run(seed: int, mix: Mix, *, place: Path | None = None) -> Outcome:
 
 
 @contextmanager
-def _small_world(mix: Mix) -> Iterator[None]:
-    """Small layers, so that a short run makes segments, and a file system whose ctime tells nothing."""
+def _small_world(mix: Mix, scheduler: Scheduler) -> Iterator[None]:
+    """Small layers, so that a short run makes segments; a file system whose ctime tells nothing; and a yield whenever
+    a file lock is let go."""
+    release = swamp.cache.locks._release
+
+    def release_and_step_aside(descriptors: list[int]) -> None:
+        release(descriptors)
+        scheduler.step_aside()
+
     changes: list[tuple[ModuleType, str, object]] = [
         (swamp.commit.commit, "LAYER_ROWS", mix.layer_rows),
         (swamp.commit.compact, "TOMBSTONE_AGE", dt.timedelta(seconds=mix.forget_s)),
         (swamp.cache.files, "_ctime_ns", lambda found: found.st_mtime_ns),
+        (swamp.cache.locks, "_release", release_and_step_aside),
     ]
     before = [vars(module)[name] for module, name, _ in changes]
     for module, name, value in changes:

@@ -131,6 +131,15 @@ class Scheduler:
         self._hand_over(me)
         self._end_if_dead(me)
 
+    def step_aside(self) -> None:
+        """Somebody else may run; this actor cannot die here, so that what it holds is let go in order."""
+        me = self.current
+        if me is None or me.dead or me.doomed or self.failure is not None:
+            return
+        self.advance(self.odds.tick)
+        self.steps += 1
+        self._hand_over(me)
+
     def die_here(self, point: str) -> None:
         """A place where a process may die but nobody else can run: inside a transaction."""
         me = self.current
