@@ -168,8 +168,11 @@ class Tally:
 
 def owed(machine: Machine, place: Place) -> set[str]:
     """What a dead command has begun and not recorded: in its cache, and in the bucket."""
-    found = {reason for cache in machine.caches for reason in _owed_by(cache)}
-    return found | _owed_in(place.open())
+    return owed_locally(machine) | _owed_in(place.open())
+
+
+def owed_locally(machine: Machine) -> set[str]:
+    return {reason for cache in machine.caches for reason in _owed_by(cache)}
 
 
 def _owed_by(cache: Path) -> Iterator[str]:

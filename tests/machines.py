@@ -81,8 +81,8 @@ class Machine:
         )
         return Ran(words, done.returncode, done.stdout, done.stderr)
 
-    def start(self, *args: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """The same command, left running."""
+    def start(self, *args: str, env: dict[str, str] | None = None, group: bool = False) -> subprocess.Popen[str]:
+        """The same command, left running; in a process group of its own if asked, to be killed as a whole."""
         return subprocess.Popen(
             [str(SWAMP), *args, "--json"],
             env=self.environment(env),
@@ -91,6 +91,7 @@ class Machine:
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,
+            start_new_session=group,
         )
 
     # -- short forms

@@ -69,12 +69,11 @@ class Record:
     acknowledged: dict[tuple[str, str, int], str] = field(default_factory=dict)
     refused: Counter[int] = field(default_factory=Counter)
     slowest: float = 0.0
-    unsure: int = 0
 
-    def note(self, ran: Ran, seconds: float, checksum: str | None = None) -> None:
+    def note(self, ran: Ran, seconds: float, checksum: str | None = None, *, bounded: bool = True) -> None:
         self.commands += 1
         self.slowest = max(self.slowest, seconds)
-        assert seconds < DEADLINE, f"{ran.args} took {seconds:.0f} s"
+        assert seconds < DEADLINE or not bounded, f"{ran.args} took {seconds:.0f} s"
         assert "Traceback" not in ran.err, ran.err
         if ran.code != 0:
             assert ran.code in (1, 69, 75), ran

@@ -1,0 +1,25 @@
+"""The short form of `make soak`: a few machines on one bucket at once, killed and disturbed. Nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from crowds import Crowd
+from machines import Team
+from networks import BadNetwork, place_behind
+
+MACHINES, SECONDS = 3, 15
+
+
+@pytest.mark.inv("commit.single-winner")
+@pytest.mark.inv("journal.survives")
+def test_machines_that_work_at_once_and_are_killed_lose_nothing(moto, tmp_path, fresh_prefix, capsys):
+    with BadNetwork(moto.endpoint) as network:
+        crowd = Crowd.make(Team(tmp_path, place_behind(network, moto, fresh_prefix())), MACHINES)
+        network.rage(1, 0.03)
+        crowd.work(SECONDS)
+        network.calm()
+        lost = crowd.prove()
+    with capsys.disabled():
+        print(f"\ncrowd: {crowd.said(network)}, bytes lost {lost}")
+    assert lost == 0 and crowd.record.acknowledged
