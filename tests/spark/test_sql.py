@@ -76,3 +76,33 @@ def test_without_java_the_message_says_how_to_get_it(repo, tmp_path):
     done = swamp(repo, "sql", "SELECT 1", JAVA_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "Java" in done.stderr and "apt install" in done.stderr
+
+
+def test_sync_and_verify_on_spark_from_the_command_line(plain_repo, tmp_path):
+    """`--engine spark` says which application did the work; a rotten object is exit 65."""
+    require_java()
+    home = {"SWAMP_HOME": str(tmp_path / "home")}
+    (tmp_path / "bucket").mkdir()
+    done = swamp(plain_repo, "datastore", "setup", (tmp_path / "bucket").as_uri(), "--json", **home)
+    assert done.returncode == 0, done.stderr
+    status = json.loads(swamp(plain_repo, "datastore", "status", "--json", **home).stdout)
+    for number in range(40):
+        file = os.path.join(status["cache"]["path"], "files", f"{number} ü")
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "w") as out:
+            out.write(str(number))
+    done = swamp(plain_repo, "datastore", "sync", "--push", "--full", "--engine", "spark", "--json", **home)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["filesPushed"], result["engine"], result["failed"]) == (40, "spark", [])
+    assert set(result["spark"]) == {"applicationId", "stages", "tasks"}
+    assert result["spark"]["tasks"] > 0
+    payload = next(p for p in (tmp_path / "bucket").rglob("7 *~*") if p.is_file())
+    payload.chmod(0o644)
+    payload.write_bytes(b"!")
+    for file in (tmp_path / "home").rglob("7 ü"):
+        file.unlink()
+    done = swamp(plain_repo, "datastore", "verify", "--engine", "spark", "--json", **home)
+    assert done.returncode == 65, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["checked"], found["corrupt"], found["missing"]) == (40, ["files/7 ü"], [])
