@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from swamp.cache.paths import TIER_DIRECTORIES
@@ -150,18 +150,23 @@ class Maintenance:
 
     def verify(self, *, repair: bool = False, drop: Sequence[str] = ()) -> VerifyReport:
         """Reads every payload and compares it with its hash."""
+        from swamp.repo.heal import restore_damaged
         from swamp.sync.verify import conclude, verify
 
         if drop and not repair:
             raise UsageError("--drop belongs to --repair", hint="swamp datastore verify --repair --drop PATH")
-        parts, patience = self._datastore.must_sync().parts, self._patience()
+        engine, patience, given_up = self._datastore.must_sync(), self._patience(), tuple(drop)
+        here = restore_damaged(engine) if repair else ()
         bulk = self._on_spark("download")
         if bulk is None:
-            return verify(parts, patience, repair=repair, drop=tuple(drop))
-        root = self._committer.read().root
-        assert root is not None
-        seen = bulk.verify(root)
-        return conclude(parts, patience, seen.checked, seen.bytes, list(seen.bad), repair=repair, drop=tuple(drop))
+            found = verify(engine.parts, patience, repair=repair, drop=given_up)
+        else:
+            root = self._committer.read().root
+            assert root is not None
+            seen = bulk.verify(root)
+            bad = list(seen.bad)
+            found = conclude(engine.parts, patience, seen.checked, seen.bytes, bad, repair=repair, drop=given_up)
+        return replace(found, healed=tuple(dict.fromkeys((*found.healed, *here))))
 
     def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
         """Deletes what no path has named for longer than the undo window."""
