@@ -87,6 +87,9 @@ class Bucket:
     def fetch(self, key: str) -> Fetched:
         return Fetched(self.meta(key), self.objects[key].body)
 
+    def forget_under_way(self, what: str) -> None:
+        self.under_way = [x for x in self.under_way if x[1] != what]
+
     def deliver(self, now: float) -> None:
         """Time has passed: requests under way arrive."""
         self.now = now

@@ -162,11 +162,12 @@ class Author:
                 self.rename(old, new)
 
     def rename(self, old: str, new: str) -> None:
+        gone = self.oracle.deleted(self.peer.name, old, self.look(old))
         with self.engine.announce([old], "delete"), self.engine.announce([new], "write"):
             if not self.file(old).is_file():
                 return
             body = self.file(old).read_bytes()
-            gone = self.oracle.deleted(self.peer.name, old, self.look(old))
+            gone.seen |= self.look(old)
             come = self.oracle.wrote(self.peer.name, new, sha_of(body), self.look(new))
             self.scheduler.pause(f"before {old} is renamed")
             self.file(new).parent.mkdir(parents=True, exist_ok=True)

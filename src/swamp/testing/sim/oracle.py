@@ -296,6 +296,9 @@ class Oracle:
     def damage(self, remove: bool) -> None:
         """The root is overwritten by something else, or gone; nobody is told."""
         self.damaged = True
+        # A late create-only PUT would find its condition true again: then the root is older than what was pulled,
+        # every machine refuses to go on, and a person runs the doctor. Not what is to be shown here.
+        self.bucket.forget_under_way(f"PUT {ROOT_KEY}")
         if remove:
             self.bucket.objects.pop(ROOT_KEY, None)
         else:
