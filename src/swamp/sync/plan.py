@@ -62,6 +62,11 @@ class Plan:
     waiting: tuple[Facts, ...] = ()
     """The facts of held units: what the root says of them must not be forgotten."""
 
+    def unfinished(self) -> frozenset[str]:
+        """Held versions that do not exist yet: whoever finishes one announces it again, so no row need remember it."""
+        deleting = {unit_of(f.path) for f in self.waiting if f.deleted}
+        return frozenset(u for u, why in self.held.items() if why == UNFINISHED and u not in deleting)
+
     def actions(self, *verbs: Verb) -> Iterator[Action]:
         for unit in self.units:
             for action in unit.actions:

@@ -217,6 +217,7 @@ class Pull:
         """The mark moves when every path was reconciled or deferred, and nobody moved it meanwhile."""
         root = self.view.root
         waiting = {a.path for a in self.planned.actions("push", "delete")} | set(self.planned.held)
+        waiting -= self.planned.unfinished()
         with self.parts.state.transaction() as tx:
             for path, row in self.hidden.items():
                 if _news(tx.base(path), row) and rule("pull.deferred"):

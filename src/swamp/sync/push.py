@@ -16,7 +16,7 @@ from swamp.index.root import Root
 from swamp.rules import rule
 from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.gather import Scope, Snapshot
-from swamp.sync.plan import UNFINISHED, Action, Plan, UnitPlan
+from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
 from swamp.sync.settle import settle, tree_exclusive, void_strangers
@@ -60,7 +60,7 @@ class Push:
 
     def _report_waiting(self) -> None:
         """What was announced here and does not go now is said by name: no push leaves its own rows silently."""
-        unfinished = {unit for unit, why in self.planned.held.items() if why == UNFINISHED}
+        unfinished = self.planned.unfinished()
         self.tally.warnings += [f"{unit} is still being written: it stays here for now" for unit in sorted(unfinished)]
         for facts in self.planned.waiting:
             unit = unit_of(facts.path)
@@ -324,8 +324,9 @@ class Push:
 
     def _retire(self) -> None:
         skipped = {a.path for a in self.planned.actions("pull", "restore", "aside")}
+        left = (self.tally.unresolved | skipped) - self.planned.unfinished()
         with self.parts.state.transaction() as tx:
-            retire(tx, self.snapshot, self.scope, self.tally.unresolved | skipped)
+            retire(tx, self.snapshot, self.scope, left)
 
 
 def _same_row(row: Row, planned: Row | None) -> bool:
