@@ -1,0 +1,57 @@
+"""Spark on a real S3 server over HTTP: executors use our own client, there is no Hadoop connector."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from spark_files import require_java
+
+from swamp.repo.config import write_config
+from swamp.repo.init import init_repo
+
+pytestmark = pytest.mark.timeout(900)
+CODE = """
+import json, sys
+from swamp.env import SYSTEM
+from swamp.pipeline.bulk import OnStore
+from swamp.pipeline.jobs import Jobs
+from swamp.pipeline.place import spec_of
+from swamp.pipeline.publish import committer_for
+from swamp.pipeline.session import SparkSettings, open_session, stop_session
+from swamp.sync.progress import Patience
+
+repo = sys.argv[1]
+session = open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "512m"}))
+spec = spec_of({"repo": repo})
+jobs = Jobs(session)
+store = OnStore(jobs, spec, committer_for(spec, repo), Patience(SYSTEM, 200))
+client = spec.open()
+for number in range(40):
+    client.put(f"files/{number:02d} ü+%", b"x" * number)
+seen = {"discovered": sum(s.rows for s in store.discover().root.segments)}
+options = {"repo": repo, "model": "web", "name": "events"}
+session.range(0, 100, 1, 2).write.format("swamp").mode("append").options(**options).save()
+seen["rows"] = session.read.format("swamp").options(**options).load().distinct().count()
+report = store.verify(store.committer.read().root)
+seen["checked"], seen["bad"] = report.checked, len(report.bad)
+stop_session(session)
+print(json.dumps(seen))
+"""
+
+
+def test_discovery_datasets_and_verify_on_s3(moto, fresh_prefix, tmp_path):
+    require_java()
+    repo = tmp_path / "repo"
+    init_repo(repo)
+    spec = moto.spec(fresh_prefix(), "team")
+    block = {"type": "@swamp/s3-datastore", "url": spec.url, "config": dict(spec.config), "namespace": "team"}
+    write_config(repo, {"datastore": block})
+    environ = {**os.environ, **moto.environ, "SWAMP_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(repo)], capture_output=True, text=True, timeout=600, check=False, env=environ
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen == {"discovered": 40, "rows": 100, "checked": 40 + 2 + 1 + 1, "bad": 0}
