@@ -15,7 +15,6 @@ from swamp.env import Env
 from swamp.errors import StoreError, UsageError
 from swamp.repo.config import DatastoreConfig
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
-from swamp.repo.leases import DirectoryLeases, Leases
 from swamp.repo.open import BUILT_IN, in_namespace, open_bucket, writer_of
 from swamp.settings import Settings
 from swamp.store.port import Capabilities, ObjectStore
@@ -26,6 +25,7 @@ from swamp.sync.result import Mode, SyncResult
 if TYPE_CHECKING:
     from swamp.commit.lease_scope import Leases as StoreLeases
     from swamp.pipeline.choose import Chooser
+    from swamp.repo.leases import Leases
     from swamp.repo.maintain import Maintenance
     from swamp.store.layers import MeterStore
     from swamp.store.open import StoreSpec
@@ -178,6 +178,8 @@ class Datastore:
     @cached_property
     def leases(self) -> Leases:
         context = self.context
+        from swamp.repo.leases import DirectoryLeases
+
         if self.synced:
             return self.store_leases
         return DirectoryLeases(self.directory / ".locks", context.env, context.settings.lock_timeout)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Self
 
 from swamp.env import Env
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
-from swamp.repo.coordinate import Coordinator, WatchedTree
 from swamp.repo.datastore import Context, Datastore
 from swamp.settings import Settings
 from swamp.sync.port import Tree
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from swamp.data.outputs import OutputRepository
     from swamp.data.runs import RunRepository
     from swamp.repo.audit import Audit
+    from swamp.repo.coordinate import Coordinator
     from swamp.repo.data import Data
     from swamp.repo.definitions import Definitions
     from swamp.repo.setup import SetUp
@@ -65,6 +65,8 @@ class Repo:
     @cached_property
     def tree(self) -> Tree:
         """The datastore tier as a directory, hydrated if this machine has never seen it."""
+        from swamp.repo.coordinate import WatchedTree
+
         self.datastore.hydrate_once()
         return WatchedTree(self.datastore.tree)
 
@@ -131,6 +133,8 @@ class Repo:
     @cached_property
     def changes(self) -> Coordinator:
         """The one door for mutating commands: `with repo.changes.model("data put", type, id) as change:`."""
+        from swamp.repo.coordinate import Coordinator
+
         return Coordinator(
             leases=lambda: self.datastore.leases,
             syncer=lambda: self.datastore if self.datastore.synced else None,
