@@ -8,6 +8,7 @@ from typing import Final
 
 from swamp.cache.files import hash_file, hint_of, read_atomic
 from swamp.cache.paths import fold, is_internal
+from swamp.cache.scan import Observed, stat_one
 from swamp.cache.state import BaseRow, StagedRow, Transaction, ancestors
 from swamp.commit.commit import Changes, Committed, RootRead
 from swamp.errors import ObjectMissing, SwampError
@@ -25,6 +26,7 @@ from swamp.sync.view import View, since
 
 STAGED_BATCH: Final = 256
 COMMIT_ROWS: Final = 20_000
+CONFIRM_BATCH: Final = 2_000
 
 
 @dataclass
@@ -100,6 +102,8 @@ class Push:
     # -- stage
 
     def _deliver(self, units: list[UnitPlan]) -> None:
+        changing = self._changing(units)
+        units = [u for u in units if u.unit not in changing]
         if not units:
             return
         missing = {u.unit: {a.path for a in u.actions if a.verb == "push"} for u in units}
@@ -115,6 +119,24 @@ class Push:
                 self._commit(ready)
                 ready, started = [], self.parts.env.clock.monotonic()
         self._commit(ready)
+
+    def _changing(self, units: list[UnitPlan]) -> set[str]:
+        """Units that the walk may have seen in the middle of a write: they wait for another look (L47).
+
+        The walk held no lock. A file that still has the planned stat at a moment when nobody mutates was whole then.
+        """
+        files = [(u.unit, a) for u in units for a in u.actions if a.verb == "push"]
+        moved: set[str] = set()
+        for start in range(0, len(files), CONFIRM_BATCH):
+            with tree_exclusive(self.parts, "tree-lock.plan"):
+                for unit, action in files[start : start + CONFIRM_BATCH]:
+                    now = stat_one(self.parts.cache.tree, action.path)
+                    planned = action.facts.local
+                    if planned is None or not isinstance(now, Observed) or now.hint != planned.hint:
+                        moved.add(unit)
+        self.tally.unresolved |= moved
+        self.tally.again |= bool(moved)
+        return moved
 
     def _staged(self, units: list[UnitPlan], missing: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
         """Units and paths as their bytes are known to be in the bucket; a unit without uploads comes at once."""
