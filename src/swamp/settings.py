@@ -145,7 +145,8 @@ def _resolve(
     tunable: Tunable, flags: Mapping[str, Any], environ: Mapping[str, str], document: Mapping[str, Any]
 ) -> Any:
     if tunable.flag and flags.get(tunable.flag) is not None:
-        return _parsed(tunable, flags[tunable.flag], f"--{tunable.flag.replace('_', '-')}")
+        word = tunable.flag.removesuffix("_ms").replace("_", "-")
+        return _parsed(tunable, flags[tunable.flag], f"--{word}")
     if tunable.env and environ.get(tunable.env):
         return _parsed(tunable, environ[tunable.env], tunable.env)
     found = _dotted(document, tunable.yaml) if tunable.yaml else None

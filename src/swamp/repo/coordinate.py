@@ -43,6 +43,7 @@ class Change:
     """Announced deletes that nobody confirmed: only these can be held back by the delete cap."""
     sync: SyncResult | None = None
     scope: tuple[str, ...] = ()
+    audited: bool = True
     save_again: Callable[[Sequence[Conflict]], object] | None = None
     """Called when the push found somebody else's bytes at paths of ours, which are here by then: write the next
     version. If that announces something it is pushed once more; if not, the conflict stays one."""
@@ -126,6 +127,8 @@ class Coordinator:
     audit_path: Callable[[], str]
     cancel: Cancel
     warn: Callable[[str], None]
+    _told: set[str] = field(default_factory=set)
+    """Commands whose records were audited: a run that saves its record many times is one command."""
 
     @contextmanager
     def model(self, command: str, model_type: str, model_id: str, scope: tuple[str, ...] = ()) -> Iterator[Change]:
@@ -143,16 +146,22 @@ class Coordinator:
     @contextmanager
     def records(self, command: str, scope: tuple[str, ...]) -> Iterator[Change]:
         """Work on records that only this command writes, such as a run's."""
-        with self._change(command, lambda: nullcontext(NoLease()), scope) as change:
+        with self._change(command, lambda: nullcontext(NoLease()), scope, audited=command not in self._told) as change:
+            self._told.add(command)
             yield change
 
     @contextmanager
     def _change(
-        self, command: str, lease: Callable[[], AbstractContextManager[Held]], scope: tuple[str, ...]
+        self,
+        command: str,
+        lease: Callable[[], AbstractContextManager[Held]],
+        scope: tuple[str, ...],
+        *,
+        audited: bool = True,
     ) -> Iterator[Change]:
         self.cancel.check()
         with lease() as held:
-            change = Change(command, held, scope=scope)
+            change = Change(command, held, scope=scope, audited=audited)
             self._pull(scope)
             outer = _current.set(change)
             try:
@@ -190,7 +199,8 @@ class Coordinator:
         """The one push of a command. C01: exactly one attempt, whatever comes of it."""
         if not change.announced:
             return
-        self.audit(change, outcome)
+        if change.audited:
+            self.audit(change, outcome)
         syncer = self.syncer()
         if syncer is None:
             return
