@@ -27,7 +27,8 @@ def as_if_killed(bench, run, *, output_status: str | None) -> None:
     step = next(step for _, step in state.steps)
     if output_status is not None:
         output = bench.shop.outputs.get(step.extra["outputId"])
-        bench.shop.outputs.save(replace(output, status=output_status, completed_at=None, artifacts=()))
+        path = bench.shop.outputs.save(replace(output, status=output_status, completed_at=None, artifacts=()))
+        (bench.path / ".swamp" / "run-logs" / f"{output.id}.path").write_text(path)
     step.status, step.artifacts = "running", []
     state.status, state.completed_at, state.jobs[0].status = "running", None, "running"
     bench.driver.runs.save(decode(state.to_record(), path_of(state.workflow_id, state.id)))

@@ -76,8 +76,8 @@ def run_method(shop: Workshop, request: Request, cancel: Cancel, hooks: Hooks = 
     definition = request.definition
     scope = (f"definitions-evaluated/{definition.type}/{definition.name}.yaml", *request.scope)
     with shop.repo.changes.model("model method run", definition.type, definition.id, scope) as change:
+        done = hooks.instead()  # first: what it finds out about a killed attempt is in that attempt's record
         _note_killed(shop, definition)
-        done = hooks.instead()
         if done is not None:
             result = Result(done, done.path)
         else:

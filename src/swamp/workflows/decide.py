@@ -31,7 +31,7 @@ def decide(
     driver: Driver, run_id: str, decision: Decision, *, step: str | None = None, reason: str | None = None
 ) -> Decided:
     """Answers the question that a run waits with. What has to run for it runs with `resume`."""
-    known = driver.find(run_id)
+    known = driver.find_anywhere(run_id)
     with (
         driver.presence.hold(known.workflow_id, run_id) as hold,
         driver.shared_record(path_of(known.workflow_id, run_id), f"workflow {decision}"),
@@ -94,7 +94,7 @@ class Cancelled:
 
 def cancel_run(driver: Driver, run_id: str) -> Cancelled:
     """Stops a run: at once when nothing runs, else by a request that reaches its process wherever it is."""
-    known = driver.find(run_id)
+    known = driver.find_anywhere(run_id)
     path = path_of(known.workflow_id, run_id)
     with driver.shared_record(path, "workflow cancel"):
         run = run_of(driver.runs.get(run_id, known.workflow_id))

@@ -103,7 +103,7 @@ class Driver:
 
     def resume(self, run_id: str, *, from_step: str | None = None, inputs: Mapping[str, Any] | None = None) -> RunState:
         """Continue at the first step that is not done, or do `from_step` and all that follows it again."""
-        known = self.find(run_id)
+        known = self.find_anywhere(run_id)
         workflow_id = known.workflow_id
         if known.status == "running":
             self.shop.repo.notify(f"Making sure that the process of run {run_id} on {known.host} is gone")
@@ -138,6 +138,17 @@ class Driver:
     def find(self, run_id: str) -> RunState:
         """The run as this machine knows it. Raises NotFound."""
         return run_of(self.runs.get(run_id))
+
+    def find_anywhere(self, run_id: str) -> RunState:
+        """The same; a run of another machine that is not known here yet is looked for in the datastore."""
+        try:
+            return self.find(run_id)
+        except NotFound:
+            engine = self.shop.repo.datastore.engine
+            if engine is None:
+                raise
+            engine.pull((RUNS,))
+            return self.find(run_id)
 
     def workflow_of(self, run: RunState) -> Workflow:
         try:
