@@ -340,6 +340,9 @@ class Transaction:
         sql = "INSERT OR REPLACE INTO deferred (path, remote, reason) VALUES (?, ?, ?)"
         self._db.execute(sql, (path, encode_row(remote), reason))
 
+    def deferred_paths(self) -> list[str]:
+        return [str(p) for (p,) in self._db.execute("SELECT path FROM deferred").fetchall()]
+
     def undefer(self, path: str) -> None:
         self._db.execute("DELETE FROM deferred WHERE path = ?", (path,))
 

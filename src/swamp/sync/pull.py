@@ -219,18 +219,29 @@ class Pull:
         waiting = {a.path for a in self.planned.actions("push", "delete")} | set(self.planned.held)
         waiting -= self.planned.unfinished()
         with self.parts.state.transaction() as tx:
-            for path, row in self.hidden.items():
-                if _news(tx.base(path), row) and rule("pull.deferred"):
-                    tx.defer(path, row, "it could not be read here")
-            for facts in (*(a.facts for a in self.planned.actions("push", "delete")), *self.planned.waiting):
-                if _news(tx.base(facts.path), facts.remote) and rule("pull.deferred"):
-                    tx.defer(facts.path, facts.remote, "left to the next push")
+            self._remember_owed(tx)
             retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before
             if self.complete and not self.scope and unmoved:
                 mark_pulled(tx, root)
                 void_strangers(tx, self.planned)
+
+    def _remember_owed(self, tx: Transaction) -> None:
+        """What is left to a later sync keeps what this root says of it, and nothing that an older root said."""
+        owed = [(path, row, "it could not be read here") for path, row in self.hidden.items()]
+        left = (*(a.facts for a in self.planned.actions("push", "delete")), *self.planned.waiting)
+        owed += [(f.path, f.remote, "left to the next push") for f in left]
+        for path, row, why in owed:
+            if _news(tx.base(path), row) and rule("pull.deferred"):
+                tx.defer(path, row, why)
+            else:
+                tx.undefer(path)
+        if self.view.full and not self.scope:
+            known = {path for path, _, _ in owed}
+            for path in tx.deferred_paths():
+                if path not in known and unit_of(path) not in self.tally.unresolved:
+                    tx.undefer(path)  # everything was compared: nobody is owed this any more
 
 
 def _news(base: BaseRow | None, remote: Row | None) -> bool:
