@@ -12,7 +12,14 @@ _FILES: Final = {"write": 12, "delete": 5, "push": 12, "pull": 6, "sync": 8, "wa
 ONE_FILE: Final = DEFAULT.leaning(
     "one-file", _FILES, paths=("files/a",), processes=0.7, crash=0.012, lazy=0.0, sabotage={"none": 9, "state": 1}
 )
-AMNESIA: Final = ONE_FILE.leaning("amnesia", sabotage={"none": 1, "state": 3, "backup": 1, "restore": 1})
+_HANDED_ON: Final = {"write": 8, "delete": 8, "sync": 20, "push": 2, "pull": 2, "wait": 1}
+AMNESIA: Final = ONE_FILE.leaning(
+    "amnesia", _HANDED_ON, sabotage={"none": 1, "state": 3, "backup": 1, "restore": 1}, crash=0.02
+)
+LANDED: Final = ONE_FILE.leaning(
+    "landed", _HANDED_ON, sabotage=NO_SABOTAGE, crash=0.001,
+    fatal=(("answer to PUT .datastore-index", 0.15), ("PUT _index/log", 0.1)),
+)  # fmt: skip
 SAME_BYTES: Final = ONE_FILE.leaning("same-bytes", repeat=0.7, crash=0.003, sabotage=NO_SABOTAGE)
 CROWDED: Final = DEFAULT.leaning(
     "crowded", {**_FILES, "pull": 10, "version": 2, "record": 1}, processes=1.0, peers=(2, 2), sabotage=NO_SABOTAGE,
@@ -21,7 +28,7 @@ CROWDED: Final = DEFAULT.leaning(
 RACE: Final = DEFAULT.leaning(
     "race", {"write": 10, "delete": 1, "push": 9, "pull": 12, "sync": 2}, processes=1.0, peers=(2, 2), lazy=0.0,
     sabotage=NO_SABOTAGE, crash=0.0, pause=0.0, weather=0.2, repeat=0.0, paths=("files/a",), stay=(0.2, 0.5),
-    operations=(10, 20),
+    operations=(10, 20), linger=(("before files", 0.4, 1.5), ("OPEN", 0.4, 1.0)),
 )  # fmt: skip
 COLLECTOR: Final = DEFAULT.leaning(
     "collector", {"write": 10, "delete": 2, "push": 10, "sync": 5, "collect": 8, "wait": 2, "undelete": 1},
@@ -58,7 +65,7 @@ ADOPTED: Final = DEFAULT.leaning(
 )  # fmt: skip
 
 MIXES: Final[tuple[Mix, ...]] = (
-    DEFAULT, ONE_FILE, AMNESIA, SAME_BYTES, CROWDED, RACE, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET,
+    DEFAULT, ONE_FILE, LANDED, AMNESIA, SAME_BYTES, CROWDED, RACE, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET,
     VERSIONS, FORGETFUL, ADOPTED,
 )  # fmt: skip
 
@@ -75,7 +82,7 @@ SHOWN_BY: Final[Mapping[str, Mix]] = {
     "tree-lock.rename": RACE,
     "sync-lock": VERSIONS,
     "pull.base-unchanged": RACE,
-    "staged.mine": ONE_FILE,
+    "staged.mine": LANDED,
     "delete.intent": DISASTER,
     "delete.by-key": SAME_BYTES,
     "found.tombstone": AMNESIA,

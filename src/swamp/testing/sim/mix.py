@@ -42,6 +42,7 @@ class Mix:
     crash: float = 0.004
     pause: float = 0.003
     linger: tuple[tuple[str, float, float], ...] = ()
+    fatal: tuple[tuple[str, float], ...] = ()
     stay: tuple[float, ...] = (0.3, 0.6, 0.9)
     weather: float = 1.0
     repeat: float = 0.1

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from swamp.sync.engine import Engine
@@ -136,12 +136,17 @@ class Author:
         known = [p for p in paths if self.file(p).is_file() or any(r.path == p for r in self.engine.remote_only(p))]
         with self.alone_at(*known) as mine:
             if mine and known:
-                self.announce_delete(known, known)
+                self.announce_delete(known, lambda: known)
 
-    def announce_delete(self, names: list[str], known: list[str]) -> None:
-        """The intent counts from the announcement on, also if its author dies before the act."""
-        events = [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in known]
+    def announce_delete(self, names: list[str], known: Callable[[], list[str]]) -> None:
+        """The intent counts from the announcement on, also if its author dies before the act.
+
+        It is of what stands there when it is announced: a pull may have come in between.
+        """
+        events = [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in known()]
         with self.engine.announce(names, "delete"):
+            new = [p for p in known() if p not in {e.path for e in events}]
+            events += [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in new]
             for event in events:
                 event.seen |= self.look(event.path)
                 self.scheduler.pause(f"before {event.path} is deleted")
@@ -226,9 +231,12 @@ class Author:
                 self.drop(self.rng.choice(units))
 
     def drop(self, unit: str) -> None:
-        here = {p for p, _ in self.peer.tree() if version_of(p) == unit}
-        here |= {row.path for row in self.engine.state.base_below(unit)}  # a directory is what base knows of it
-        self.announce_delete([unit], sorted(here, key=lambda p: (not p.endswith("metadata.yaml"), p)))
+        def known() -> list[str]:
+            here = {p for p, _ in self.peer.tree() if version_of(p) == unit}
+            here |= {row.path for row in self.engine.state.base_below(unit)}  # a directory is what base knows of it
+            return sorted(here, key=lambda p: (not p.endswith("metadata.yaml"), p))
+
+        self.announce_delete([unit], known)
 
     def units(self) -> set[str]:
         """Versions that exist here: those with metadata."""

@@ -58,6 +58,8 @@ class Odds:
     tick: float = 0.02
     linger: tuple[tuple[str, float, float], ...] = ()
     """Places (how they begin) where an actor stays for a while: chance, seconds."""
+    fatal: tuple[tuple[str, float], ...] = ()
+    """Places where an actor dies more often than elsewhere."""
 
 
 class Scheduler:
@@ -166,6 +168,9 @@ class Scheduler:
             self.note(f"pauses for {hours:g} h at {point}")
             self.pauses += 1
             me.wake = self.now + hours * 3600
+        for place, chance in self.odds.fatal:
+            if crash and point.startswith(place) and self.rng.random() < chance:
+                self._crash(me, point)
         for place, chance, seconds in self.odds.linger:
             if point.startswith(place) and self.rng.random() < chance:
                 me.wake = self.now + seconds

@@ -165,6 +165,7 @@ def _odds(rng: random.Random, mix: Mix) -> Odds:
         crash=0.0 if calm else mix.crash,
         pause=mix.pause,
         linger=mix.linger,
+        fatal=mix.fatal,
         tick=rng.choice((0.001, 0.05, 0.7)),
     )
 
