@@ -100,6 +100,9 @@ def _created(committer: Committer, pace: Pace, create: bool) -> Established:
 def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Established:
     """A root that cannot be read as version 3: an older client's, a newer one's, or broken bytes."""
     fetched = committer.store.get(ROOT_KEY)
+    repaired = _readable(fetched.body)
+    if repaired is not None:  # another machine was first: what it made is the root
+        return Established(RootRead(repaired, fetched.meta.token, fetched.body))
     version = _version(fetched.body)
     if isinstance(version, int) and version > VERSION:
         raise damage
@@ -169,6 +172,13 @@ def _old_counter(store: ObjectStore) -> int | None:
     try:
         return commit_seq(store.get(META_KEY).body)
     except ObjectMissing:
+        return None
+
+
+def _readable(body: bytes) -> Root | None:
+    try:
+        return decode(body)
+    except CorruptData:
         return None
 
 

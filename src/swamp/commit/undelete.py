@@ -65,7 +65,15 @@ def _deleted(
             taken |= {fold(row.path), *(fold(a) for a in _above(row.path))}
     wanted = {unit_of(t.path) for t in tombs if _is_wanted(t, paths, recent, since)}
     blocked = {unit_of(t.path) for t in tombs if fold(t.path) in taken} | live
-    return [t for t in tombs if unit_of(t.path) in wanted - blocked]
+    return _newest([t for t in tombs if unit_of(t.path) in wanted - blocked], unit_of)
+
+
+def _newest(tombs: list[Tombstone], unit_of: UnitOf) -> list[Tombstone]:
+    """A version number may have been used more than once: only its last generation comes back."""
+    last: dict[str, int] = {}
+    for tomb in tombs:
+        last[unit_of(tomb.path)] = max(last.get(unit_of(tomb.path), 0), tomb.seq)
+    return [t for t in tombs if t.seq == last[unit_of(t.path)]]
 
 
 def _above(path: str) -> list[str]:

@@ -29,7 +29,7 @@ from swamp.sync.port import Kind, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
-from swamp.sync.record import Parts, Tally, remember
+from swamp.sync.record import Parts, Tally, remember, vouching
 from swamp.sync.result import Mode, SyncResult
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.transfer import Inline, download_one
@@ -196,7 +196,7 @@ class Engine:
             now = tx.base(path)
             if now == row and not tx.is_deleted(path) and not (self.root / path).exists():
                 hint = place(staged, self.root, path)
-                vouched = self._parts.vouching(hint)
+                vouched = vouching(hint, self._parts.now_ns())
                 tx.put_base(replace(row, sha256=got.sha256, present=True, hint=vouched))
             else:
                 staged.discard()

@@ -26,6 +26,8 @@ class Snapshot:
 
     rows: tuple[JournalRow, ...]
     last: int
+    at_ns: int = 0
+    """When it was taken: whatever this sync reads of a file, it reads later than that."""
     own: tuple[int, int] = (0, 0)
     """Rows that this sync added itself for files it found: they are no news to it."""
 

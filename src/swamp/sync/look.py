@@ -160,9 +160,10 @@ class Looker:
 
     def _snapshot(self) -> Snapshot:
         """The journal while nobody mutates: every row in it has happened, or never will."""
+        at = self.parts.now_ns()
         with tree_exclusive(self.parts, "tree-lock.plan"):
             rows = tuple(self.parts.state.journal())
-        return Snapshot(rows, rows[-1].id if rows else self._last_ever())
+        return Snapshot(rows, rows[-1].id if rows else self._last_ever(), at)
 
     def _last_ever(self) -> int:
         with self.parts.state.transaction() as tx:

@@ -17,7 +17,7 @@ from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
+from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
 from swamp.sync.result import Conflict
 from swamp.sync.settle import adopt, as_planned, forget, keep_both, leave, put_aside, tree_exclusive, void_strangers
 from swamp.sync.units import unit_of
@@ -164,10 +164,10 @@ class Pull:
         changed: list[str] = []
         for action in unit.actions:
             if action.verb == "nothing":
-                leave(tx, self.parts, action)
+                leave(tx, self.snapshot, action)
                 continue
             if action.verb == "adopt":
-                adopt(tx, self.parts, action)
+                adopt(tx, self.snapshot, action)
             elif action.verb == "forget":
                 forget(tx, action)
             elif self._is_fetched(action):
@@ -201,7 +201,9 @@ class Pull:
         assert isinstance(remote, Entry) and got.file is not None
         staged = Staged(Path(got.file), got.size, got.sha256 or "")
         hint: Hint = place(staged, self.parts.cache.tree, action.path, sync=False)
-        row = BaseRow(action.path, remote.key, remote.size, got.sha256, remote.seq, True, self.parts.vouching(hint))
+        row = BaseRow(
+            action.path, remote.key, remote.size, got.sha256, remote.seq, True, vouching(hint, self.parts.now_ns())
+        )
         tx.put_base(row)
         tx.drop_staged_for(action.path)
         tx.undefer(action.path)

@@ -19,7 +19,7 @@ from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire
+from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
 from swamp.sync.settle import settle, tree_exclusive, void_strangers
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import View, since
@@ -332,7 +332,7 @@ class Push:
     def _record_put(self, action: Action, seq: int, tx: Transaction) -> None:
         row = self.uploads[action.path]
         local = action.facts.local
-        hint = self.parts.vouching(local.hint) if local else None
+        hint = vouching(local.hint, self.snapshot.at_ns) if local else None
         tx.put_base(BaseRow(action.path, row.key, row.size, row.sha256, seq, present=True, hint=hint))
         tx.drop_staged_for(action.path)
         tx.undefer(action.path)

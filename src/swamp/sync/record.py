@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from swamp.cache.files import Hint, hint_of, trusted
+from swamp.cache.files import Hint, trusted
 from swamp.cache.layout import CacheDir
 from swamp.cache.locks import FileLock
 from swamp.cache.paths import is_below
@@ -37,16 +37,17 @@ class Parts:
     commit_every: float
     lock_timeout: float
 
-    def hint(self, path: str) -> Hint | None:
-        """The file's stat, if it can vouch for its content from now on. inv[hint.racy]"""
-        try:
-            hint = hint_of((self.cache.tree / path).stat())
-        except OSError:
-            return None
-        return self.vouching(hint)
+    def now_ns(self) -> int:
+        return int(self.env.clock.now().timestamp() * 1e9)
 
-    def vouching(self, hint: Hint) -> Hint | None:
-        return hint if trusted(hint, int(self.env.clock.now().timestamp() * 1e9)) else None
+
+def vouching(hint: Hint, observed_ns: int) -> Hint | None:
+    """The stat, if it can vouch for the bytes that were looked at no earlier than `observed_ns`. inv[hint.racy]
+
+    The moment that counts is the one *before* the bytes were read: a rewrite between the reading and the record can
+    hide in the same tick of the file system's clock.
+    """
+    return hint if trusted(hint, observed_ns) else None
 
 
 @dataclass

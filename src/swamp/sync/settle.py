@@ -14,7 +14,7 @@ from swamp.rules import rule
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
-from swamp.sync.record import Parts, Tally
+from swamp.sync.record import Parts, Tally, vouching
 from swamp.sync.result import Conflict
 
 
@@ -44,22 +44,22 @@ def _differs(base: BaseRow | None, facts: Facts) -> bool:
     return base.key != facts.base.key and base.seq > facts.base.seq
 
 
-def adopt(tx: Transaction, parts: Parts, action: Action) -> None:
+def adopt(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
     """Records that this cache holds, or knows, what the root names; nothing moves."""
     facts, remote = action.facts, action.facts.remote
     assert isinstance(remote, Entry)
     known = remote.sha256 or facts.remote_sha256 or facts.sha256
-    hint = parts.vouching(facts.local.hint) if facts.local else None
+    hint = vouching(facts.local.hint, snapshot.at_ns) if facts.local else None
     present = facts.local is not None
     tx.put_base(BaseRow(facts.path, remote.key, remote.size, known, remote.seq, present, hint))
     tx.drop_staged_for(facts.path)
     tx.undefer(facts.path)
 
 
-def leave(tx: Transaction, parts: Parts, action: Action) -> None:
+def leave(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
     """Nothing is to be done; what was learned on the way (my own landed commit, a fresh stat) becomes base."""
     if action.facts.local is not None and isinstance(action.facts.remote, Entry):
-        adopt(tx, parts, action)
+        adopt(tx, snapshot, action)
     tx.undefer(action.path)
 
 
@@ -125,11 +125,11 @@ def settle(
             keep_both(tx, parts, unit, op, tally)
         for action in unit.actions:
             if action.verb == "adopt":
-                adopt(tx, parts, action)
+                adopt(tx, snapshot, action)
             elif action.verb == "forget":
                 forget(tx, action)
             elif action.verb == "nothing":
-                leave(tx, parts, action)
+                leave(tx, snapshot, action)
 
 
 _SETTLED = frozenset({"adopt", "forget", "conflict", "bury", "nothing"})
