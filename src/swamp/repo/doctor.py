@@ -191,6 +191,8 @@ class Doctor:
             agree(f"Publish an index of {len(proposal)} files, the newest upload of each path?")
             publish_proposal(committer, pace, proposal)
             return [f"a root of {len(proposal)} files was published from a listing"]
+        if self._root_check().ok and self._segments().ok:
+            return []  # nothing is wrong with it: a repair would only add a commit
         return list(repair(committer, pace).warnings)
 
     def _repair_binding(self) -> list[str]:

@@ -12,10 +12,10 @@ from swamp.cache.paths import is_internal, is_safe
 from swamp.commit.commit import Committer, Pace
 from swamp.commit.establish import tier_pages
 from swamp.env import rfc3339
-from swamp.errors import UsageError
+from swamp.errors import CorruptData, ObjectMissing, UsageError
 from swamp.index.adopt import own_objects
 from swamp.index.entry import Entry, is_payload_key, path_of_key
-from swamp.index.root import ROOT_KEY, first_root
+from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, first_root
 from swamp.store.port import ObjectMeta
 
 Proposal = dict[str, Entry]
@@ -23,7 +23,11 @@ Proposal = dict[str, Entry]
 
 def propose_from_listing(committer: Committer) -> Proposal:
     """The newest upload of each path. Raises UsageError when the store has a root: then there is nothing to guess."""
-    if committer.read().root is not None:
+    try:
+        whole = committer.read().root is not None
+    except CorruptData:
+        whole = False
+    if whole:
         raise UsageError(f"the store has an index ({ROOT_KEY})", hint="run doctor --repair without --from-listing")
     newest: dict[str, ObjectMeta] = {}
     for meta in own_objects(tier_pages(committer.store)):
@@ -47,4 +51,16 @@ def publish_proposal(committer: Committer, pace: Pace, proposal: Proposal) -> No
     cache compares everything and removes nothing. inv[state.bound]"""
     env = committer.env
     root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), committer.writer)
+    _move_damage_away(committer)
     committer.create(replace(root, entries={path: entry.at(root.seq) for path, entry in proposal.items()}), pace)
+
+
+def _move_damage_away(committer: Committer) -> None:
+    """A root that cannot be read, and that no record can replace, is kept beside and makes room."""
+    store = committer.store
+    try:
+        damaged = store.get(ROOT_KEY)
+    except ObjectMissing:
+        return
+    store.put(f"{SEGMENT_PREFIX}corrupt-{committer.env.ulid()}.json", damaged.body)
+    store.delete([ROOT_KEY])
