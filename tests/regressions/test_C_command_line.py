@@ -265,3 +265,65 @@ def test_C15_a_download_cut_short_is_tried_again(far_team: Team, proxy: Proxy):
     done = b.sync("--pull")
     assert done["failed"] == [] and done["filesPulled"] == 4
     assert b.get("web", "big")["content"] == "x" * 100_000
+
+
+@pytest.mark.parametrize("behaviour", [refuse(503, "SlowDown"), stall, cut_off_error()], ids=["503", "stall", "cut"])
+def test_C02_a_store_lost_during_the_push_is_69_and_the_work_is_kept(far_team: Team, proxy: Proxy, behaviour):
+    """The lease and the pull worked, then nothing answers any more."""
+    a = far_team.machine("a")
+    a.put("web", "report", "1")
+    lost = []
+
+    def from_the_first_upload_on(request) -> bool:
+        lost.extend([True] if request.is_write and request.is_payload else [])
+        return bool(lost)
+
+    proxy.when(from_the_first_upload_on, behaviour)
+    file = a.home / "f"
+    file.write_text("2")
+    failed = a("data", "put", "web", "report", str(file), env=QUICK).failed(69)
+    assert failed["hint"]
+    assert a.versions("web", "report") == [2, 1]
+    proxy.behave()
+    assert a.status()["pending"]["writes"] >= 1
+    assert a.sync()["filesPushed"] >= 2
+    b = far_team.machine("b")
+    assert b.versions("web", "report") == [2, 1]
+
+
+WORKFLOW = """
+id: 7c9e6679-7425-40de-944b-e07fc1f90ae7
+name: deploy
+jobs:
+  - name: work
+    steps:
+      - name: say
+        task: {type: model_method, modelType: command/shell, modelName: sayer, methodName: execute, inputs: {run: "echo hi"}}
+  - name: gate
+    dependsOn: [{job: work, condition: {type: succeeded}}]
+    steps:
+      - name: ask
+        task: {type: manual_approval, prompt: "Ship it?"}
+"""
+
+
+def test_C08_C11_the_runs_record_and_outputs_reach_the_bucket_with_each_command(team: Team):
+    """Suspended after the run, final after the approval, and the step's output is in the datastore."""
+    a, b = team.machine("a"), team.machine("b")
+    (a.repo / "workflows" / "workflow-deploy.yaml").write_text(WORKFLOW)
+    ran = a("workflow", "run", "deploy")
+    assert ran.json["status"] == "suspended", ran.err
+    run_id = ran.json["id"]
+    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    b.sync("--pull")
+    [seen] = b("workflow", "run", "search").ok()["results"]
+    assert (seen["runId"], seen["status"]) == (run_id, "suspended")
+    tiers = {path.split("/")[0] for path in team.place.root()["entries"]}
+    assert {"outputs", "workflow-runs", "data", "definitions-evaluated"} <= tiers
+    approved = a("workflow", "approve", run_id)
+    assert approved.code == 0, approved.err
+    b.sync("--pull")
+    [seen] = b("workflow", "run", "search").ok()["results"]
+    assert seen["status"] == "succeeded"
+    assert b("data", "list", "sayer").ok()["total"] >= 1
+    assert a.sync()["fastPath"] is True, "the command that finished the run left nothing to push"
