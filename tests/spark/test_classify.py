@@ -82,7 +82,6 @@ def classified(spark, batch, in_history):
     return classify.classify(told, in_history=in_history)
 
 
-@pytest.mark.inv("decide.one-table")
 @pytest.mark.parametrize("in_history", [True, False])
 @settings(
     max_examples=3,

@@ -116,6 +116,12 @@ def test_every_write_is_the_next_version_and_older_ones_stay_readable(spark, sha
     assert [row.seq for row in commits] == [1, 2, 3]
 
 
+def test_a_store_that_nothing_was_pushed_to_has_empty_tables_and_no_content(spark, shared_repo):
+    assert [table(spark, shared_repo, name).count() for name in ("versions", "commits")] == [0, 0]
+    with pytest.raises(Exception, match="no index yet"):
+        load(spark, shared_repo)
+
+
 def test_a_dataset_without_rows_has_its_columns(spark, shared_repo):
     save(spark.range(0).selectExpr("id", "'x' text"), shared_repo)
     back = load(spark, shared_repo)

@@ -146,12 +146,20 @@ def opened(spec: StoreSpec) -> ObjectStore:
         return _stores[name]
 
 
-def open_place(options: Mapping[str, str]) -> Bucket | Folder:
-    """The newest state of the repository that the options name. Runs on the driver, once per read."""
+def open_place(options: Mapping[str, str], *, empty: bool = False) -> Bucket | Folder:
+    """The newest state of the repository that the options name. Runs on the driver, once per read.
+
+    With `empty` a store that nothing was pushed to is a state too: its tables have no rows.
+    """
     spec = spec_of(options)
     if spec is None:
         return Folder(str(tree_of(repo_path(options))))
-    return Bucket(spec, current_root(opened(spec)))
+    try:
+        return Bucket(spec, current_root(opened(spec)))
+    except NotFound:
+        if not empty:
+            raise
+        return Bucket(spec, Root("", 0, "", "", "", {}))
 
 
 def current_root(store: ObjectStore) -> Root:

@@ -87,7 +87,7 @@ class SwampDataSource(DataSource):
         return DatasetWriter(_target(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        place = open_place(self.options)
+        place = open_place(self.options, empty=True)
         if isinstance(place, Folder):
             raise _refused(
                 "a plain directory has no commits to follow",
@@ -171,7 +171,7 @@ class TableReader(DataSourceReader):
     def __init__(self, table: Table, options: Mapping[str, str], schema: StructType) -> None:
         self.table, self.schema = table, schema
         self.namespace = options.get("namespace")
-        self.place = open_place(options)
+        self.place = open_place(options, empty=True)
         self.tests = Tests()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -357,6 +357,6 @@ class CommitStream(DataSourceStreamReader):
             yield _Part(narrow, piece=piece)
 
     def _bucket(self) -> Bucket:
-        place = open_place(self.options)
+        place = open_place(self.options, empty=True)
         assert isinstance(place, Bucket)
         return place
