@@ -8,7 +8,7 @@ from swamp.rules import RULES, rules_off
 from swamp.testing.sim.lean import COMPANIONS, SHOWN_BY
 from swamp.testing.sim.run import run
 
-BOUND = 250
+BOUND = 400
 
 
 def first_failing_seed(rule, mix, companions):

@@ -32,7 +32,7 @@ RACE: Final = DEFAULT.leaning(
 )  # fmt: skip
 COLLECTOR: Final = DEFAULT.leaning(
     "collector", {"write": 10, "delete": 2, "push": 10, "sync": 5, "collect": 8, "wait": 2, "undelete": 1},
-    linger=(("DELETE", 0.5, 5000.0), ("PUT .datastore-index", 0.1, 4000.0)), pause=0.01, keep_s=3600.0,
+    linger=(("DELETE", 0.8, 5000.0), ("PUT .datastore-index", 0.2, 4000.0)), pause=0.01, keep_s=3600.0,
     crash=0.012, sabotage=NO_SABOTAGE, lazy=0.0, paths=("files/a", "files/b"),
 )  # fmt: skip
 SEGMENTS: Final = DEFAULT.leaning(
