@@ -148,6 +148,8 @@ class Author:
             new = [p for p in known() if p not in {e.path for e in events}]
             events += [self.oracle.deleted(self.peer.name, p, self.look(p)) for p in new]
             for event in events:
+                # Gone before it could be deleted: then nothing was deleted, and what comes later is another file.
+                event.told = not self.file(event.path).is_file() and self.engine.state.base(event.path) is None
                 event.seen |= self.look(event.path)
                 self.scheduler.pause(f"before {event.path} is deleted")
                 self.scheduler.note(f"deletes {event.path}")
