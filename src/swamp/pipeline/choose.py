@@ -32,6 +32,7 @@ INLINE_BYTES_PER_SECOND: Final = 150e6
 INLINE_ROWS_PER_SECOND: Final = 60_000.0
 HANDFUL: Final = 8
 HANDFUL_BYTES: Final = 8 << 20
+HANDFUL_ROWS: Final = 1_000
 SPARK_GAIN: Final = 0.5
 """The share of the in-process time that Spark saves once it runs, on two cores: measured beside the other."""
 
@@ -48,7 +49,7 @@ def choose_engine(setting: EngineChoice, work: Work, *, live: bool) -> Choice:
         return Choice("inline", "--engine inline")
     if setting == "spark":
         return Choice("spark", "--engine spark")
-    if work.stage in ("upload", "download", "hash") and work.files <= HANDFUL and work.size <= HANDFUL_BYTES:
+    if _is_handful(work):
         return Choice("inline", "a handful of files")
     if live:
         return Choice("spark", "a Spark session is live")
@@ -56,6 +57,13 @@ def choose_engine(setting: EngineChoice, work: Work, *, live: bool) -> Choice:
     if alone * SPARK_GAIN <= BREAK_EVEN_SECONDS:
         return Choice("inline", f"about {alone:.0f} s of work: starting Spark would cost more than it saves")
     return Choice("spark", f"about {alone:.0f} s of work for one process: more than starting Spark costs")
+
+
+def _is_handful(work: Work) -> bool:
+    """One file or a known few are done before a job could be planned, whatever is live."""
+    if work.stage == "compare":
+        return work.files <= HANDFUL_ROWS
+    return work.stage in ("upload", "download", "hash") and work.files <= HANDFUL and work.size <= HANDFUL_BYTES
 
 
 def inline_seconds(work: Work) -> float:
