@@ -279,8 +279,6 @@ class Datastore:
             self.engine.close()
         if "chooser" in self.__dict__:
             self.chooser.close()
-        if "chooser" in self.__dict__:
-            self.chooser.close()
 
 
 def _store_settings() -> dict[str, Any]:
