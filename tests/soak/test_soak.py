@@ -33,10 +33,11 @@ def test_many_machines_for_minutes(moto, tmp_path, fresh_prefix, report):
         took = time.monotonic() - began
         network.calm()
         lost = crowd.prove()
+        commits = team.place.root()["seq"]
     commands = crowd.record.commands + crowd.kills
     report.add(
         f"{MACHINES} machines on one bucket for {MINUTES:g} minutes",
-        f"load held: {commands} commands ({commands / took:.1f}/s), {team.place.root()['seq']} commits, "
+        f"load held: {commands} commands ({commands / took:.1f}/s), {commits} commits, "
         f"{sum(crowd.sizes.values()):,} bytes acknowledged in {len(crowd.record.acknowledged)} versions",
         f"commands: {dict(crowd.kinds.most_common())}",
         f"faults injected: {sum(network.faults.values())} {dict(sorted(network.faults.items()))}",

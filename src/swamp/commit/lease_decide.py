@@ -59,7 +59,7 @@ def decode(raw: bytes) -> LeaseBody | None:
     try:
         doc = json.loads(raw)
         return _from_json(doc)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -68,8 +68,8 @@ def _from_json(doc: dict[str, Any]) -> LeaseBody:
     if state not in ("held", "released"):
         raise ValueError(state)
     return LeaseBody(
-        str(doc["holder"]),
-        str(doc["hostname"]),
+        _shown(doc["holder"]),
+        _shown(doc["hostname"]),
         int(doc["pid"]),
         str(doc["acquiredAt"]),
         int(doc["ttlMs"]),
@@ -77,6 +77,11 @@ def _from_json(doc: dict[str, Any]) -> LeaseBody:
         int(doc["epoch"]),
         state,
     )
+
+
+def _shown(name: object) -> str:
+    """Names are printed on terminals, and anybody who may write to the bucket may have made them up."""
+    return "".join(c if c.isprintable() else "?" for c in str(name)[:200])
 
 
 @dataclass(frozen=True, slots=True)

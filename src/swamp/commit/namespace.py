@@ -55,7 +55,7 @@ def read_registration(store: ObjectStore, key: str = NAMESPACE_KEY) -> Registrat
     try:
         doc: dict[str, Any] = json.loads(raw)
         return Registration(str(doc["namespace"]), str(doc["repoId"]), str(doc["registeredAt"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptData(
             f"{key} does not say who owns this namespace",
             hint="restore it, or delete it if nobody uses this namespace",

@@ -10,6 +10,8 @@ from swamp.errors import CorruptData, UsageError
 
 MAX_BYTES: Final = 16 << 20
 MAX_DEPTH: Final = 64
+MAX_NODES: Final = 100_000
+"""What a document with aliases may unfold to."""
 REPAIR: Final = "swamp datastore verify --repair"
 _INDENTED = re.compile(rf"^[ ?:-]{{{MAX_DEPTH // 2}}}", re.MULTILINE)  # blocks nest to the right, two per column
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
@@ -26,8 +28,7 @@ def load(raw: bytes, path: str, *, limit: int = MAX_BYTES) -> Any:
 
     try:
         text = raw.decode("utf-8")
-        if _is_deep(text):
-            _check_shape(text, path)
+        check_shape(text)
         return yaml.load(text, Loader=_loader())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise damaged(path, _first_line(error)) from error
@@ -118,20 +119,47 @@ def _is_deep(text: str) -> bool:
     return brackets > MAX_DEPTH or "*" in text or _INDENTED.search(text) is not None
 
 
-def _check_shape(text: str, path: str) -> None:
-    """Aliases multiply and nesting recurses in C: both are refused before anything is built from them."""
+def check_shape(text: str, *, aliases: bool = False) -> None:
+    """Aliases multiply and nesting recurses in C: ValueError before anything is built from too much of either.
+
+    With `aliases` they may be used, as people do, but not for more than they could have written out.
+    """
+    if not _is_deep(text):
+        return
     import yaml
 
-    depth = 0
+    anchors: dict[str, int] = {}
+    nodes: list[int] = [0]
+    names: list[str | None] = [None]
     for event in yaml.parse(text, Loader=_loader()):
         if isinstance(event, yaml.AliasEvent):
-            raise damaged(path, "it uses YAML aliases")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
+            nodes[-1] += _unfolded(event.anchor, anchors, aliases)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            nodes.append(1)
+            names.append(event.anchor)
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
-            raise damaged(path, f"it nests deeper than {MAX_DEPTH} levels")
+            size, name = nodes.pop(), names.pop()
+            nodes[-1] += size
+            anchors |= {name: size} if name else {}
+        elif isinstance(event, yaml.ScalarEvent):
+            nodes[-1] += 1
+            anchors |= {event.anchor: 1} if event.anchor else {}
+        _check_size(len(nodes) - 1, nodes[-1])
+
+
+def _unfolded(anchor: str | None, anchors: dict[str, int], allowed: bool) -> int:
+    if not allowed:
+        raise ValueError("it uses YAML aliases")
+    if anchor is None or anchor not in anchors:
+        raise ValueError(f"the alias *{anchor} stands before or inside what it names")
+    return anchors[anchor]
+
+
+def _check_size(depth: int, nodes: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it nests deeper than {MAX_DEPTH} levels")
+    if nodes > MAX_NODES:
+        raise ValueError(f"its aliases unfold to more than {MAX_NODES} values")
 
 
 def _first_line(error: Exception) -> str:

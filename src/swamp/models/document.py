@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from swamp.data.document import check_shape
 from swamp.errors import UsageError
 
 Path = tuple[str | int, ...]
@@ -94,7 +95,11 @@ def parse(text: str, source: str) -> Document:
     """Safe YAML with lines. Syntax errors and keys that stand twice are UsageErrors that name the line."""
     import yaml
 
-    loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)
+    try:
+        check_shape(text, aliases=True)
+        loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise _syntax(error, source) from error
     try:
         node = loader.get_single_node()
         if node is None:
@@ -103,7 +108,7 @@ def parse(text: str, source: str) -> Document:
         problems = list(_walk(node, (), lines))
         refuse(source, problems)
         return Document(source, loader.construct_document(node), lines)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that cannot be
         raise _syntax(error, source) from error
     finally:
         loader.dispose()

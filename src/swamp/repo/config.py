@@ -103,10 +103,13 @@ def _keep(copy: Path, value: dict[str, Any]) -> None:
 def _load_yaml(text: str, path: Path) -> Any:
     import yaml
 
+    from swamp.data.document import check_shape
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        check_shape(text, aliases=True)
         return yaml.load(text, Loader=loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that cannot be, or a bomb
         place = getattr(error, "problem_mark", None)
         where = f", line {place.line + 1}" if place else ""
         raise CorruptData(f"{path} is not valid YAML{where}", hint="correct it, or restore it from git") from error

@@ -46,8 +46,9 @@ class Attempts:
         pause = min(self._policy.longest_wait, self._policy.first_wait * 2 ** (self._count - 1))
         asked = error.details.get("retryAfter")
         pause = max(self._env.jitter(pause), float(asked or 0))
-        if self._count > 1 and self._env.clock.monotonic() + pause > self._until:
-            raise error  # one stalled attempt may use up the time: it gets a second one all the same
+        late = self._env.clock.monotonic() + pause > self._until
+        if late and (self._count > 1 or pause > self._policy.longest_wait):
+            raise error  # one stalled attempt may use up the time: it gets a second one all the same, but not tomorrow
         self._env.clock.sleep(pause)
 
 
