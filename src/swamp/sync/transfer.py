@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from swamp.cache.files import Staged, hash_file, hint_of, stage_file
+from swamp.cache.paths import resolve_inside
 from swamp.env import SYSTEM, ULID_LENGTH, Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -63,6 +64,10 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, cancel: Cance
         return key, store.put_file(key, file)
 
     try:
+        if job.file.endswith(
+            f"/{job.path}"
+        ):  # a file of a tree: a link planted after the plan must not lead us out of it
+            resolve_inside(Path(job.file.removesuffix(f"/{job.path}")), job.path)
         before = hint_of(file.stat())
         key, done = _retried(attempt, env, cancel)
         changed = hint_of(file.stat()) != before or done.meta.size != before.size
