@@ -61,45 +61,42 @@ class Leases:
             terms=self.terms,
         )
 
+    def model(self, model_type: str, model_id: str) -> HeldLease:
+        """The lease of one model: taken, then given back for as long as a structural command holds the global one."""
+        backoff = Backoff(self.env, self.timeout_s)
+        watcher = _Watcher(self)
+        while True:
+            lease = self.acquire(model_key(model_type, model_id), max(backoff.left, 0.0))
+            try:
+                blocking = None if lease.inherited else watcher.blocking(GLOBAL_KEY)
+            except BaseException:
+                lease.release()
+                raise
+            if blocking is None:
+                return lease
+            lease.release()
+            if not backoff.pause():
+                raise timed_out(GLOBAL_KEY, blocking, self.timeout_s)
 
-def model_lease(leases: Leases, model_type: str, model_id: str) -> HeldLease:
-    """The lease of one model: taken, then given back for as long as a structural command holds the global one."""
-    backoff = Backoff(leases.env, leases.timeout_s)
-    watcher = _Watcher(leases)
-    while True:
-        lease = leases.acquire(model_key(model_type, model_id), max(backoff.left, 0.0))
+    def whole_store(self) -> HeldLease:
+        """The global lease: taken first, so that no model starts, then those that are held are waited for."""
+        backoff = Backoff(self.env, self.timeout_s)
+        lease = self.acquire(GLOBAL_KEY)
         try:
-            blocking = None if lease.inherited else watcher.blocking(GLOBAL_KEY)
+            if not lease.inherited:
+                self._drain(backoff, lease)
         except BaseException:
             lease.release()
             raise
-        if blocking is None:
-            return lease
-        lease.release()
-        if not backoff.pause():
-            raise timed_out(GLOBAL_KEY, blocking, leases.timeout_s)
+        return lease
 
-
-def global_lease(leases: Leases) -> HeldLease:
-    """The lease of the whole store: taken first, so that no model starts, then the held ones are waited for."""
-    backoff = Backoff(leases.env, leases.timeout_s)
-    lease = leases.acquire(GLOBAL_KEY)
-    try:
-        if not lease.inherited:
-            _drain(leases, backoff, lease)
-    except BaseException:
-        lease.release()
-        raise
-    return lease
-
-
-def _drain(leases: Leases, backoff: Backoff, lease: HeldLease) -> None:
-    watcher = _Watcher(leases)
-    for key in list(model_lease_keys(leases.store)):
-        while (blocking := watcher.blocking(key)) is not None:
-            lease.check()
-            if not backoff.pause():
-                raise timed_out(key, blocking, leases.timeout_s)
+    def _drain(self, backoff: Backoff, lease: HeldLease) -> None:
+        watcher = _Watcher(self)
+        for key in list(model_lease_keys(self.store)):
+            while (blocking := watcher.blocking(key)) is not None:
+                lease.check()
+                if not backoff.pause():
+                    raise timed_out(key, blocking, self.timeout_s)
 
 
 class _Watcher:
