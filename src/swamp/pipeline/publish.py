@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer, Pace
-from swamp.commit.lease import GLOBAL_KEY, Holder
-from swamp.commit.lease_scope import Leases
+from swamp.commit.lease import Holder
 from swamp.env import SYSTEM, Env
 from swamp.errors import Unavailable
 from swamp.index.root import Writer
@@ -26,12 +26,11 @@ PUT_SECONDS: Final = 30.0
 
 
 def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committer:
-    """A committer on what the store was seen to enforce; where it enforces nothing, under the global lease."""
+    """A committer on what the store was seen to enforce; where it enforces nothing, under the commit lease."""
     store = opened(spec)
     seen = _recorded(spec, repo, store.url) or capabilities_of(store, env)
-    holder = Holder.of_process()
-    leases = Leases(store, holder, env, capabilities=seen)
-    return Committer(store, writer_of(repo, holder), env, seen, lambda: leases.acquire(GLOBAL_KEY))
+    exclusive = commit_lease(store, env, seen)
+    return Committer(store, writer_of(repo, Holder.of_process()), env, seen, exclusive)
 
 
 def _recorded(spec: StoreSpec, repo: str, url: str) -> Capabilities | None:
@@ -53,11 +52,16 @@ def _recorded(spec: StoreSpec, repo: str, url: str) -> Capabilities | None:
         state.close()
 
 
+_measured: dict[str, Capabilities] = {}
+
+
 def capabilities_of(store: ObjectStore, env: Env = SYSTEM) -> Capabilities:
-    """Measured, never assumed from a name."""
+    """Measured, never assumed from a name; once per store and process."""
     from swamp.store.probe import probe
 
-    return probe(store, env).capabilities
+    if store.url not in _measured:
+        _measured[store.url] = probe(store, env).capabilities
+    return _measured[store.url]
 
 
 def writer_of(repo: str, holder: Holder) -> Writer:
