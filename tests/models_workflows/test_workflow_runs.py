@@ -247,6 +247,28 @@ def test_the_record_is_there_from_the_start_and_follows_every_change(bench):
     assert record.pid and record.host
 
 
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_record_is_never_left_saying_running_by_a_process_that_could_still_speak(bench, at):
+    """Whatever breaks, here the one who watches: the run is told as failed, with what broke."""
+    seen = []
+
+    class Breaks:
+        def changed(self, run):
+            seen.append(run.status)
+            if len(seen) == at:
+                raise RuntimeError("the screen is gone")
+
+        def said(self, job, step, line): ...
+
+    bench.workflow("one", f"  - {{name: j, steps: [{{name: s, task: {shell('m', 'echo hi')}}}]}}\n")
+    with pytest.raises(RuntimeError):
+        Driver(bench.shop, Breaks()).start("one", {})
+    record = run_of(bench.driver.runs.get(bench.driver.runs.search().results[0].run_id))
+    assert record.status == "failed"
+    assert "the screen is gone" in (record.error or "")
+    assert bench.driver.resume(record.id).status == "succeeded"
+
+
 def test_the_evaluated_workflow_and_the_log_are_kept(bench):
     bench.workflow("one", f"  - {{name: j, steps: [{{name: s, task: {shell('m', 'echo ${{ 1 + 1 }}')}}}]}}\n")
     run = bench.run("one")

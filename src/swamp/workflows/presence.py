@@ -152,8 +152,10 @@ class BucketPresence:
 
         try:
             seen = read_lease(self._store, key)
-            if seen is None or not seen.held:
-                return "dead" if fresh else "unknown"
+            if seen is None:
+                return "dead" if fresh else "unknown"  # a run that is over takes its lease away with it
+            if not seen.held:
+                return "dead"
             age = store_now(self._store) - seen.last_modified
         except (StoreError, ObjectMissing):
             return "unknown"

@@ -76,10 +76,23 @@ class Driver:
         run = self._new(workflow, values, {**workflow.tags, **(tags or {})}, trigger, run_id)
         with self.presence.hold(run.workflow_id, run.id) as hold:
             book = self.book(run)
-            with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"), book.change():
-                pass
-            self._go(workflow, book, hold)
+            with self._not_left_running(book):
+                with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"), book.change():
+                    pass
+                self._go(workflow, book, hold)
         return run
+
+    @contextmanager
+    def _not_left_running(self, book: Book) -> Iterator[None]:
+        """Whatever stops this process short of killing it: the record says so, here and with the next push."""
+        try:
+            yield
+        except BaseException as error:
+            if book.run.status == "running":
+                with book.change() as run:
+                    run.status = "failed"
+                    run.error = self.shop.masker.text(str(error) or type(error).__name__)
+            raise
 
     def _new(
         self, workflow: Workflow, inputs: dict[str, Any], tags: dict[str, str], trigger: str, run_id: str | None
@@ -108,20 +121,21 @@ class Driver:
         if known.status == "running":
             self.shop.repo.notify(f"Making sure that the process of run {run_id} on {known.host} is gone")
         with self.presence.hold(workflow_id, run_id) as hold:
-            with self.shared_record(path_of(workflow_id, run_id), "workflow resume"):
+            path = path_of(workflow_id, run_id)
+            with self.shared_record(path, "workflow resume"):  # only pulls: nothing is written yet
                 run = run_of(self.runs.get(run_id, workflow_id))
-                workflow = self.workflow_of(run)
-                self._must_be_resumable(run, from_step)
-                run.inputs = self._inputs_again(workflow, run, inputs or {})
-                if from_step is not None:
-                    self._again(workflow, run, from_step)
-                retry = run.status != "suspended"
-                self._reopen(run)
-                self._withdraw_request(run)
-                book = self.book(run)
-                with book.change():
-                    pass
-            self._go(workflow, book, hold, retry=retry)
+            workflow = self.workflow_of(run)
+            self._must_be_resumable(run, from_step)
+            run.inputs = self._inputs_again(workflow, run, inputs or {})
+            if from_step is not None:
+                self._again(workflow, run, from_step)
+            retry = run.status != "suspended"
+            book = self.book(run)
+            with self._not_left_running(book):
+                with self.shared_record(path, "workflow resume"), book.change():
+                    self._reopen(run)
+                    self._withdraw_request(run)
+                self._go(workflow, book, hold, retry=retry)
         return run
 
     def _inputs_again(self, workflow: Workflow, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
