@@ -226,12 +226,15 @@ class SetUp(Scenario):
 
     def again(self, n: int) -> None:
         super().again(n)
-        fresh = self.team.machine(f"fresh-{n}")
+        fresh = Peer(store=self.place.open(), home=self.team.directory / "fresh", name=str(n))
+        fresh.pull()
+        fresh.engine.close()
         expected = {("web", f"entry-{i}", 1): digest(text_of(i)) for i in range(3)}
         assert whole(fresh.tree) == whole(self.a.tree) == expected
         assert not list((self.a.repo / ".swamp").glob("data/**/raw")), "the source is cleaned up"
 
     def check(self) -> None:
+        assert whole(self.fresh().tree) == whole(self.a.tree)
         assert_no_help_needed(self.a)
 
 
