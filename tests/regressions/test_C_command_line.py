@@ -298,7 +298,7 @@ jobs:
   - name: work
     steps:
       - name: say
-        task: {type: model_method, modelType: command/shell, modelName: sayer, methodName: execute, inputs: {run: "echo hi"}}
+        task: {type: model_method, modelType: command/shell, modelName: sayer, methodName: execute, inputs: {run: ls}}
   - name: gate
     dependsOn: [{job: work, condition: {type: succeeded}}]
     steps:
