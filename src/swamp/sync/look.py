@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from swamp.cache.scan import ScanProblem
 from swamp.cache.state import ancestors
 from swamp.commit.commit import RootRead
-from swamp.commit.log import names
+from swamp.commit.log import names, put_log
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
@@ -117,6 +117,7 @@ class Looker:
         assert read.root is not None
         if not dry:
             self.bind(read.root)
+            self._log(read)
         snapshot = self._snapshot()
         try:
             view = look(self.parts.committer.store, self.parts.state, read.root)
@@ -143,6 +144,19 @@ class Looker:
         hidden = dict(gathered.hidden)
         hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
         return Look(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)
+
+    def _log(self, read: RootRead) -> None:
+        """A root that may be my own unrecorded commit has its record before anything is retired on its word.
+
+        inv[commit.logged]
+        """
+        committer, state = self.parts.committer, self.parts.state
+        root = read.root
+        if root is None or not read.body or not state.staged_keys() or state.meta("loggedOp") == root.op:
+            return
+        put_log(committer.store, committer.env, root, read.body)
+        with state.transaction() as tx:
+            tx.set_meta("loggedOp", root.op)
 
     def bind(self, root: Root) -> None:
         """Another store's truth says nothing here: base and delete rows are void. inv[state.bound]"""
