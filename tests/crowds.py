@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -10,12 +11,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kill_scenarios import digest
-from kills import assert_no_help_needed, end_group, owed_locally, whole
+from kills import Versions, assert_no_help_needed, end_group, owed_locally, whole
 from machines import Machine, Ran, Team
 from networks import QUICK, BadNetwork, Record
+from swamp.data.lifetimes import KEEP_DEFAULT
 
 PATIENT = {**QUICK, "SWAMP_LOCK_TIMEOUT_MS": "60000"}
 Words = tuple[str, ...]
+
+
+def retired(where: tuple[str, str, int], there: Versions) -> bool:
+    """Whether `data gc` was right to remove a version: data is kept for its ten newest versions by default."""
+    newer = [number for model, name, number in there if (model, name) == where[:2] and number > where[2]]
+    return len(newer) >= KEEP_DEFAULT
+
+
+def _doom(process: subprocess.Popen[str], machine: Machine, moment: float) -> None:
+    """Kills it a moment after its machine owes something; after a few seconds in any case."""
+    until = time.monotonic() + 4
+    while process.poll() is None and time.monotonic() < until and not owed_locally(machine):
+        time.sleep(0.02)
+    time.sleep(moment)
+    if process.poll() is None:
+        end_group(process)
 
 
 @dataclass
@@ -98,12 +116,10 @@ class Crowd:
         """Whether it was acknowledged."""
         began = time.monotonic()
         process = machine.start(*words, env=PATIENT, group=True)
-        timer = threading.Timer(rng.uniform(0.2, 3.0), end_group, (process,))
         doomed = rng.random() < self.killing
         if doomed:
-            timer.start()
+            threading.Thread(target=_doom, args=(process, machine, rng.uniform(0.0, 0.4)), daemon=True).start()
         out, err = process.communicate(timeout=400)
-        timer.cancel()
         with self._lock:
             self.kinds[" ".join(words[:2])] += 1
             if process.returncode == -9 and doomed:
@@ -126,7 +142,8 @@ class Crowd:
         there = whole(fresh.tree)
         for machine in self.machines:
             assert whole(machine.tree) == there, "they do not agree"
-        lost = {w for w, checksum in self.record.acknowledged.items() if there.get(w) != checksum}
+        changed = {w for w, checksum in self.record.acknowledged.items() if there.get(w) != checksum}
+        lost = {where for where in changed if where in there or not retired(where, there)}
         assert not lost, f"acknowledged, and gone: {sorted(lost)}"
         assert not self.gone & {name for _, name, _ in there}, "deleted, and back"
         assert_no_help_needed(fresh)
