@@ -18,6 +18,7 @@ def possible(local: str, remote: str, equal: bool) -> bool:
     return not equal or (local in ("same", "edited", "found") and remote in ("same", "newer"))
 
 
+@pytest.mark.inv("decide.one-table")
 @pytest.mark.parametrize(("local", "remote", "equal"), [c for c in CASES if possible(*c)])
 def test_every_case_has_exactly_one_row(local, remote, equal):
     rows = [r for r in TABLE if local in r.local and remote in r.remote and r.equal in (None, equal)]
