@@ -215,8 +215,11 @@ Versions = dict[tuple[str, str, int], str]
 """(model, name, version) -> checksum."""
 
 
-def whole(tree: Path) -> Versions:
-    """Every version of a tree. Each must have its metadata and exactly the bytes that the metadata promises."""
+def whole(tree: Path, *, writer_died: bool = False) -> Versions:
+    """Every version of a tree. Each must have its metadata and exactly the bytes that the metadata promises.
+
+    Where a writer died, its own cache may hold content without metadata: no version, for `data prune` to remove.
+    """
     from hashlib import sha256
 
     found: Versions = {}
@@ -236,7 +239,7 @@ def whole(tree: Path) -> Versions:
             assert (len(body), sha256(body).hexdigest()) == (meta.size, meta.checksum), f"torn: {raw}"
         found[(meta.tags.get("modelName", ""), meta.name, meta.version)] = meta.checksum
     for raw in (tree / "data").rglob("raw"):
-        assert raw.parent in described, f"half a version: {raw.parent}"
+        assert writer_died or raw.parent in described, f"half a version: {raw.parent}"
     return found
 
 
