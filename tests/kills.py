@@ -134,9 +134,11 @@ class Killer:
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
-    """Kills the process and everything it has started in its group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Kills the process and everything it has started in its group. One that was waited for has given its number
+    back: by now it may be somebody else's."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass
@@ -244,10 +246,12 @@ def whole(tree: Path, *, writer_died: bool = False) -> Versions:
 
 
 def assert_no_help_needed(machine: Machine) -> None:
-    """No pending work, no stuck lock, nothing missing or corrupt in the bucket."""
+    """No pending work, no lock that is stuck, nothing missing or corrupt in the bucket."""
     status = machine.status()
     assert status["healthy"] and status["pending"] == {"writes": 0, "deletes": 0, "found": 0}, status
-    assert not status["lock"]["held"], status
+    if status["lock"]["held"]:  # by a structural command that was killed: the next one takes it over after a TTL
+        machine("datastore", "gc").ok()
+        assert not machine.status()["lock"]["held"], status
     checked = machine("datastore", "verify", "--engine", "inline").ok()
     assert checked["missing"] == [] and checked["corrupt"] == [], checked
 
