@@ -196,7 +196,7 @@ def test_a_store_inside_this_one_may_hold_payload_keys_before_its_marker():
 def test_L48_one_payload_key_means_a_lost_root_and_nothing_may_be_published():
     with pytest.raises(CorruptData) as caught:
         listed("data/a", f"data/b~{ULID}", "data/c")
-    assert caught.value.hint == "run: swamp datastore doctor --repair" and caught.value.exit_code == 65
+    assert caught.value.hint == "run: swamp datastore doctor --repair --from-listing" and caught.value.exit_code == 65
 
 
 def test_S16_hostile_keys_in_a_listing_are_reported():
