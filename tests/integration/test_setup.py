@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
-
 import pytest
 
 from machines import Machine, Place, Team, read_tree
@@ -159,15 +156,14 @@ def test_killed_at_any_moment_setup_can_be_run_again(local_team: Team):
     a = local_team.machine("a", joined=False)
     for n in range(6):
         a.put(f"m{n}", "report", f"{n}" * 1000)
+    other = local_team.machine("other", joined=False)
+    other.put("m", "report", "x")
+    takes = other.duration("datastore", "setup", f"{local_team.place.url}-other")
     killed = 0
-    for delay in (0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5):
-        process = a.start("datastore", "setup", *local_team.place.setup_args)
-        time.sleep(delay)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            killed += 1
-        process.communicate(timeout=60)
-    assert killed >= 3, "the machine is too fast for this test: shorten the delays"
+    for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9):
+        alive, _ = a.killed_after(takes * share, "datastore", "setup", *local_team.place.setup_args)
+        killed += alive
+    assert killed >= 3, "too few were at risk"
     a.setup(*local_team.place.setup_args)
     assert a.names() == [(f"m{n}", "report") for n in range(6)]
     assert tier(a) == {}

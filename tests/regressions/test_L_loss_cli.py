@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import threading
 import time
 
@@ -247,15 +245,13 @@ def test_L29_killed_puts_lose_nothing_that_was_acknowledged(team: Team):
     a = team.machine("a")
     acknowledged, killed = [], 0
     file = a.home / "f"
+    file.write_text("value")
+    takes = min(a.duration("data", "put", "timed", "report", str(file)) for _ in range(2))
     for n in range(14):
         file.write_text(f"value {n}")
-        process = a.start("data", "put", f"m{n}", "report", str(file))
-        time.sleep(0.25 + 0.1 * (n % 8))
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            killed += 1
-        out, _ = process.communicate(timeout=60)
-        if process.returncode == 0 and json.loads(out)["version"]:
+        alive, ran = a.killed_after(takes * (0.3 + 0.09 * (n % 8)), "data", "put", f"m{n}", "report", str(file))
+        killed += alive
+        if not alive and ran.ok()["version"]:
             acknowledged.append(n)
     print(f"killed {killed}, acknowledged {len(acknowledged)}, at risk {killed} of 14")
     assert killed >= 7, "too few were at risk"

@@ -65,7 +65,8 @@ def start(name: str) -> Iterator[Running]:
 
 def _moto(stack: ExitStack) -> Running:
     port = free_port()
-    process = _spawn(stack, [_script("moto_server"), "-H", "127.0.0.1", "-p", str(port)])
+    _script("moto_server")
+    process = _spawn(stack, [sys.executable, "-m", "swamp.testing.moto_atomic", str(port)])
     return _s3("moto", port, process)
 
 
