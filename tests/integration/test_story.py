@@ -165,21 +165,25 @@ def test_a_fresh_clone_hydrates_on_its_first_command(team: Team):
     assert "fetching" in listed.err
 
 
-def test_offline_work_is_kept_and_delivered_later(local_team: Team):
-    """A store that is gone before the run: 69 and nothing ran; during the push: 69 and the next sync delivers it."""
+@pytest.mark.parametrize("gone", ["moved", "a file"])
+def test_a_bucket_that_is_away_stops_everything_before_it_runs(local_team: Team, gone: str):
+    """An unmounted disk is not an empty store: 69, nothing ran, nothing was made in its place."""
     a = local_team.machine("a")
     a.put("web", "report", "1")
     bucket = local_team.directory / "bucket"
     bucket.rename(local_team.directory / "away")
-    bucket.write_text("not a directory")
+    if gone == "a file":
+        bucket.write_text("not a directory")
     file = a.home / "two"
     file.write_text("2")
     failed = a("data", "put", "web", "report", str(file))
-    assert failed.code in (2, 69) and failed.error["hint"]  # a bucket that is a file: unreachable, or misnamed
+    assert failed.code == 69 and failed.error["hint"]
     assert a.versions("web", "report") == [1]
     status = a("datastore", "status")
-    assert status.code == 69 and status.json["healthy"] is False
-    bucket.unlink()
+    assert status.code == 69 and status.json["healthy"] is False and status.json["pending"]["writes"] == 0
+    assert a("datastore", "sync", "--pull").failed(69)["hint"]
+    assert not bucket.is_dir()
+    bucket.unlink(missing_ok=True)
     (local_team.directory / "away").rename(bucket)
     a.put("web", "report", "2")
     assert a.versions("web", "report") == [2, 1]

@@ -127,8 +127,11 @@ class Coordinator:
     audit_path: Callable[[], str]
     cancel: Cancel
     warn: Callable[[str], None]
+    present: Callable[[], None] = lambda: None
+    """Raises when the store is known to be away, before anything runs."""
     _told: set[str] = field(default_factory=set)
     """Commands whose records were audited: a run that saves its record many times is one command."""
+    _warned: set[str] = field(default_factory=set)
 
     @contextmanager
     def model(self, command: str, model_type: str, model_id: str, scope: tuple[str, ...] = ()) -> Iterator[Change]:
@@ -160,6 +163,7 @@ class Coordinator:
         audited: bool = True,
     ) -> Iterator[Change]:
         self.cancel.check()
+        self.present()
         with lease() as held:
             change = Change(command, held, scope=scope, audited=audited)
             self._pull(scope)
@@ -179,6 +183,7 @@ class Coordinator:
             return
         # The audit file of this cache comes along, so that a line is always added to what the bucket has.
         result = syncer.pull((*scope, self.audit_path()) if scope else ())
+        self._pass_on(result)
         for failed in result.failed:
             self.warn(f"{failed.path} was not pulled: {failed.error}")
         for conflict in result.conflicts:
@@ -206,9 +211,17 @@ class Coordinator:
             return
         self.cancel.check()
         change.sync = syncer.push()
+        self._pass_on(change.sync)
         if change.save_again is not None and self._lost_to_another(change):
             self._save_again(change, syncer)
         self._warn_of_others(change)
+
+    def _pass_on(self, result: SyncResult) -> None:
+        """What the engine wants the user to know, once per command."""
+        for warning in result.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.warn(warning)
 
     def _lost_to_another(self, change: Change) -> bool:
         assert change.sync is not None

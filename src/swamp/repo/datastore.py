@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.env import Env
-from swamp.errors import StoreError, UsageError
+from swamp.errors import StoreError, Unavailable, UsageError
 from swamp.repo.config import DatastoreConfig
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
 from swamp.repo.open import BUILT_IN, in_namespace, open_bucket, writer_of
@@ -207,6 +207,25 @@ class Datastore:
 
         return Maintenance(self)
 
+    def must_be_there(self) -> None:
+        """Raises Unavailable if the bucket's directory is gone: away, not empty. `setup` and pushes make it."""
+        where = self._directory_of_bucket()
+        if where is None or where.is_dir():
+            return
+        gone = "is not a directory" if where.exists() else "is not there"
+        raise Unavailable(
+            f"the datastore {self.url} {gone}",
+            hint="mount it or put it back; if it is lost, `swamp datastore sync` makes it again from what is here",
+            details={"store": self.url},
+        )
+
+    def _directory_of_bucket(self) -> Path | None:
+        if not self.synced or not (self.config.url or "").startswith("file:"):
+            return None
+        from swamp.store.open import parse_target
+
+        return Path(parse_target(self.config.url or "", self.config.config).bucket)
+
     # -- what it does
 
     def pull(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
@@ -229,6 +248,7 @@ class Datastore:
             return
         self.context.notify(f"First use of {self.url} on this machine: fetching its data")
         try:
+            self.must_be_there()
             result = self.pull()
         except StoreError as error:
             error.hint = f"{error.hint or 'check the connection'}; then run `swamp datastore sync --pull`"
@@ -250,6 +270,8 @@ class Datastore:
         """Push, pull, or pull and push, on the user's word. A plain directory is always in step with itself."""
         if self.engine is None:
             return SyncResult(mode, fast_path=True)
+        if mode == "pull":
+            self.must_be_there()
         with self._alone(mode):
             result = self._run(mode, full)
         if mode != "push" and not result.failed:

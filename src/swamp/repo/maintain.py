@@ -86,7 +86,7 @@ class Maintenance:
 
     def _remote_status(self) -> dict[str, Any]:
         known = self._datastore.must_sync().status()
-        answer = self._ask()
+        answer = self._ask(known.seq)
         return {
             **answer,
             "seq": answer.get("seq") or known.seq,
@@ -105,16 +105,22 @@ class Maintenance:
             },
         }
 
-    def _ask(self) -> dict[str, Any]:
-        """One look at the root and one at the global lease, timed."""
+    def _ask(self, seen: int) -> dict[str, Any]:
+        """One look at the root and one at the global lease, timed. `seen` is the sequence this cache has pulled."""
         clock = self._context.env.clock
         started = clock.monotonic()
         found: dict[str, Any] = {"healthy": True, "message": "ok", "lock": {"held": False}}
         try:
+            self._datastore.must_be_there()
             root = self._read_root()
             found["latencyMs"] = int((clock.monotonic() - started) * 1000)
             found["seq"] = root.seq if root else 0
             found["message"] = "ok" if root else "the store is reachable and has no index yet"
+            if root is None and seen:
+                found["healthy"] = False
+                found["message"] = (
+                    f"the store has lost its index: this cache has seen sequence {seen} (datastore doctor)"
+                )
             found["lock"] = self._lock_line()
         except SwampError as error:
             found |= {"healthy": False, "message": error.message}

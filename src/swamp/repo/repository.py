@@ -142,6 +142,7 @@ class Repo:
             audit_path=lambda: self.audit.path,
             cancel=self.cancel,
             warn=self.notify,
+            present=lambda: self.datastore.must_be_there(),
         )
 
     def set_up(self, wanted: DatastoreConfig, *, migrate: bool = True) -> SetUp:

@@ -254,6 +254,7 @@ class Engine:
         with self._alone():
             run = _Run(self, self._looker(patience), patience, scope, full, want)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
+        result = replace(result, warnings=(*result.warnings, *run.looker.warnings))
         if not self._policy.capabilities.safe:
             result = replace(result, warnings=(*result.warnings, WARNING))
         return replace(

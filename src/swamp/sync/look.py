@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from swamp.cache.scan import ScanProblem
 from swamp.cache.state import ancestors
@@ -23,6 +24,11 @@ from swamp.sync.record import Parts
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, look
+
+ANOTHER_STORE: Final = (
+    "the store is not the one this machine knew (emptied, re-created or replaced): "
+    "everything was compared again and nothing was removed"
+)
 
 
 @dataclass
@@ -46,6 +52,7 @@ class Looker:
     limits: tuple[float, int, int | None]
     patience: Patience
     executor: Executor | None = None
+    warnings: list[str] = field(default_factory=list)
 
     def read(self) -> RootRead:
         """The root: one conditional request; an unchanged one is the copy that is kept here."""
@@ -171,6 +178,8 @@ class Looker:
                 tx.set_meta("pulledOp", None)
                 tx.set_meta("pulledSeq", None)
             tx.set_meta("storeId", root.store_id)
+        if known is not None:
+            self.warnings.append(ANOTHER_STORE)
 
     def _snapshot(self) -> Snapshot:
         """The journal while nobody mutates: every row in it has happened, or never will."""
