@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from swamp.commit.log import put_log
 from swamp.env import Env
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, Unavailable
+from swamp.index.root import Writer, encode, first_root
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.retry import RetryPolicy, RetryStore
+from swamp.sync.bulk import Upload
+from swamp.sync.transfer import upload_one
 from swamp.testing.faulty import Chance, Fault, FaultyStore
 from swamp.testing.proxy import FaultProxy, Rule
 
@@ -124,6 +128,48 @@ def test_retry_after_of_google_reaches_the_retry(gcs, fresh_prefix, clock):
         store = open_store(f"{gcs.url}/{prefix}", {"endpoint": proxy.endpoint}, env)
         assert store.get("k").body == b"x"
     assert clock.slept == [3.0] and proxy.fired
+
+
+@pytest.mark.parametrize("server", ["moto", "azurite", "gcs"])
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("wish", [None, "1"])
+def test_a_busy_store_is_left_alone_for_a_second_whether_its_wish_can_be_read_or_not(
+    servers, server, status, wish, fresh_prefix
+):
+    """obstore shows no header of a refusal (docs/decisions/0005): a second at least, and each machine its own time."""
+    running, prefix, waits = servers[server], fresh_prefix(), []
+    running.open(prefix).put("k", b"x")
+    headers = {} if wish is None else {"Retry-After": wish}
+    for seed in range(3):
+        clock = FakeClock()
+        with FaultProxy(running.endpoint, [Rule("answer", "GET", "k", 2, status, b"busy", headers)]) as proxy:
+            config = dict(running.config) | {"endpoint": proxy.endpoint}
+            store = open_store(f"{running.url}/{prefix}", config, Env(clock, random.Random(seed)))
+            assert store.get("k").body == b"x"
+        assert len(proxy.fired) == len(clock.slept) == 2
+        assert all(1.0 <= wait <= 2.0 for wait in clock.slept)
+        waits += clock.slept
+    assert len(set(waits)) == 6 or (wish and server == "gcs"), "a crowd spreads out"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_store_gets_an_upload_again_only_after_a_second(moto, status, fresh_prefix, tmp_path, clock):
+    (tmp_path / "raw").write_bytes(b"x")
+    moto.open()
+    with FaultProxy(moto.endpoint, [Rule("answer", "PUT", "raw", 2, status, b"busy")]) as proxy:
+        config = dict(moto.config) | {"endpoint": proxy.endpoint}
+        store = open_store(f"{moto.url}/{fresh_prefix()}", config, Env(clock, random.Random(5)))
+        sent = upload_one(store, Upload("data/a/raw", str(tmp_path / "raw")), Env(clock, random.Random(5)))
+    assert sent.error is None and len(proxy.fired) == 2
+    assert len(clock.slept) == 2 and all(1.0 <= wait <= 2.0 for wait in clock.slept)
+
+
+def test_a_busy_store_gets_a_commit_record_again_only_after_a_second(store, faulty, clock):
+    busy = OutcomeUnknown("slow down", details={"status": 503})
+    faulty.add(Fault("refuse", "put", error=busy, times=2))
+    root = first_root("store", "OP", "2026-01-01T00:00:00Z", Writer("r", "h", "u", 1, "0"))
+    put_log(store, Env(clock, random.Random(5)), root, encode(root))
+    assert len(clock.slept) == 2 and all(wait >= 1.0 for wait in clock.slept)
 
 
 def test_a_listing_goes_on_where_it_was(store, faulty):

@@ -27,6 +27,7 @@ from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, decode, encode, successor
 from swamp.rules import rule
 from swamp.store.port import CREATE, Capabilities, Match, ObjectStore, Token
+from swamp.store.retry import pause_after
 
 LAYER_ROWS: Final = 500
 LAYER_BYTES: Final = 128 * 1024
@@ -211,10 +212,10 @@ class Committer:
             try:
                 self.store.put(key, data)
                 return
-            except Unavailable:
+            except Unavailable as error:
                 if attempt == 4:
                     raise
-                self.env.clock.sleep(self.env.jitter(0.2 * 2**attempt))
+                self.env.clock.sleep(pause_after(error, 0.2 * 2**attempt, self.env))
 
     def _swap(self, read: RootRead, new: Root, body: bytes, pace: Pace) -> Committed | RootRead:
         """One outcome, the true one: won, or the root that stands in the way. inv[commit.unknown-is-not-failure]
@@ -245,7 +246,8 @@ class Committer:
                     "the commit was sent and the store does not say whether it happened",
                     hint="run the same command again: it finds out, and nothing is done twice",
                 ) from stuck
-            self.env.clock.sleep(self.env.jitter(delay))
+            told = refusal if isinstance(refusal, StoreError) else None
+            self.env.clock.sleep(pause_after(told, delay, self.env))
             delay = min(delay * 2, 5.0)
 
     def _send(self, read: RootRead, body: bytes) -> Token | StoreError:
@@ -262,7 +264,7 @@ class Committer:
         while True:
             try:
                 return self.read()
-            except Unavailable:
+            except Unavailable as error:
                 try:
                     pace()
                 except Unavailable as stuck:
@@ -270,7 +272,7 @@ class Committer:
                         "the commit was sent and the store does not say whether it happened",
                         hint="run the same command again: it finds out, and nothing is done twice",
                     ) from stuck
-                self.env.clock.sleep(self.env.jitter(delay))
+                self.env.clock.sleep(pause_after(error, delay, self.env))
                 delay = min(delay * 2, 5.0)
 
     def _in_log(self, seen: RootRead, read: RootRead, op: str) -> bool:

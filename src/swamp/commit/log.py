@@ -10,6 +10,7 @@ from swamp.env import Env
 from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
 from swamp.index.root import SEGMENT_PREFIX, Root, decode
 from swamp.store.port import CREATE, ObjectMeta, ObjectStore
+from swamp.store.retry import pause_after
 
 LOG_PREFIX: Final = SEGMENT_PREFIX + "log/"
 _ATTEMPTS: Final = 6
@@ -38,10 +39,10 @@ def put_log(store: ObjectStore, env: Env, root: Root, body: bytes) -> None:
             return
         except ConditionFailed:
             return
-        except Unavailable:
+        except Unavailable as error:
             if attempt == _ATTEMPTS - 1:
                 raise
-            env.clock.sleep(env.jitter(0.2 * 2**attempt))
+            env.clock.sleep(pause_after(error, 0.2 * 2**attempt, env))
 
 
 def names(store: ObjectStore, *, after_seq: int = 0) -> Iterator[LogName]:

@@ -16,6 +16,7 @@ from swamp.errors import Unavailable
 from swamp.index.root import Writer
 from swamp.pipeline.place import opened, spec_of
 from swamp.store.port import Capabilities, ObjectMeta, ObjectStore
+from swamp.store.retry import pause_after
 from swamp.sync.progress import Cancel, Patience
 
 if TYPE_CHECKING:
@@ -89,10 +90,11 @@ def put_patiently(store: ObjectStore, key: str, body: bytes, env: Env = SYSTEM) 
     while True:
         try:
             return store.put(key, body)
-        except Unavailable:
+        except Unavailable as error:
             if env.clock.monotonic() + delay > until:
                 raise
-        env.clock.sleep(env.jitter(delay))
+            pause = pause_after(error, delay, env)
+        env.clock.sleep(pause)
         delay = min(delay * 2, 5.0)
 
 

@@ -238,7 +238,8 @@ def _limited(target: Target, store: ObjectStore) -> ObjectStore:
 
 
 def _http(timeout: float, retries: int, insecure: bool) -> dict[str, Any]:
-    backoff = {"init_backoff": dt.timedelta(milliseconds=100), "max_backoff": dt.timedelta(seconds=5), "base": 2}
+    # Only parts of an upload are retried in there, and a Retry-After is not read: a second is what a busy store gets.
+    backoff = {"init_backoff": dt.timedelta(seconds=1), "max_backoff": dt.timedelta(seconds=10), "base": 2}
     seconds = dt.timedelta(seconds=timeout)
     return {
         "client_options": {

@@ -7,13 +7,31 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from swamp.env import SYSTEM, Env
-from swamp.errors import OutcomeUnknown, Unavailable
+from swamp.errors import OutcomeUnknown, StoreError, Unavailable
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 
 T = TypeVar("T")
+_BUSY: Final = (429, 503)
+BUSY_WAIT: Final = 1.0
+
+
+def pause_after(error: Exception | None, planned: float, env: Env) -> float:
+    """How long to wait after `error` before the next attempt, when nothing else were said: `planned`, jittered.
+
+    What the server asked for is honoured where the client shows it. obstore drops every header of a refusal, so a
+    busy S3 or Azure is left alone for a second at least, and then at random, so that a crowd spreads out
+    (docs/decisions/0005-retry-after.md).
+    """
+    details = error.details if isinstance(error, StoreError) else {}
+    asked = details.get("retryAfter")
+    if asked is not None:
+        return max(env.jitter(planned), float(asked))
+    if details.get("status") in _BUSY:
+        return BUSY_WAIT + env.rng.random() * max(planned, BUSY_WAIT)
+    return env.jitter(planned)
 
 
 @dataclass(frozen=True)
@@ -44,8 +62,7 @@ class Attempts:
         if error.details.get("unreachable") and self._count >= self._policy.unreachable:
             raise error
         pause = min(self._policy.longest_wait, self._policy.first_wait * 2 ** (self._count - 1))
-        asked = error.details.get("retryAfter")
-        pause = max(self._env.jitter(pause), float(asked or 0))
+        pause = pause_after(error, pause, self._env)
         late = self._env.clock.monotonic() + pause > self._until
         if late and (self._count > 1 or pause > self._policy.longest_wait):
             raise error  # one stalled attempt may use up the time: it gets a second one all the same, but not tomorrow

@@ -26,6 +26,7 @@ from swamp.errors import (
 from swamp.index.entry import payload_key
 from swamp.rules import rule
 from swamp.store.port import ObjectStore, Uploaded
+from swamp.store.retry import pause_after
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.progress import Cancel, Patience
 from swamp.sync.result import EngineName
@@ -125,7 +126,8 @@ def _retried(attempt: Callable[[], T], env: Env, cancel: Cancel | None, *, also:
             stop = cancel is not None and cancel.requested
             if stop or wrong > 1 or env.clock.monotonic() + delay > until:
                 raise
-        env.clock.sleep(env.jitter(delay))
+            pause = pause_after(error, delay, env)
+        env.clock.sleep(pause)
         delay = min(delay * 2, 5.0)
 
 

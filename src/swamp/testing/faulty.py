@@ -44,7 +44,7 @@ class Fault:
     seconds: float = 0.0
     count: int = 0
     error: StoreError | None = None
-    status: int = 503
+    status: int = 500
 
     def takes(self, verb: Verb, key: str) -> bool:
         """Whether this call is the one; counts it if it matches."""
