@@ -20,7 +20,6 @@ from swamp.cache.files import (
     place,
     read_atomic,
     stage_file,
-    sync_parents,
     trusted,
     write_atomic,
 )
@@ -115,13 +114,6 @@ def test_placing_below_a_file_is_a_clear_error(cache):
     with pytest.raises(Failed):
         place(stage_file(cache.staging, [b"x"]), cache.tree, "files/a/b")
     assert (cache.tree / "files/a").read_bytes() == b"file"
-
-
-def test_a_batch_may_flush_its_directories_once(cache):
-    for name in ("a", "b", "sub/c"):
-        place(stage_file(cache.staging, [b"x"]), cache.tree, f"files/{name}", sync=False)
-    sync_parents(cache.tree, ["files/a", "files/b", "files/sub/c"])
-    assert files_below(cache.tree) == ["files/a", "files/b", "files/sub/c"]
 
 
 def test_S17_nothing_is_written_through_a_linked_directory(cache, tmp_path):

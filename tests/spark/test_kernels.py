@@ -19,7 +19,7 @@ from swamp.pipeline.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_
 from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
 from swamp.pipeline.ranges import cut, pages_of
 from swamp.pipeline.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
-from swamp.sync.transfer import IN_HAND, pooled
+from swamp.sync.pool import IN_HAND, pooled
 
 
 def run(kernel, boundary, rows):
@@ -233,11 +233,11 @@ class Counted:
     now: int = 0
 
 
-def test_at_most_eight_per_thread_are_in_hand():
+def test_a_bounded_number_is_in_hand():
     seen = Counted()
 
     def jobs():
-        for number in range(500):
+        for number in range(2000):
             seen.now += 1
             seen.high = max(seen.high, seen.now)
             yield number

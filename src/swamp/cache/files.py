@@ -144,25 +144,25 @@ def _open_temp(directory: Path) -> tuple[Path, int]:
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
-def place(staged: Staged, tree: Path, path: str, *, sync: bool = True) -> Hint:
-    """Renames a staged file to `path` in the tree; with `sync=False` call `sync_parents` before building on it."""
+def place(staged: Staged, tree: Path, path: str) -> Hint:
+    """Renames a staged file to `path` in the tree, for good. A batch goes through `Places`."""
     target = resolve_inside(tree, path)
     with on_disk("write", path):
         _make_parents(tree, target.parent)
         try:
             staged.path.replace(target)
         except IsADirectoryError:
-            _remove_empty(target)  # empty directories are not data; one that is not empty stays and is the error
+            remove_empty(target)  # empty directories are not data; one that is not empty stays and is the error
             staged.path.replace(target)
-        if sync:
-            sync_directory(target.parent)
+        sync_directory(target.parent)
         return hint_of(target.lstat())
 
 
-def _remove_empty(directory: Path) -> None:
+def remove_empty(directory: Path) -> None:
+    """Removes a directory that holds nothing but empty directories; one that does stays and is the error."""
     for inside in directory.iterdir():
         if inside.is_dir() and not inside.is_symlink():
-            _remove_empty(inside)
+            remove_empty(inside)
     directory.rmdir()
 
 
@@ -178,13 +178,6 @@ def in_the_way(tree: Path, path: str) -> str | None:
         held = (inside for inside in target.rglob("*") if inside.is_symlink() or not inside.is_dir())
         return next((str(inside.relative_to(tree)) for inside in held), None)
     return None
-
-
-def sync_parents(tree: Path, paths: Iterable[str]) -> None:
-    """Makes the renames of a batch durable: one flush per directory."""
-    for parent in sorted({(tree / path).parent for path in paths}):
-        with on_disk("flush", str(parent)):
-            sync_directory(parent)
 
 
 def _make_parents(top: Path, parent: Path) -> None:

@@ -93,7 +93,7 @@ class FileLock:
 
     def _holders(self) -> str:
         """For the message only: a lock's holder is known to the kernel, never guessed from a file."""
-        pids = sorted(_pids_holding(self._path) | _pids_holding(self._queue))
+        pids = sorted(pids_holding(self._path) | pids_holding(self._queue))
         if not pids:
             return "another process"
         return f"process {', '.join(map(str, pids))}" + (" (this one)" if pids == [os.getpid()] else "")
@@ -138,7 +138,8 @@ def _release(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _pids_holding(path: Path) -> set[int]:
+def pids_holding(path: Path) -> set[int]:
+    """Which processes took this lock, by the kernel's table; 0 stands for one that is gone."""
     try:
         inode = path.stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from swamp.errors import MissingTool, UsageError
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Executor, Work
+from swamp.sync.pool import THREADS
 from swamp.sync.progress import Progress
 from swamp.sync.result import EngineName
-from swamp.sync.transfer import THREADS, Inline
+from swamp.sync.transfer import Inline
 
 if TYPE_CHECKING:
     from swamp.pipeline.transfer import OnSpark

@@ -14,7 +14,8 @@ from swamp.pipeline.kernels import TASK_THREADS, Batches, StoreAddress, rows_of
 from swamp.pipeline.schemas import FINDINGS
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download
-from swamp.sync.transfer import download_one, pooled
+from swamp.sync.pool import pooled
+from swamp.sync.transfer import download_one
 
 
 @dataclass(frozen=True)

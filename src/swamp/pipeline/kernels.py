@@ -19,7 +19,8 @@ from swamp.pipeline.beacon import Address, Beat
 from swamp.pipeline.schemas import DOWNLOADS, FINDINGS, GOT, HASHED, SENT
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
-from swamp.sync.transfer import download_one, hash_one, pooled, upload_one
+from swamp.sync.pool import pooled
+from swamp.sync.transfer import download_one, hash_one, upload_one
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from swamp.data.names import METADATA, VersionRef, version_of
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.pipeline.filters import Tests
 from swamp.pipeline.place import Bucket, FileRef, Folder, Span
-from swamp.sync.transfer import pooled
+from swamp.sync.pool import pooled
 
 READERS: Final = 8
 Row = dict[str, Any]

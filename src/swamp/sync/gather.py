@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
@@ -138,7 +139,7 @@ class Gatherer:
 
     def _mine(self, path: str, base: BaseRow | None, remote: Row | None) -> BaseRow | None:
         """A remote row that names my upload proves that my commit landed: it is base. inv[crash.resolved]"""
-        if not rule("staged.mine"):
+        if path not in self._staged or not rule("staged.mine"):
             return base
         for staged in self.state.staged_for(path):
             named = remote is not None and remote.key == staged.key
@@ -147,6 +148,10 @@ class Gatherer:
                 if base is None or base.key != staged.key:
                     base = BaseRow(path, staged.key, staged.size, staged.sha256, seq, present=True)
         return base
+
+    @cached_property
+    def _staged(self) -> frozenset[str]:
+        return self.state.staged_paths()
 
     def _in_scope(self, path: str) -> bool:
         return not self.scope or any(is_below(path, prefix) for prefix in self.scope)

@@ -9,7 +9,7 @@ from typing import Final
 from swamp.cache.scan import ScanProblem
 from swamp.cache.state import ancestors
 from swamp.commit.commit import RootRead
-from swamp.commit.log import names, put_log
+from swamp.commit.log import put_log, rolled_back
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
@@ -96,8 +96,7 @@ class Looker:
             return False
         if read.token == self.parts.state.meta("seenToken"):
             return False
-        seq = read.root.seq
-        return any(name.seq > seq for name in names(self.parts.committer.store, after_seq=seq))
+        return rolled_back(self.parts.committer.store, read.root)
 
     def _discover(self) -> Callable[[], RootRead | None] | None:
         """Spark lists a bucket without an index, where Spark was asked for or is at hand."""

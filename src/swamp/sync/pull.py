@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.files import Hint, Staged, in_the_way, place, sync_parents
+from swamp.cache.places import Places
 from swamp.cache.state import BaseRow, Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
@@ -19,7 +19,7 @@ from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
 from swamp.sync.result import Conflict
-from swamp.sync.settle import adopt, as_planned, forget, keep_both, leave, put_aside, tree_exclusive, void_strangers
+from swamp.sync.settle import Moment, adopt, forget, keep_both, leave, put_aside, tree_exclusive, void_strangers
 from swamp.sync.units import unit_of
 from swamp.sync.view import View
 
@@ -47,7 +47,7 @@ class Pull:
     hidden: dict[str, Row | None] = field(default_factory=dict)
     """Paths that could not be looked at here, with what the root says: they are owed."""
     got: dict[str, Got] = field(default_factory=dict)
-    renamed: list[str] = field(default_factory=list)
+    held: list[BaseRow] = field(default_factory=list)
     op: str = ""
 
     def run(self) -> None:
@@ -126,18 +126,21 @@ class Pull:
         if not units:
             return
         with tree_exclusive(self.parts, "tree-lock.rename"), self.parts.state.transaction() as tx:
-            placeable = [u for u in units if self._is_placeable(tx, u)]
+            moment = Moment.of(tx, self.parts, units, self.snapshot)
+            placeable = [u for u in units if self._is_placeable(tx, u, moment)]
             # What leaves goes first: a file may come to stand where a directory was, and the other way round.
             for unit in placeable:
                 self._make_room(tx, unit)
-            placed = [path for unit in placeable if self._has_room(tx, unit) for path in self._fill(tx, unit)]
-            sync_parents(self.parts.cache.tree, self.renamed)
-            self.renamed.clear()
+            with Places(self.parts.cache.tree) as places:
+                room = (unit for unit in placeable if self._has_room(tx, unit, places))
+                placed = [path for unit in room for path in self._fill(tx, unit, places)]
+            tx.hold(self.held)  # after the names are durable: base never says more than the disk
+            self.held.clear()
             tx.touch(placed)
         self.tally.touched += placed
 
-    def _is_placeable(self, tx: Transaction, unit: UnitPlan) -> bool:
-        why = self._obstacle(tx, unit)
+    def _is_placeable(self, tx: Transaction, unit: UnitPlan, moment: Moment) -> bool:
+        why = self._obstacle(unit, moment)
         if why is not None:
             self._defer(tx, unit, why)
         return why is None
@@ -148,18 +151,19 @@ class Pull:
         for action in unit.actions:
             if action.verb == "aside":
                 put_aside(tx, self.parts, action, self.op)
+                self.tally.files_deleted += action.facts.local is not None
 
-    def _has_room(self, tx: Transaction, unit: UnitPlan) -> bool:
+    def _has_room(self, tx: Transaction, unit: UnitPlan, places: Places) -> bool:
         """Something that nobody announced may stand in the way: it stays, it is named, and the rest arrives (L46)."""
         for action in filter(self._is_fetched, unit.actions):
-            obstacle = in_the_way(self.parts.cache.tree, action.path)
+            obstacle = places.obstacle(action.path)
             if obstacle is not None:
                 self.tally.fail(action.path, f"{obstacle} is in its way here: move it, then pull again")
                 self._defer(tx, unit, f"{obstacle} is in the way")
                 return False
         return True
 
-    def _fill(self, tx: Transaction, unit: UnitPlan) -> list[str]:
+    def _fill(self, tx: Transaction, unit: UnitPlan, places: Places) -> list[str]:
         """Renames and records one unit; the paths that changed."""
         changed: list[str] = []
         for action in unit.actions:
@@ -171,20 +175,20 @@ class Pull:
             elif action.verb == "forget":
                 forget(tx, action)
             elif self._is_fetched(action):
-                self._rename(tx, action)
+                self._rename(action, places)
             elif action.verb != "aside":
                 continue
             changed.append(action.path)
         return changed
 
-    def _obstacle(self, tx: Transaction, unit: UnitPlan) -> str | None:
+    def _obstacle(self, unit: UnitPlan, moment: Moment) -> str | None:
         for action in unit.actions:
             got = self.got.get(action.path)
             if got is not None and got.error is not None:
                 self.tally.missing |= got.missing
                 self.tally.fail(action.path, got.error)
                 return got.error
-            if action.verb in _PULLED and not as_planned(tx, self.parts, action.facts, self.snapshot):
+            if action.verb in _PULLED and not moment.as_planned(action.facts):
                 return "it was changed here while it was being pulled"
         return None
 
@@ -196,18 +200,11 @@ class Pull:
             for action in unit.actions:
                 tx.defer(action.path, action.facts.remote, why)
 
-    def _rename(self, tx: Transaction, action: Action) -> None:
+    def _rename(self, action: Action, places: Places) -> None:
         remote, got = action.facts.remote, self.got.pop(action.path)
         assert isinstance(remote, Entry) and got.file is not None
-        staged = Staged(Path(got.file), got.size, got.sha256 or "")
-        hint: Hint = place(staged, self.parts.cache.tree, action.path, sync=False)
-        row = BaseRow(
-            action.path, remote.key, remote.size, got.sha256, remote.seq, True, vouching(hint, self.parts.now_ns())
-        )
-        tx.put_base(row)
-        tx.drop_staged_for(action.path)
-        tx.undefer(action.path)
-        self.renamed.append(action.path)
+        hint = vouching(places.put(got.file, action.path), self.parts.now_ns())
+        self.held.append(BaseRow(action.path, remote.key, remote.size, got.sha256, remote.seq, True, hint))
         self.tally.files_pulled += 1
         self.tally.bytes_pulled += got.size
         if action.verb == "restore":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -141,17 +142,17 @@ class Push:
     def _staged(self, units: list[UnitPlan], missing: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
         """Units and paths as their bytes are known to be in the bucket; a unit without uploads comes at once."""
         jobs: list[Upload] = []
+        tree, known = os.fspath(self.parts.cache.tree), self.parts.state.staged_paths()
         for unit in units:
             if not missing[unit.unit]:
                 yield unit.unit, ""
             for action in unit.actions:
                 if action.verb != "push" or action.facts.local is None:
                     continue
-                if self._reused(action):
+                if action.path in known and self._reused(action):
                     yield unit.unit, action.path
                 else:
-                    file = str(self.parts.cache.tree / action.path)
-                    jobs.append(Upload(action.path, file, action.facts.local.size))
+                    jobs.append(Upload(action.path, f"{tree}/{action.path}", action.facts.local.size))
         if jobs:
             yield from self._uploaded(jobs, {a.path: a for u in units for a in u.actions})
 
@@ -192,8 +193,7 @@ class Push:
         """Finished uploads are known to later attempts, and prove a commit whose answer was lost."""
         if self.unsaved:
             with self.parts.state.transaction() as tx:
-                for row in self.unsaved:
-                    tx.put_staged(row)
+                tx.put_staged(self.unsaved)
             self.unsaved.clear()
 
     def _reused(self, action: Action) -> bool:
@@ -314,10 +314,9 @@ class Push:
     def _record(self, units: list[UnitPlan], done: Committed) -> None:
         """Base says what the bucket now holds; the mark moves only if this commit built on what was pulled."""
         with self.parts.state.transaction() as tx:
+            tx.hold([self._recorded(a, done.root.seq) for u in units for a in u.actions if a.verb == "push"])
             for action in (a for u in units for a in u.actions):
-                if action.verb == "push":
-                    self._record_put(action, done.root.seq, tx)
-                elif action.verb == "delete":
+                if action.verb == "delete":
                     tx.drop_base(action.path)
                     tx.drop_staged_for(action.path)
                     tx.undefer(action.path)
@@ -329,15 +328,13 @@ class Push:
                 mark_pulled(tx, done.root)
         self.read = RootRead(done.root, done.token, done.body) if done.token else self.parts.committer.read()
 
-    def _record_put(self, action: Action, seq: int, tx: Transaction) -> None:
+    def _recorded(self, action: Action, seq: int) -> BaseRow:
         row = self.uploads[action.path]
         local = action.facts.local
         hint = vouching(local.hint, self.snapshot.at_ns) if local else None
-        tx.put_base(BaseRow(action.path, row.key, row.size, row.sha256, seq, present=True, hint=hint))
-        tx.drop_staged_for(action.path)
-        tx.undefer(action.path)
         self.tally.files_pushed += 1
         self.tally.bytes_pushed += row.size
+        return BaseRow(action.path, row.key, row.size, row.sha256, seq, present=True, hint=hint)
 
     def _retire_rows(self, tx: Transaction, committed: set[str]) -> None:
         """Rows of what this commit delivered; those of directories go with the last one."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 
 from swamp.cache.files import move_aside
 from swamp.cache.scan import Observed, scan, stat_one
@@ -23,18 +25,37 @@ def tree_exclusive(parts: Parts, switch: str) -> AbstractContextManager[None]:
     return parts.tree_lock.exclusive(parts.lock_timeout) if rule(switch) else nullcontext()
 
 
-def as_planned(tx: Transaction, parts: Parts, facts: Facts, snapshot: Snapshot) -> bool:
-    """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
-    if rule("tree-lock.rename") and tx.newer_row_over(facts.path, snapshot.last, snapshot.own):
-        return False
-    if not rule("pull.base-unchanged"):
-        return True
-    if _differs(tx.base(facts.path), facts):
-        return False
-    now = stat_one(parts.cache.tree, facts.path)
-    if facts.local is None:
-        return now is None
-    return isinstance(now, Observed) and now.hint == facts.local.hint
+@dataclass(frozen=True)
+class Moment:
+    """Base and journal while nobody mutates, read once for all paths of a batch."""
+
+    tx: Transaction
+    tree: Path
+    snapshot: Snapshot
+    bases: Mapping[str, BaseRow]
+    news: bool
+    """Whether anybody announced anything since the plan: if not, no path need be asked for."""
+
+    @classmethod
+    def of(cls, tx: Transaction, parts: Parts, units: Iterable[UnitPlan], snapshot: Snapshot) -> Moment:
+        bases = tx.bases([a.path for u in units for a in u.actions])
+        return cls(tx, parts.cache.tree, snapshot, bases, tx.rows_after(snapshot.last, snapshot.own))
+
+    def as_planned(self, facts: Facts) -> bool:
+        """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
+        if self.news and rule("tree-lock.rename") and self._announced(facts.path):
+            return False
+        if not rule("pull.base-unchanged"):
+            return True
+        if _differs(self.bases.get(facts.path), facts):
+            return False
+        now = stat_one(self.tree, facts.path)
+        if facts.local is None:
+            return now is None
+        return isinstance(now, Observed) and now.hint == facts.local.hint
+
+    def _announced(self, path: str) -> bool:
+        return self.tx.newer_row_over(path, self.snapshot.last, self.snapshot.own)
 
 
 def _differs(base: BaseRow | None, facts: Facts) -> bool:
@@ -109,7 +130,7 @@ def void_strangers(tx: Transaction, planned: Plan) -> None:
 def settle(
     tx: Transaction,
     parts: Parts,
-    units: Iterable[UnitPlan],
+    units: Sequence[UnitPlan],
     snapshot: Snapshot,
     op: str,
     tally: Tally,
@@ -117,8 +138,9 @@ def settle(
     mark: set[str],
 ) -> None:
     """Adopts, forgets, keeps both: what a push and a pull have in common. `mark` collects units that must wait."""
+    moment = Moment.of(tx, parts, units, snapshot)
     for unit in units:
-        if not all(as_planned(tx, parts, a.facts, snapshot) for a in unit.actions if a.verb in _SETTLED):
+        if not all(moment.as_planned(a.facts) for a in unit.actions if a.verb in _SETTLED):
             mark.add(unit.unit)
             continue
         if unit.verbs & {"conflict", "bury"}:

@@ -6,7 +6,6 @@ A single file's trouble is its result, never an exception that stops the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,15 +27,13 @@ from swamp.rules import rule
 from swamp.store.port import ObjectStore, Uploaded
 from swamp.store.retry import pause_after
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
+from swamp.sync.pool import THREADS, pooled
 from swamp.sync.progress import Cancel, Patience
 from swamp.sync.result import EngineName
 
 RETRY_SECONDS: Final = 30.0
 FIRST_DELAY: Final = 0.1
-THREADS: Final = 16
-IN_HAND: Final = 8  # per thread: the caller may be busy placing a batch while the pool goes on
 LARGE: Final = 32 * 1024 * 1024
-TICK_SECONDS: Final = 0.5
 # Trouble that every further file would have too: it stops the work instead of being reported once per file.
 STOPPERS: Final = (AccessDenied, Misconfigured, Interrupted)
 
@@ -136,39 +133,6 @@ def _said(error: Exception) -> str:
     if isinstance(error, SwampError):
         return f"{error.message} ({error.hint})" if error.hint else error.message
     return str(error)
-
-
-def pooled(
-    jobs: Iterable[J], work: Callable[[J], R], threads: int = THREADS, tick: Callable[[], None] | None = None
-) -> Iterator[R]:
-    """Results as they are ready; a slow job holds up nobody and at most eight per thread are in hand (P08, P09).
-
-    One thread means the caller's own, in order. `tick` is called at least every half second and may raise to stop.
-    """
-    if threads <= 1:
-        yield from map(work, jobs)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="transfer") as pool:
-        running: set[Future[R]] = set()
-        try:
-            for job in jobs:
-                running.add(pool.submit(work, job))
-                while len(running) >= threads * IN_HAND:
-                    done, running = _some(running, tick)
-                    yield from (future.result() for future in done)
-            while running:
-                done, running = _some(running, tick)
-                yield from (future.result() for future in done)
-        finally:
-            for future in running:
-                future.cancel()
-
-
-def _some(running: set[Future[R]], tick: Callable[[], None] | None) -> tuple[set[Future[R]], set[Future[R]]]:
-    done, left = wait(running, TICK_SECONDS, return_when=FIRST_COMPLETED)
-    if tick is not None:
-        tick()
-    return done, left
 
 
 @dataclass

@@ -18,9 +18,10 @@ from swamp.index.lookup import live_rows
 from swamp.index.root import Root
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Upload
+from swamp.sync.pool import pooled
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts
-from swamp.sync.transfer import pooled, upload_one
+from swamp.sync.transfer import upload_one
 
 Verdict = Literal["good", "missing", "corrupt"]
 

@@ -1,0 +1,105 @@
+"""Where a batch of staged files goes: directories of the tree, each opened once and never through a link."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from swamp.cache.files import Hint, disk_error, hint_of, in_the_way, on_disk, remove_empty
+from swamp.cache.paths import safe_path
+
+OPEN_AT_MOST: Final = 200
+_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP})
+
+
+class Places:
+    """Renames go to open directories, so that nothing planted in the tree meanwhile leads them out of it (S17).
+
+    When it is closed, every name it gave survives a power cut. inv[cache.no-torn-file]
+    """
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = os.fspath(tree)
+        self._open: dict[str, int] = {}
+        self._changed: set[str] = set()
+
+    def __enter__(self) -> Places:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._leave(sync=kind is None)
+
+    def obstacle(self, path: str) -> str | None:
+        """What keeps a file from being placed at `path`, below the tree; None if nothing does."""
+        parent, _, name = safe_path(path).rpartition("/")
+        with on_disk("look at", path):
+            try:
+                found = os.stat(name, dir_fd=self._enter(parent), follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno not in _NO_DIRECTORY:
+                    raise
+                return in_the_way(Path(self._tree), path)
+        return in_the_way(Path(self._tree), path) if stat.S_ISDIR(found.st_mode) else None
+
+    def put(self, file: str, path: str) -> Hint:
+        """Gives a staged file its place and says what a stat of it says."""
+        parent, _, name = safe_path(path).rpartition("/")
+        with on_disk("write", path):
+            directory = self._enter(parent, make=True)
+            try:
+                os.rename(file, name, dst_dir_fd=directory)
+            except IsADirectoryError:
+                self._leave(sync=True)  # handles of what is removed now would lead nowhere
+                remove_empty(Path(self._tree, path))
+                directory = self._enter(parent, make=True)
+                os.rename(file, name, dst_dir_fd=directory)
+            self._changed.add(parent)
+            return hint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+    def _enter(self, directory: str, *, make: bool = False) -> int:
+        known = self._open.get(directory)
+        if known is not None:
+            return known
+        if len(self._open) >= OPEN_AT_MOST:
+            self._leave(sync=True)
+        opened = self._open_tree(make) if not directory else self._open_below(directory, make)
+        self._open[directory] = opened
+        return opened
+
+    def _open_tree(self, make: bool) -> int:
+        if make:
+            os.makedirs(self._tree, exist_ok=True)  # noqa: PTH103
+        return os.open(self._tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _open_below(self, directory: str, make: bool) -> int:
+        above, _, name = directory.rpartition("/")
+        parent = self._enter(above, make=make)
+        try:
+            return os.open(name, _ENTER, dir_fd=parent)
+        except FileNotFoundError:
+            if not make:
+                raise
+        os.mkdir(name, dir_fd=parent)
+        self._changed.add(above)
+        return os.open(name, _ENTER, dir_fd=parent)
+
+    def _leave(self, *, sync: bool) -> None:
+        """Closes every directory; those that got a name are flushed first."""
+        try:
+            for directory in sorted(self._changed) if sync else ():
+                try:
+                    os.fsync(self._open[directory])
+                except OSError as error:
+                    raise disk_error(error, "flush", directory) from error
+        finally:
+            for descriptor in self._open.values():
+                os.close(descriptor)
+            self._open.clear()
+            self._changed.clear()

@@ -1,0 +1,100 @@
+"""Threads that work through a stream of jobs: results as they are ready, no barrier, a bounded number in hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+THREADS: Final = 16
+IN_HAND: Final = 64
+"""Per thread: the caller may be busy placing a batch while the others go on."""
+TICK_SECONDS: Final = 0.5
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+def pooled(
+    jobs: Iterable[J], work: Callable[[J], R], threads: int = THREADS, tick: Callable[[], None] | None = None
+) -> Iterator[R]:
+    """Results as they are ready; a slow job holds up nobody and at most `IN_HAND` per thread are in hand (P08, P09).
+
+    One thread means the caller's own, in order. `tick` is called at least every half second and may raise to stop.
+    """
+    if threads <= 1:
+        yield from map(work, jobs)
+        return
+    feed = iter(jobs)
+    crew = Crew(work, threads)
+    try:
+        for job in islice(feed, threads * IN_HAND):
+            crew.give(job)
+        while crew.in_hand:
+            result = crew.take(tick)
+            for job in islice(feed, 1):
+                crew.give(job)
+            yield result
+    finally:
+        crew.dismiss()
+
+
+class Crew(Generic[J, R]):
+    """Up to `threads` workers between two queues. Plain queues: futures cost more than a small file's upload."""
+
+    def __init__(self, work: Callable[[J], R], threads: int) -> None:
+        self.in_hand = 0
+        self._work = work
+        self._threads = threads
+        self._workers: list[threading.Thread] = []
+        self._todo: SimpleQueue[Any] = SimpleQueue()
+        self._done: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
+
+    def give(self, job: J) -> None:
+        self.in_hand += 1
+        self._todo.put(job)
+        if len(self._workers) < self._threads:
+            worker = threading.Thread(target=self._labour, name=f"transfer-{len(self._workers)}")
+            self._workers.append(worker)
+            worker.start()
+
+    def take(self, tick: Callable[[], None] | None) -> R:
+        """The next result, or what its job raised."""
+        while True:
+            try:
+                result, error = self._done.get(timeout=TICK_SECONDS)
+            except Empty:
+                result, error = None, None
+                if tick is not None:
+                    tick()
+                continue
+            self.in_hand -= 1
+            if tick is not None:
+                tick()
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]
+
+    def dismiss(self) -> None:
+        """What nobody has begun is dropped; what has begun ends by itself."""
+        try:
+            while True:
+                self._todo.get_nowait()
+        except Empty:
+            pass
+        for _ in self._workers:
+            self._todo.put(_GO_HOME)
+        for worker in self._workers:
+            worker.join()
+
+    def _labour(self) -> None:
+        while (job := self._todo.get()) is not _GO_HOME:
+            try:
+                self._done.put((self._work(job), None))
+            except BaseException as error:  # noqa: BLE001  (raised again where the result is taken)
+                self._done.put((None, error))
+
+
+_GO_HOME: Final = object()
