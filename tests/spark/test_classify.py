@@ -13,10 +13,9 @@ from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.merge import merge_segments
 from swamp.index.root import SegmentRef
 from swamp.pipeline import classify, stages
-from swamp.pipeline.compare import base_row
 from swamp.pipeline.indexing import _ODD, index_row, row_from
 from swamp.pipeline.kernels import hint_row
-from swamp.pipeline.schemas import BASE, INDEX, JOURNAL, Boundary
+from swamp.pipeline.schemas import BASE, INDEX, JOURNAL, LOCAL
 from swamp.sync.decide import TABLE
 from swamp.sync.facts import Facts
 from swamp.sync.units import unit_of
@@ -24,17 +23,6 @@ from swamp.sync.view import usable
 
 pytestmark = pytest.mark.timeout(900)
 
-LOCAL = Boundary(
-    "local",
-    (
-        ("path", "string"),
-        *(("h_" + n, "bigint") for n in ("size", "mtime", "ctime", "inode")),
-        ("problem", "string"),
-        ("directory", "boolean"),
-        ("error", "string"),
-        ("sha256", "string"),
-    ),
-)
 SIZES, HASHES, KEYS = st.sampled_from([1, 2]), st.sampled_from(["h1", "h2"]), st.sampled_from(["k1", "k2"])
 MAYBE = st.one_of(st.none(), HASHES)
 NUMBERS = st.sampled_from([1, 2])
@@ -64,6 +52,10 @@ def facts(draw, path="p"):
     return Facts(path, base, local, remote, sha256=learned, **flags)
 
 
+def base_row(row):
+    return {name: getattr(row, name) for name in BASE.columns[:6]} | hint_row(row.hint)
+
+
 def local_row(found):
     assert found.local is not None
     return {"path": found.path, "directory": False, "sha256": found.sha256, **hint_row(found.local.hint)}
@@ -73,13 +65,16 @@ def classified(spark, batch, in_history):
     base = stages.frame_of(spark, BASE, [base_row(f.base) for f in batch if f.base])
     local = stages.frame_of(spark, LOCAL, [local_row(f) for f in batch if f.local])
     remote = stages.frame_of(spark, INDEX, [index_row(f.remote) for f in batch if f.remote])
-    joined = classify.join(base, local, remote, whole_index=True)
+    told = [{"path": f.path, "kind": k} for f in batch for k in ("delete", "owed") if getattr(f, FLAGS[k])]
+    marks = stages.frame_of(spark, JOURNAL, told)
+    joined = classify.join(base, local, remote, marks, whole_index=True, parts=2)
+    writes = [f.path for f in batch if f.edited]
+    frame = stages.frame_of(spark, JOURNAL, [{"path": path} for path in writes])
+    edited = classify.announced(joined, frame, [path.count("/") + 1 for path in writes])
+    return classify.classify(edited, in_history=in_history)
 
-    def paths(name):
-        return stages.frame_of(spark, JOURNAL, [{"path": f.path} for f in batch if getattr(f, name)]).select("path")
 
-    told = classify.announced(joined, paths("edited"), paths("deleted"), paths("owed"))
-    return classify.classify(told, in_history=in_history)
+FLAGS = {"delete": "deleted", "owed": "owed"}
 
 
 @pytest.mark.parametrize("in_history", [True, False])

@@ -123,7 +123,7 @@ class OnStore:
         row: dict[str, int] = self.jobs.run("count", frame.toArrow, self.patience).to_pylist()[0]
         return row
 
-    # -- discover: cut, adopt, sorted_ranges, write_segments, publish
+    # -- discover: cut, adopt, ranged, ordered, write_segments, publish
 
     def discover(self) -> RootRead | None:
         """A first root over the objects of a bucket without one; None when it is empty. Create-only.
@@ -165,21 +165,19 @@ class OnStore:
 
     def _segments(self, rows: DataFrame, count: int, added_seq: int) -> list[SegmentRef]:
         """New segments in path order, written by executors; they are nothing until they are published."""
-        parts = max(1, -(-count // SEGMENT_TARGET))
-        ordered = stages.sorted_ranges(rows, parts)
+        ordered = stages.ordered(stages.ranged(rows, -(-count // SEGMENT_TARGET)))
         written = stages.write_segments(ordered, self.spec, added_seq)
         table = self.jobs.run("write segments", written.toArrow, self.patience)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
 
-    # -- compact: read_index, merge, sorted_ranges, write_segments, publish
+    # -- compact: read_index, ranged, merge, ordered, write_segments, publish
 
     def merged(self, root: Root, inputs: tuple[SegmentRef, ...], horizon_seq: int) -> list[SegmentRef]:
         """The inputs as few new segments under the highest number among them: no reader takes them for news."""
         rows = sum(ref.rows for ref in inputs)
-        parts = max(1, -(-rows // SEGMENT_TARGET))
         layer = stages.frame_of(self.jobs.session, INDEX, layer_rows(root))
-        merged = stages.merge(self.index(root, inputs), layer, horizon_seq)
-        ordered = stages.sorted_ranges(merged, parts)
+        ranged = stages.ranged(self.index(root, inputs), -(-rows // SEGMENT_TARGET))
+        ordered = stages.ordered(stages.merge(ranged, layer, horizon_seq))
         written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
         table = self.jobs.run("compact", written.toArrow, self.patience)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))

@@ -6,10 +6,11 @@ The table's rows are `sync.decide.TABLE`, the same data that the planner in proc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.pipeline.indexing import DELETED, ENTRY
-from swamp.pipeline.schemas import BASE, FILES, INDEX
+from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY
+from swamp.pipeline.schemas import BASE, INDEX, LOCAL, Boundary
 from swamp.sync.decide import TABLE, Decision
 
 if TYPE_CHECKING:
@@ -21,43 +22,83 @@ UNIT: Final = (
 _HINTS: Final = ("h_size", "h_mtime", "h_ctime", "h_inode")
 
 
-def prefixed(frame: DataFrame, mark: str) -> DataFrame:
-    """Columns under a name that says which side they are from."""
-    return frame.select("path", *[frame[name].alias(mark + name) for name in frame.columns if name != "path"])
+def join(
+    base: DataFrame, local: DataFrame, index: DataFrame, told: DataFrame, *, whole_index: bool, parts: int
+) -> DataFrame:
+    """One row per path that any side knows, with what was announced of it by name.
 
-
-def join(base: DataFrame, local: DataFrame, remote: DataFrame, *, whole_index: bool) -> DataFrame:
-    """One row per path that any side knows. Without the whole index a path that it does not name is what base says."""
+    All sides travel once, to where the rest of their unit goes: the winner of a path's index rows, the join and the
+    question whether a unit is worth keeping need no further exchange. inv[index.highest-seq]
+    Without the whole index a path that it does not name is what base says.
+    """
     from pyspark.sql import functions as sf
 
-    sides = prefixed(BASE.select(base), "b_").join(prefixed(local, "l_"), "path", "full_outer")
-    joined = sides.join(prefixed(INDEX.select(remote), "r_"), "path", "full_outer")
-    if whole_index:
-        return joined
+    # With equal numbers they are the same row, or the live one stays.
+    age = sf.struct(sf.coalesce("seq", sf.lit(0)), (sf.col("kind") == ENTRY).cast("int"))
+    sides = (
+        BASE.select(base).select("path", _packed(BASE, "b")),
+        local.select("path", _packed(LOCAL, "l")),
+        INDEX.select(index).where(sf.col("kind") != DROPPED).select("path", _packed(INDEX, "r"), age.alias("age")),
+        told.select("path", sf.col("kind").alias("word")),
+    )
+    everything = sides[0]
+    for side in sides[1:]:
+        everything = everything.unionByName(side, allowMissingColumns=True)
+    gathered = everything.withColumn("unit", unit()).repartition(max(1, parts), "unit").groupBy("unit", "path")
+    merged = gathered.agg(
+        sf.first("b", ignorenulls=True).alias("b"),
+        sf.first("l", ignorenulls=True).alias("l"),
+        sf.max_by("r", "age").alias("r"),
+        sf.coalesce(sf.bool_or(sf.col("word") == "delete"), sf.lit(False)).alias("deleted"),
+        sf.coalesce(sf.bool_or(sf.col("word") == "owed"), sf.lit(False)).alias("owed"),
+    ).where("b is not null or l is not null or r is not null")
+    columns = [*_unpacked(BASE, "b"), *_unpacked(LOCAL, "l"), *_unpacked(INDEX, "r")]
+    joined = merged.select("unit", "path", "deleted", "owed", *columns)
+    return joined if whole_index else joined.withColumns(_from_base())
+
+
+def _of_side(boundary: Boundary) -> list[str]:
+    return [column for column in boundary.columns if column != "path"]
+
+
+def _packed(boundary: Boundary, name: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.struct(*_of_side(boundary)).alias(name)
+
+
+def _unpacked(boundary: Boundary, name: str) -> list[Column]:
+    from pyspark.sql import functions as sf
+
+    return [sf.col(f"{name}.{column}").alias(f"{name}_{column}") for column in _of_side(boundary)]
+
+
+def _from_base() -> dict[str, Column]:
+    """What an incremental index says of the paths that it does not name."""
+    from pyspark.sql import functions as sf
+
     unnamed = sf.col("r_key").isNull() & sf.col("b_key").isNotNull()
     same = {"r_key": "b_key", "r_size": "b_size", "r_sha256": "b_sha256", "r_seq": "b_seq"}
     filled = {mine: sf.when(unnamed, sf.col(theirs)).otherwise(sf.col(mine)) for mine, theirs in same.items()}
     filled["r_kind"] = sf.when(unnamed, sf.lit(ENTRY)).otherwise(sf.col("r_kind"))
     filled["r_last_modified"] = sf.when(unnamed, sf.lit("")).otherwise(sf.col("r_last_modified"))
-    return joined.withColumns(filled)
+    return filled
 
 
-def announced(joined: DataFrame, writes: DataFrame, deletes: DataFrame, owed: DataFrame) -> DataFrame:
-    """With `edited` (a write row on the path or above it), `deleted` and `owed`."""
+def announced(joined: DataFrame, writes: DataFrame | None, depths: Iterable[int]) -> DataFrame:
+    """With `edited`: a write row on the path or above it. `depths` are the lengths of the announced paths: one lookup
+    for each, so that no path has to be taken apart."""
     from pyspark.sql import functions as sf
 
-    parts = sf.split("path", "/")
-    above = sf.transform(sf.sequence(sf.lit(1), sf.size(parts)), lambda n: sf.array_join(sf.slice(parts, 1, n), "/"))
-    lines = joined.select("path", sf.explode(above).alias("above"))
-    edited = lines.join(sf.broadcast(writes.select(sf.col("path").alias("above"))), "above", "left_semi")
-    flags = (
-        (edited.select("path").distinct(), "edited"),
-        (deletes.select("path").distinct(), "deleted"),
-        (owed.select("path").distinct(), "owed"),
-    )
-    for frame, name in flags:
-        joined = joined.join(frame.withColumn(name, sf.lit(True)), "path", "left")
-    return joined.withColumns({name: sf.coalesce(name, sf.lit(False)) for _, name in flags})
+    edited = sf.lit(False)
+    for depth in sorted(set(depths)) if writes is not None else ():
+        mark, above = f"edited_{depth}", f"above_{depth}"
+        of_depth = writes.where(sf.size(sf.split("path", "/")) == depth)
+        named = of_depth.select(sf.col("path").alias(above), sf.lit(True).alias(mark)).distinct()
+        here = joined.withColumn("here", sf.substring_index("path", "/", depth))
+        joined = here.join(named, sf.col("here") == sf.col(above), "left").drop("here", above)
+        edited = edited | sf.coalesce(mark, sf.lit(False))
+    return joined.withColumn("edited", edited)
 
 
 def classify(joined: DataFrame, *, in_history: bool) -> DataFrame:
@@ -70,7 +111,7 @@ def classify(joined: DataFrame, *, in_history: bool) -> DataFrame:
     )
     undecided = sf.col("needs_hash") | sf.col("needs_remote_hash")
     verb = sf.when(undecided, sf.lit(None).cast("string")).otherwise(case_when(TABLE))
-    return labelled.withColumns({"verb": verb, "trivial": _trivial(), "unit": unit()})
+    return labelled.withColumns({"verb": verb, "trivial": _trivial()})
 
 
 def unit() -> Column:
@@ -169,12 +210,10 @@ def _true(condition: Column) -> Column:
 
 
 def worth_keeping(classified: DataFrame) -> DataFrame:
-    """Whole units of which something is not trivial. inv[unit.whole]"""
+    """Whole units of which something is not trivial: what the planner needs of them. inv[unit.whole]"""
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
     busy = sf.max((~sf.col("trivial")).cast("int")).over(Window.partitionBy("unit"))
-    return classified.withColumn("busy", busy).where("busy = 1").drop("busy")
-
-
-LOCAL_COLUMNS: Final = (*FILES.columns, "sha256")
+    sides = [f"{mark}_{c}" for mark, side in (("b", BASE), ("l", LOCAL), ("r", INDEX)) for c in _of_side(side)]
+    return classified.withColumn("busy", busy).where("busy = 1").select("unit", "path", *sides)

@@ -1,13 +1,14 @@
 """The full comparison on Spark: walk, read base, read the index, join, and hand over what is not trivial.
 
-Base is read in ranges by tasks from `state.db`; the result lies in Parquet files beside the cache and is read back
-batch by batch: neither index nor base is ever in the driver's memory.
+Base is read in ranges by tasks from `state.db`, as columns; the three sides meet in one exchange; only what is not
+trivial is written, to Parquet files beside the cache, put in order, and read back batch by batch. Neither index nor
+base is ever in the driver's memory.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,19 +22,22 @@ from swamp.pipeline import classify, stages
 from swamp.pipeline.beacon import Address, Beat
 from swamp.pipeline.indexing import index_row, row_from
 from swamp.pipeline.inventory import subtrees
-from swamp.pipeline.kernels import Batches, hint_from, hint_row, rows_of
+from swamp.pipeline.kernels import Batches, hint_from, rows_of
 from swamp.pipeline.ranges import by_segments
-from swamp.pipeline.schemas import BASE, DIRECTORIES, FILES, INDEX, JOURNAL, RANGES
+from swamp.pipeline.schemas import BASE, DIRECTORIES, INDEX, JOURNAL, LOCAL, RANGES
 from swamp.sync.gather import Gathered, Gatherer
 from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from swamp.pipeline.bulk import OnStore
 
 Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
 READ_ROWS: Final = 4_096
+BASE_ROWS: Final = 10_000
+PART_ROWS: Final = 200_000
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,20 @@ class ReadBase:
         try:
             with Beat(self.beacon):
                 for row in rows_of(batches):
-                    yield from BASE.batches(map(base_row, state.base_between(row["after"] or "", row["until"])))
+                    for columns in state.base_columns(row["after"] or "", row["until"], BASE_ROWS):
+                        yield base_batch(columns)
         finally:
             state.close()
 
 
-def base_row(row: BaseRow) -> dict[str, Any]:
-    named = {name: getattr(row, name) for name in ("path", "key", "size", "sha256", "seq", "present")}
-    return {**named, **hint_row(row.hint)}
+def base_batch(columns: Mapping[str, Sequence[object]]) -> pa.RecordBatch:
+    """Columns as SQLite gives them, as Arrow: its 0 and 1 become booleans."""
+    import pyarrow as pa
+
+    arrays = [pa.array(columns[f.name], pa.int64() if f.name == "present" else f.type) for f in BASE.arrow()]
+    return pa.RecordBatch.from_arrays(
+        [a.cast(f.type) for a, f in zip(arrays, BASE.arrow(), strict=True)], schema=BASE.arrow()
+    )
 
 
 @dataclass(frozen=True)
@@ -71,27 +81,36 @@ class Comparison:
         """Triples in units; what could not be looked at goes to `out` first. Its files are gone afterwards."""
         folder = self.cache.staging / f"compare-{SYSTEM.ulid()}"
         try:
-            frame = self.frame()
-            kept = classify.worth_keeping(frame).orderBy("unit", "path")
-            jobs = self.on.jobs
-            jobs.run("compare", lambda: kept.write.mode("error").parquet(str(folder)), self.patience)
-            out.problems.extend(_problems(folder))
-            yield from _triples(folder)
+            kept = classify.worth_keeping(self.frame())
+            self._write("compare", kept, folder / "kept")
+            # What is left is put in order by itself: sorting before the writing would compare everything twice.
+            left = self.on.jobs.session.read.schema(kept.schema).parquet(str(folder / "kept"))
+            self._write("order", left.orderBy("unit", "path"), folder / "ordered")
+            out.problems.extend(_problems(folder / "ordered"))
+            yield from _triples(folder / "ordered")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def _write(self, stage: str, frame: DataFrame, folder: Path) -> None:
+        self.on.jobs.run(stage, lambda: frame.write.mode("error").parquet(str(folder)), self.patience)
+
     def frame(self) -> DataFrame:
         """Every path of the three sides, classified."""
-        view = self.gatherer.view
-        joined = classify.join(self.base(), self.local(), self.remote(), whole_index=view.full)
-        rows = self.gatherer.snapshot.rows
-        told = classify.announced(
-            joined,
-            self._paths("write", [r.path for r in rows if r.kind == "write"]),
-            self._paths("delete", [r.path for r in rows if r.kind == "delete"]),
-            self._paths("owed", list(self.gatherer.deferred)),
-        )
-        return classify.classify(told, in_history=view.in_history)
+        view, rows = self.gatherer.view, self.gatherer.snapshot.rows
+        told = [(row.path, "delete") for row in rows if row.kind == "delete"]
+        told += [(path, "owed") for path in self.gatherer.deferred]
+        sides = self.base(), self.local(), self.remote()
+        joined = classify.join(*sides, self._marks(told), whole_index=view.full, parts=self._parts())
+        writes = [row.path for row in rows if row.kind == "write"]
+        marks = self._marks([(path, "write") for path in writes])
+        edited = classify.announced(joined, marks, (path.count("/") + 1 for path in writes))
+        return classify.classify(edited, in_history=view.in_history)
+
+    def _parts(self) -> int:
+        """Exchange partitions that a task sorts in memory; at least a round for every core."""
+        root = self.gatherer.view.root
+        rows = 2 * self.gatherer.state.base_rows() + sum(ref.rows for ref in root.segments)
+        return max(self.on.jobs.parallelism, -(-rows // PART_ROWS))
 
     def base(self) -> DataFrame:
         cuts = [path for ref in self.gatherer.view.root.segments for path in (ref.min_path, ref.max_path)]
@@ -108,20 +127,20 @@ class Comparison:
         rows = ({"directory": directory} for directory in found)
         frame = stages.frame_of(self.on.jobs.session, DIRECTORIES, rows)
         files = stages.inventory_local(frame, tree, self.on.jobs.parallelism, self.on.jobs.beacon, exclude)
-        return FILES.select(files).withColumn("sha256", sf.lit(None).cast("string"))
+        return LOCAL.select(files.withColumn("sha256", sf.lit(None)))
 
     def remote(self) -> DataFrame:
         """The whole index, or what is new in it and what an earlier pull owes."""
         view = self.gatherer.view
         if view.full:
-            return stages.winners(self.on.index(view.root, usable_only=True))
+            return self.on.index(view.root, usable_only=True)
         owed = {path: row for path, row in self.gatherer.deferred.items() if row is not None}
         rows = {**owed, **view.delta}.values()
         return stages.frame_of(self.on.jobs.session, INDEX, map(index_row, rows))
 
-    def _paths(self, kind: str, paths: list[str]) -> DataFrame:
-        rows = ({"path": path, "kind": kind} for path in paths)
-        return stages.frame_of(self.on.jobs.session, JOURNAL, rows).select("path")
+    def _marks(self, told: list[tuple[str, str]]) -> DataFrame:
+        rows = ({"path": path, "kind": kind} for path, kind in told)
+        return stages.frame_of(self.on.jobs.session, JOURNAL, rows)
 
 
 def _batches(folder: Path) -> Iterator[dict[str, Any]]:

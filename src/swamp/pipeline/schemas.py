@@ -79,6 +79,9 @@ FILES: Final = Boundary(
 )
 """A regular file with its stat; or a problem, which says neither present nor absent (of all below, if a directory)."""
 
+LOCAL: Final = Boundary("local", (*FILES.fields, ("sha256", "string")))
+"""Files with their hash, where it had to be learned."""
+
 RANGES: Final = Boundary("ranges", (("prefix", "string"), ("after", "string"), ("until", "string")))
 OBJECTS: Final = Boundary(
     "objects", (("key", "string"), ("size", "bigint"), ("last_modified", "string"), ("token", "string"))

@@ -94,37 +94,77 @@ def winners(index: DataFrame) -> DataFrame:
     return INDEX.select(deciding.groupBy("path").agg(best).select("best.*"))
 
 
-def sorted_ranges(index: DataFrame, parts: int) -> DataFrame:
-    """Rows in path order, a range of paths per partition, as segments want them."""
+def ranged(index: DataFrame, parts: int) -> DataFrame:
+    """A range of paths per partition, as segments want them."""
+    return INDEX.select(index).repartitionByRange(max(1, parts), "path")
+
+
+def ordered(index: DataFrame) -> DataFrame:
+    """Rows of each partition in path order, as segments want them."""
     from pyspark.sql import functions as sf
 
     from swamp.pipeline.indexing import DROPPED
 
-    ranged = INDEX.select(index).repartitionByRange(max(1, parts), "path")
-    return ranged.sortWithinPartitions("path", sf.col("kind") == DROPPED, sf.coalesce("seq", sf.lit(0)), "key")
+    return index.sortWithinPartitions("path", sf.col("kind") == DROPPED, sf.coalesce("seq", sf.lit(0)), "key")
 
 
 def merge(index: DataFrame, kept: DataFrame, horizon_seq: int) -> DataFrame:
-    """All rows -> what a compaction keeps: `index.merge.merge_segments`, as joins and aggregates.
+    """All rows -> what a compaction keeps: `index.merge.merge_segments`, as windows over each path.
 
     A tombstone goes when it is beyond the horizon, unless its path is in `kept` (the newest layer may still need it).
     One that lost to a newer row becomes a dropped key, so that its undo window still counts from the deletion (L33).
+    Rows that are `ranged` stay where they are: nothing is exchanged here.
     """
     from pyspark.sql import functions as sf
 
     from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY
 
-    best = winners(index)
-    old = (sf.col("kind") == DELETED) & (sf.col("seq") <= horizon_seq)
+    kind, seq, key = sf.col("kind"), sf.col("seq"), sf.col("key")
+    told = _with_winner(INDEX.select(index))
     needed = kept.select("path").distinct().withColumn("needed", sf.lit(True))
-    staying = best.join(sf.broadcast(needed), "path", "left").where(~old | sf.col("needed"))
-    victor = best.select("path", sf.col("key").alias("live"), sf.col("kind").alias("is"), sf.col("seq").alias("since"))
-    given_up = index.where(sf.col("kind") != ENTRY).join(victor, "path", "left")
-    lost = given_up.where((sf.col("kind") == DROPPED) | (sf.col("key") != sf.coalesce("live", sf.lit(""))))
-    newest = lost.groupBy("path", "key", "live", "is", "since").agg(sf.max("seq").alias("seq"))
-    revived = (sf.col("is") == ENTRY) & (sf.col("live") == sf.col("key")) & (sf.col("seq") < sf.col("since"))
-    dropped = newest.where(~sf.coalesce(revived, sf.lit(False))).withColumn("kind", sf.lit(DROPPED))
-    return INDEX.select(INDEX.select(staying).unionByName(dropped, allowMissingColumns=True))
+    old = (kind == DELETED) & (seq <= horizon_seq)
+    best = sf.col("best")
+    rows = told.join(sf.broadcast(needed), "path", "left")
+    lost = ~best & (kind != ENTRY) & ((kind == DROPPED) | (key != sf.coalesce("live", sf.lit(""))))
+    revived = (sf.col("is") == ENTRY) & (sf.col("live") == key) & (sf.col("newest") < sf.col("since"))
+    staying = best & (~old | sf.coalesce("needed", sf.lit(False)))
+    going = ~best & (sf.col("place") == 1) & ~sf.coalesce(revived, sf.lit(False))
+    shown = _newest_of_key(rows.where(best | lost)).where(staying | going)
+    blank = {"size": "bigint", "sha256": "string", "last_modified": "string", "missing": "boolean", "extra": "string"}
+    columns = {name: sf.when(best, sf.col(name)).otherwise(sf.lit(None).cast(t)) for name, t in blank.items()}
+    columns["kind"] = sf.when(best, kind).otherwise(sf.lit(DROPPED))
+    return INDEX.select(shown.withColumns(columns))
+
+
+def _with_winner(index: DataFrame) -> DataFrame:
+    """Each row with `best`: it decides its path; and what the deciding row is: `live`, `is`, `since`."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    from swamp.pipeline.indexing import DROPPED, ENTRY
+
+    kind = sf.col("kind")
+    age = sf.coalesce("seq", sf.lit(0)).desc()
+    first = Window.partitionBy("path").orderBy(kind == DROPPED, age, (kind == ENTRY).desc())
+    decided = sf.first(kind).over(first) != DROPPED
+    return index.withColumns(
+        {
+            "best": (sf.row_number().over(first) == 1) & (kind != DROPPED),
+            "live": sf.when(decided, sf.first("key").over(first)),
+            "is": sf.when(decided, sf.first("kind").over(first)),
+            "since": sf.when(decided, sf.first("seq").over(first)),
+        }
+    )
+
+
+def _newest_of_key(rows: DataFrame) -> DataFrame:
+    """Each row with its `place` among those of its path and key, the newest first; the deciding row apart."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    same = Window.partitionBy("path", "best", "key")
+    place = sf.row_number().over(same.orderBy(sf.coalesce("seq", sf.lit(0)).desc()))
+    return rows.withColumns({"place": place, "newest": sf.col("seq")})
 
 
 def write_segments(ordered: DataFrame, store: StoreAddress, added_seq: int = 0) -> DataFrame:
