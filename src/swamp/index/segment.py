@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.cache.files import on_disk
 from swamp.errors import CorruptData
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.footer import Footer, Group, read_footer
+from swamp.index.inspect import MAX_BATCH, MAX_GROUP, inspect, written_out
 from swamp.index.root import REPAIR_HINT, SegmentRef
 
 if TYPE_CHECKING:
@@ -28,8 +31,6 @@ Source = bytes | Path
 
 ROW_GROUP: Final = 16_384
 BATCH: Final = 1_024  # measured: a quarter of the memory of 4,096 for a wide merge, and no slower
-MAX_GROUP_BYTES: Final = 256 << 20
-_MAX_FOOTER: Final = 32 << 20
 _FORMAT: Final = {b"swamp.segment": b"1"}
 _KINDS: Final = {Entry: "entry", Tombstone: "deleted", Dropped: "dropped"}
 # pyarrow's own errors are subclasses of these.
@@ -224,14 +225,24 @@ def _batches(source: Source, start: str, stop: str | None, paths: Collection[str
         import pyarrow.parquet as pq
 
         raw = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
-        limits = {"thrift_string_size_limit": _MAX_FOOTER, "thrift_container_size_limit": 1_000_000}
-        file = pq.ParquetFile(raw, pre_buffer=False, **limits)
-        _check_shape(file)
-        groups = [i for i in range(file.num_row_groups) if _may_hold(file, i, start, stop, paths)]
-        found = file.iter_batches(BATCH, groups, columns=list(_COLUMNS), use_threads=False) if groups else iter(())
+        footer = read_footer(raw)
+        _check_sizes(footer)
+        # No text and no list in a footer is longer than the footer itself.
+        limits = dict.fromkeys(("thrift_string_size_limit", "thrift_container_size_limit"), footer.length)
+        asked = None if paths is None else sorted(path.encode() for path in paths)
+        wanted = [i for i, group in enumerate(footer.groups) if _may_hold(group, start, stop, asked)]
+        claims = inspect(raw, [footer.groups[i] for i in wanted], BATCH)
+        file = pq.ParquetFile(raw, read_dictionary=list(claims.dictionaries), pre_buffer=False, **limits)
+        _check_shape(file.schema_arrow)
+        size, columns = claims.batch_rows, list(_COLUMNS)
+        found = file.iter_batches(size, wanted, columns=columns, use_threads=False) if wanted else iter(())
     while True:
         with _guarded():
             batch = next(found, None)
+            if batch is not None:
+                batch = written_out(batch, claims.dictionaries)
+                if batch.nbytes > MAX_BATCH:  # before every value of it becomes a Python object
+                    raise ValueError("rows of impossible length")
             if batch is not None and paths is not None:
                 batch = batch.filter(_is_in(batch.column("path"), paths))
         if batch is None:
@@ -239,32 +250,38 @@ def _batches(source: Source, start: str, stop: str | None, paths: Collection[str
         yield batch
 
 
-def _check_shape(file: Any) -> None:
-    """The footer must describe a segment of ours and groups that fit into memory."""
-    kept = file.schema_arrow.metadata or {}
-    if kept.get(b"swamp.segment") != b"1" or tuple(file.schema_arrow.names[: len(_COLUMNS)]) != _COLUMNS:
+def _check_shape(schema: pa.Schema) -> None:
+    """The footer must describe a segment of ours."""
+    kept = schema.metadata or {}
+    if kept.get(b"swamp.segment") != b"1" or tuple(schema.names[: len(_COLUMNS)]) != _COLUMNS:
         raise _damaged("this is not an index segment that this swamp can read")
     expected = _schema()
-    if any(file.schema_arrow.field(name).type != expected.field(name).type for name in _COLUMNS):
+    if any(_plain(schema.field(name).type) != expected.field(name).type for name in _COLUMNS):
         raise _damaged("an index segment has columns of other types")
-    for i in range(file.num_row_groups):
-        group = file.metadata.row_group(i)
-        unpacked = max(
-            group.total_byte_size, sum(group.column(c).total_uncompressed_size for c in range(group.num_columns))
-        )
-        if not 0 <= unpacked <= MAX_GROUP_BYTES or not 0 <= group.num_rows <= 64 * ROW_GROUP:
+
+
+def _plain(kind: Any) -> Any:
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _check_sizes(footer: Footer) -> None:
+    """Groups that fit into memory."""
+    for group in footer.groups:
+        unpacked = max(group.unpacked, sum(column.unpacked for column in group.columns))
+        if not 0 <= unpacked <= MAX_GROUP or not 0 <= group.rows <= 64 * ROW_GROUP:
             raise _damaged("an index segment claims row groups of impossible size")
 
 
-def _may_hold(file: Any, group: int, start: str, stop: str | None, paths: Collection[str] | None) -> bool:
-    if not start and stop is None and paths is None:
+def _may_hold(group: Group, start: str, stop: str | None, paths: Sequence[bytes] | None) -> bool:
+    """UTF-8 sorts as its characters do."""
+    lowest, highest = group.columns[0].lowest, group.columns[0].highest
+    if lowest is None or highest is None:
         return True
-    stats = file.metadata.row_group(group).column(0).statistics
-    if stats is None or not stats.has_min_max:
-        return True
-    if stats.max < start or (stop is not None and stats.min >= stop):
+    if highest < start.encode() or (stop is not None and lowest >= stop.encode()):
         return False
-    return paths is None or any(stats.min <= path <= stats.max for path in paths)
+    return paths is None or bisect_left(paths, lowest) < bisect_right(paths, highest)
 
 
 def _is_in(column: Any, paths: Collection[str]) -> Any:
