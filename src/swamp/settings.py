@@ -145,14 +145,29 @@ def _resolve(
     tunable: Tunable, flags: Mapping[str, Any], environ: Mapping[str, str], document: Mapping[str, Any]
 ) -> Any:
     if tunable.flag and flags.get(tunable.flag) is not None:
-        word = tunable.flag.removesuffix("_ms").replace("_", "-")
-        return _parsed(tunable, flags[tunable.flag], f"--{word}")
+        return _flagged(tunable, flags[tunable.flag])
     if tunable.env and environ.get(tunable.env):
         return _parsed(tunable, environ[tunable.env], tunable.env)
     found = _dotted(document, tunable.yaml) if tunable.yaml else None
     if found is not None:
         return _parsed(tunable, found, f"{tunable.yaml} in .swamp.yaml")
     return tunable.default
+
+
+def _flagged(tunable: Tunable, value: Any) -> Any:
+    """A time on the command line is in seconds, and so is the complaint about it."""
+    assert tunable.flag is not None
+    word = f"--{tunable.flag.removesuffix('_ms').replace('_', '-')}"
+    if not tunable.flag.endswith("_ms"):
+        return _parsed(tunable, value, word)
+    try:
+        return tunable.parse(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{word} is {value / 1000:g}",
+            hint=f"allowed: seconds, 0.001 to 86400 ({tunable.doc})",
+            details={"key": word},
+        ) from error
 
 
 def _parsed(tunable: Tunable, value: Any, source: str) -> Any:

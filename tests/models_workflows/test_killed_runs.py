@@ -202,3 +202,79 @@ def test_a_store_that_goes_away_during_the_run_costs_no_work(tmp_path):
         assert again.code == 69, (args, again.out, again.err)
         assert again.out == ""
     assert not mark.exists()
+
+
+def test_a_run_without_a_lease_is_interrupted_for_whoever_has_seen_everything(file_team: Team, tmp_path):
+    """Its lease is gone and its last record never came: `running` for ever to nobody who has pulled all there is."""
+    one, two = file_team.machine("one"), file_team.machine("two")
+    mark = tmp_path / "mark"
+    give(
+        one,
+        f"id: x\nname: slow\njobs: [{{name: j, steps: [{{name: s, task: {shell('m', f'touch {mark}; sleep 60')}}}]}}]",
+    )
+    process = one.start("workflow", "run", "slow")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    store = file_team.place.open()
+    store.delete([key for key in file_team.place.objects("workflow-runs/") if key.endswith("/.lock")])
+    two.sync()
+    file_team.machine("three").put("other", "name", "news")
+    assert only_run(two)["status"] == "running", "its last record may be in what this machine has not seen"
+    two.sync()
+    told = only_run(two)
+    assert (told["status"], told["interrupted"]) == ("failed", True)
+
+
+def test_a_lock_is_no_sign_of_life_when_only_a_child_on_its_way_has_it(tmp_path, monkeypatch):
+    """Killed between fork and exec, a process leaves its lock to the child, for the moment until that one executes."""
+    import os
+    import subprocess
+    import sys
+
+    from swamp.workflows import presence
+
+    file = tmp_path / "run.lock"
+    read_end, write_end = os.pipe()
+    program = f"""
+import fcntl, os, signal
+lock = os.open({str(file)!r}, os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+if os.fork() == 0:
+    os.read({read_end}, 1)
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], pass_fds=[read_end], check=False, timeout=60)
+    look = presence.pids_holding
+    looks = []
+
+    def let_the_child_go_on(path):
+        looks.append(look(path))
+        if len(looks) == 1:
+            os.close(write_end)
+        return looks[-1]
+
+    monkeypatch.setattr(presence, "pids_holding", let_the_child_go_on)
+    monkeypatch.setattr(presence, "ECHO_SECONDS", 60.0)
+    assert presence.locally(file) == "dead"
+    assert looks, "the lock was held when it was first looked at"
+    os.close(read_end)
+
+
+def test_two_who_ask_at_once_do_not_take_each_other_for_the_run(tmp_path):
+    import fcntl
+
+    from swamp.workflows.presence import locally
+
+    file = tmp_path / "run.lock"
+    file.touch()
+    with file.open("r+") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        assert locally(file) == "dead"
+    with file.open("r+") as running:
+        fcntl.flock(running, fcntl.LOCK_EX)
+        assert locally(file) == "alive"

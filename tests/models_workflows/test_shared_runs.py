@@ -180,3 +180,53 @@ def test_a_lazy_reader_runs_a_workflow_on_data_it_does_not_hold(file_team, lazy)
     assert other.versions("scan-a", "result") == [2, 1]
     writer.sync()
     assert writer.versions("scan-a", "result") == [2, 1]
+
+
+ELSEWHERE = f"""id: aaaaaaaa-0000-4333-8444-555555555555
+name: elsewhere
+jobs:
+  - name: j
+    steps:
+      - {{name: first, task: {shell("first", "echo said first")}}}
+      - {{name: inner, dependsOn: [{{step: first}}], task: {{type: workflow, workflowIdOrName: inner}}}}
+      - name: each-${{{{ self.code }}}}
+        dependsOn: [{{step: inner}}]
+        forEach: {{item: code, in: "${{{{ [data.latest('first', 'result').attributes.exitCode] }}}}"}}
+        guard: data.latest('asked', 'result').attributes.exitCode == 0
+        task: {shell("last", "echo said last")}
+"""
+INNER = f"""id: bbbbbbbb-0000-4333-8444-555555555555
+name: inner
+jobs:
+  - name: i
+    steps:
+      - {{name: before, task: {shell("asked", "echo said asked")}}}
+      - {{name: ask, dependsOn: [{{step: before}}], task: {{type: manual_approval, prompt: "Go?"}}}}
+"""
+
+
+@pytest.mark.parametrize("hydrate", ["full", "lazy"])
+def test_a_run_goes_on_where_nothing_of_it_was_ever_seen(file_team, hydrate):
+    """Approved and resumed by a machine that never synced: on the data, logs and nested runs of the first one."""
+    one, two = file_team.machine("one"), file_team.machine("two", "--hydrate", hydrate)
+    for machine in (one, two):
+        give(machine, "elsewhere", ELSEWHERE)
+        give(machine, "inner", INNER)
+    run = one("workflow", "run", "elsewhere").ok()
+    assert run["status"] == "suspended"
+    assert two("workflow", "approve", run["id"]).ok()["resumable"] is True
+    done = two("workflow", "resume", run["id"]).ok()
+    steps = {step["name"]: step["status"] for job in done["jobs"] for step in job["steps"]}
+    assert steps == {"first": "succeeded", "inner": "succeeded", "each-0": "succeeded"}
+    assert two.versions("first", "result") == two.versions("asked", "result") == two.versions("last", "result") == [1]
+
+    reader = file_team.machine("reader")
+    assert reader("workflow", "history", "get", run["id"]).ok()["status"] == "succeeded"
+    lines = reader("workflow", "history", "logs", run["id"]).ok()["lines"]
+    assert [line.rpartition("said ")[2] for line in lines] == ["first", "last"]
+    assert reader("workflow", "run", "search").ok()["total"] == 2
+    audited = [json.loads(line) for file in reader.tree.glob("audit/*") for line in file.read_text().splitlines()]
+    by_two = [
+        line["command"] for line in audited if f"repoId: {line['repoId']}" in (two.repo / ".swamp.yaml").read_text()
+    ]
+    assert sorted(by_two) == ["model method run", "workflow approved", "workflow resume"]

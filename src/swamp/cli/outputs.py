@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.command import Session, group, session
-from swamp.errors import NotFound
+from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from swamp.data.outputs import Output
     from swamp.models.workshop import Workshop
 
 app = group("What method runs did.")
+
+STATUSES = ("pending", "running", "succeeded", "failed", "cancelled")
 
 
 def _described(output: Output) -> dict[str, Any]:
@@ -44,6 +46,8 @@ def list_outputs(
 
     from swamp.models.workshop import Workshop
 
+    if status is not None and status not in STATUSES:
+        raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(STATUSES)}")
     with session() as s:
         shop = Workshop(s.repo)
         definition_id = _definition_id(shop, model) if model else None

@@ -88,7 +88,8 @@ class VersionReader:
         try:
             raw = (self._tree.root / ref.metadata_path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFound(f"{ref.data.name} has no version {ref.version}") from None
+            hint = f"`swamp data versions MODEL {ref.data.name}` shows which there are"
+            raise NotFound(f"{ref.data.name} has no version {ref.version}", hint=hint) from None
         except OSError as error:
             raise disk_error(error, "read", ref.metadata_path) from error
         return DataVersion(ref, decode(raw, ref.metadata_path))

@@ -152,12 +152,35 @@ def datastore_from(block: Mapping[str, Any]) -> DatastoreConfig:
         exclude=tuple(_take(block, "exclude", (), _are_texts, "a list of gitignore-like patterns")),
         extra={key: value for key, value in block.items() if key not in _KNOWN},
     )
+    check_store_settings(found.type, found.config)
     if found.synced and not found.url and not found.config:
         raise UsageError(".swamp.yaml names a datastore and not where it is", hint="run `swamp datastore setup URL`")
     return found
 
 
 _KNOWN: Final = frozenset({"type", "url", "path", "config", "namespace", "hydrate", "directories", "exclude"})
+
+
+_TEXTS: Final = ("bucket", "container", "prefix", "region", "endpoint", "account")
+_NUMBERS: Final = {"pushConcurrency": 256, "pullConcurrency": 256, "requestTimeoutMs": 86_400_000}
+
+
+def check_store_settings(kind: str, config: Mapping[str, Any]) -> None:
+    """Before anything is tried or written: a number that is no bucket would only be a host that nobody knows."""
+    if not kind.startswith("@swamp/"):
+        return  # a plug-in's settings are its own
+    for key, value in config.items():
+        if key in _TEXTS and not isinstance(value, str):
+            raise _bad_setting(key, value, "a text")
+        if key == "forcePathStyle" and not isinstance(value, bool):
+            raise _bad_setting(key, value, "true or false")
+        highest = _NUMBERS.get(key)
+        if highest and not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= highest):
+            raise _bad_setting(key, value, f"a whole number, 1 to {highest}")
+
+
+def _bad_setting(key: str, value: Any, allowed: str) -> UsageError:
+    return UsageError(f"{key} of the datastore is {value!r}", hint=f"allowed: {allowed}", details={"key": key})
 
 
 def check_namespace(name: Any) -> str | None:

@@ -43,7 +43,8 @@ class Change:
     """Announced deletes that nobody confirmed: only these can be held back by the delete cap."""
     sync: SyncResult | None = None
     scope: tuple[str, ...] = ()
-    audited: bool = True
+    once: bool = False
+    """One line in the audit for all changes of this command."""
     save_again: Callable[[Sequence[Conflict]], object] | None = None
     """Called when the push found somebody else's bytes at paths of ours, which are here by then: write the next
     version. If that announces something it is pushed once more; if not, the conflict stays one."""
@@ -149,8 +150,7 @@ class Coordinator:
     @contextmanager
     def records(self, command: str, scope: tuple[str, ...]) -> Iterator[Change]:
         """Work on records that only this command writes, such as a run's."""
-        with self._change(command, lambda: nullcontext(NoLease()), scope, audited=command not in self._told) as change:
-            self._told.add(command)
+        with self._change(command, lambda: nullcontext(NoLease()), scope, once=True) as change:
             yield change
 
     @contextmanager
@@ -160,12 +160,12 @@ class Coordinator:
         lease: Callable[[], AbstractContextManager[Held]],
         scope: tuple[str, ...],
         *,
-        audited: bool = True,
+        once: bool = False,
     ) -> Iterator[Change]:
         self.cancel.check()
         self.present()
         with lease() as held:
-            change = Change(command, held, scope=scope, audited=audited)
+            change = Change(command, held, scope=scope, once=once)
             self._pull(scope)
             outer = _current.set(change)
             try:
@@ -204,8 +204,9 @@ class Coordinator:
         """The one push of a command. C01: exactly one attempt, whatever comes of it."""
         if not change.announced:
             return
-        if change.audited:
+        if not (change.once and change.command in self._told):
             self.audit(change, outcome)
+            self._told.add(change.command)
         syncer = self.syncer()
         if syncer is None:
             return

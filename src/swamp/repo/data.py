@@ -59,7 +59,7 @@ class Data:
         found = self._repo.catalog.latest(model_type=model_type, workflow=workflow, run_id=run)
         if model is None:
             return found
-        wanted = {(ref.type, ref.id) for ref in self.models(model)}
+        wanted = {(ref.type, ref.id) for ref in self._known(model)}
         return [row for row in found if (row.ref.data.type, row.ref.data.model_id) in wanted]
 
     def get(self, model: str, name: str, version: int | None = None) -> DataVersion:
@@ -195,6 +195,13 @@ class Data:
         found = [ref] if (ref := self._repo.definitions.find(name)) else []
         said = [ModelRef(t, i, n or i) for t, i, n in self._repo.catalog.models() if name in (n, i)]
         return [*found, *(ref for ref in said if (ref.type, ref.id) not in _keys(found))]
+
+    def _known(self, model: str) -> Sequence[ModelRef]:
+        """The same, of a model that may have no data (any more): one that has run is known everywhere by that."""
+        found = self.models(model) or [ModelRef(d.type, d.id, d.name) for d in self._repo.evaluated.search(model)]
+        if not found:
+            raise NotFound(f"there is no model named {model}", hint="`swamp data list` shows which have data")
+        return found
 
     def _named(self, model: str, name: str) -> DataName:
         """The data that MODEL NAME means: the defined model's, else the one that some model of that name has."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +80,15 @@ class Datastore:
     @property
     def url(self) -> str:
         return self.store.url if self.synced else self.directory.as_uri()
+
+    @property
+    def address(self) -> str:
+        """What `setup` was told: without the namespace and the endpoint, which are said beside it."""
+        return self.bucket.url.partition("?")[0] if self.synced else self.directory.as_uri()
+
+    @property
+    def endpoint(self) -> str | None:
+        return self.bucket.url.partition("?endpoint=")[2] or None if self.synced else None
 
     @cached_property
     def cache(self) -> CacheDir:
@@ -272,8 +280,7 @@ class Datastore:
             return SyncResult(mode, fast_path=True)
         if mode == "pull":
             self.must_be_there()
-        with self._alone(mode):
-            result = self._run(mode, full)
+        result = self._run(mode, full)  # where the store enforces nothing, each commit is made under a lease of its own
         if mode != "push" and not result.failed:
             self.mark_hydrated()
         return result
@@ -282,15 +289,6 @@ class Datastore:
         if mode == "push":
             return self.push(full=full)
         return self.pull(full=full) if mode == "pull" else self._derived(self.must_sync().sync(full=full))
-
-    @contextmanager
-    def _alone(self, mode: Mode) -> Iterator[None]:
-        """Where the store enforces nothing: look first, and take a lease only when there is something to push."""
-        if mode == "pull" or self.capabilities.safe or self.must_sync().state.journal_empty():
-            yield
-            return
-        with self.leases.whole_store():
-            yield
 
     def plan(self, mode: Mode = "sync", *, full: bool = False) -> Plan | None:
         """What `sync` would do; changes nothing. None for a plain directory."""

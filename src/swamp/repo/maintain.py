@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.env import parse_rfc3339
-from swamp.errors import CorruptData, ObjectMissing, SwampError, UsageError
+from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError, UsageError
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.store.port import Capabilities
 from swamp.sync.bulk import Work
@@ -59,8 +59,9 @@ class Maintenance:
         datastore = self._datastore
         document: dict[str, Any] = {
             "type": datastore.config.type,
-            "url": datastore.url,
+            "url": datastore.address,
             "namespace": datastore.config.namespace,
+            **({"endpoint": datastore.endpoint} if datastore.endpoint else {}),
         }
         return {**document, **(self._remote_status() if datastore.synced else self._plain_status())}
 
@@ -214,9 +215,20 @@ class Maintenance:
         if bool(paths) == (since is not None):
             raise UsageError("say what to restore: paths, or --since TIME", hint="such as --since 1h")
         done = undelete(self._committer, self._patience().check, paths, unit_of, since=since)
-        if done.restored:
+        unmatched = [path for path in paths if not any(_at(path, hit) for hit in (*done.restored, *done.gone))]
+        if done.restored or unmatched:
             self._datastore.pull()
-        return done
+        unknown = tuple(path for path in unmatched if not self._lives(path))
+        if unknown and len(unknown) == len(paths):
+            raise NotFound(
+                f"nothing was deleted at {', '.join(unknown)}, as far as the store remembers",
+                hint="give paths as `swamp datastore sync --dry-run` shows them, or --since 1d",
+            )
+        return replace(done, gone=(*done.gone, *unknown))
+
+    def _lives(self, path: str) -> bool:
+        engine = self._datastore.must_sync()
+        return (engine.root / path).exists() or next(engine.remote_only(path), None) is not None
 
     # -- history
 
@@ -314,6 +326,10 @@ class Maintenance:
     def _patience(self) -> Patience:
         context = self._context
         return Patience(context.env, context.settings.sync_timeout, context.cancel)
+
+
+def _at(path: str, found: str) -> bool:
+    return found == path or found.startswith(path.rstrip("/") + "/")
 
 
 def _model_of(key: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from swamp.env import Env
 from swamp.errors import UsageError
-from swamp.repo.config import DatastoreConfig, check_namespace
+from swamp.repo.config import DatastoreConfig, check_namespace, check_store_settings
 from swamp.store.port import ObjectStore
 
 TYPE_OF_SCHEME: Final = {
@@ -39,7 +39,10 @@ def read_target(
     wanted = DatastoreConfig(type=target, config=dict(config or {}), hydrate=hydrate)
     wanted = replace(wanted, namespace=check_namespace(namespace))
     if "://" in target:
-        return _by_url(wanted, target, path)
+        wanted = _by_url(wanted, target, path)
+        check_store_settings(wanted.type, wanted.config)
+        return wanted
+    check_store_settings(target, wanted.config)
     if target == "filesystem":
         return _filesystem(wanted, path)
     if path is not None:

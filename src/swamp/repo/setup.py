@@ -8,12 +8,13 @@ any point is answered by running the same command again.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.cache.locks import FileLock
-from swamp.errors import Failed, StoreError
+from swamp.errors import AccessDenied, Failed, StoreError
+from swamp.index.root import ROOT_KEY
 from swamp.repo.config import DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.layout import LOCAL_DIRECTORY
@@ -31,6 +32,8 @@ class SetUp:
 
     config: DatastoreConfig
     url: str
+    address: str
+    endpoint: str | None
     sync: SyncResult
     capabilities: Capabilities
     warnings: tuple[str, ...] = ()
@@ -41,9 +44,9 @@ class SetUp:
         return not self.errors and not self.sync.conflicts
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {"type": self.config.type, "url": self.url}
-        if self.config.namespace:
-            document["namespace"] = self.config.namespace
+        document: dict[str, Any] = {"type": self.config.type, "url": self.address}
+        optional = {"namespace": self.config.namespace, "endpoint": self.endpoint}
+        document |= {key: value for key, value in optional.items() if value}
         return {
             **document,
             "hydrate": self.config.hydrate,
@@ -85,6 +88,7 @@ class _Move:
     def __init__(self, repo: Repo, old: Datastore, new: Datastore, migrate: bool) -> None:
         self._repo, self._old, self._new = repo, old, new
         self._migrate = migrate
+        self._only_reads = False
         self._report = _Report()
 
     def run(self) -> SetUp:
@@ -105,19 +109,40 @@ class _Move:
     def _check_store(self) -> None:
         from swamp.commit.namespace import register
         from swamp.repo.nested import refuse_nested_store
+
+        new = self._new
+        self._probe()
+        refuse_nested_store(new)
+        if new.config.namespace:
+            context = new.context
+            register(new.store, new.config.namespace, context.repo_id, context.env, new.capabilities)
+
+    def _probe(self) -> None:
+        """What the store enforces, by trying. A login that may only read cannot try, and can still read."""
         from swamp.repo.probe import probe_again
 
         new = self._new
-        found = probe_again(new)
-        new.capabilities = found.capabilities
-        refuse_nested_store(new)
-        if not found.capabilities.safe:
+        try:
+            new.capabilities = probe_again(new).capabilities
+        except AccessDenied as denied:
+            self._only_reads = self._can_read(denied)
+            new.capabilities = Capabilities()  # nothing is committed from here, so nothing rests on this guess
+            self._report.warnings.append(
+                f"this login may read and not write ({denied.message}): what the store enforces is not known, "
+                "and nothing can be pushed from here"
+            )
+            return
+        if not new.capabilities.safe:
             self._report.warnings.append(
                 "this store does not enforce conditional writes: two machines must not write at once"
             )
-        if new.config.namespace:
-            context = new.context
-            register(new.store, new.config.namespace, context.repo_id, context.env, found.capabilities)
+
+    def _can_read(self, denied: AccessDenied) -> bool:
+        try:
+            self._new.store.head(ROOT_KEY)
+        except StoreError:
+            raise denied from None  # nothing there that could be read
+        return True
 
     # -- copy
 
@@ -186,8 +211,10 @@ class _Move:
     def _result(self, sync: SyncResult) -> SetUp:
         new = self._new
         capabilities = new.capabilities if new.synced else Capabilities()
+        if self._only_reads:
+            capabilities = Capabilities(**dict.fromkeys((f.name for f in fields(Capabilities)), False))
         warnings, errors = tuple(dict.fromkeys(self._report.warnings)), tuple(self._report.errors)
-        return SetUp(new.config, new.url, sync, capabilities, warnings, errors)
+        return SetUp(new.config, new.url, new.address, new.endpoint, sync, capabilities, warnings, errors)
 
 
 def _counted(copied: list[Copied]) -> SyncResult:

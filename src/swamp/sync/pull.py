@@ -126,14 +126,15 @@ class Pull:
         if not units:
             return
         with tree_exclusive(self.parts, "tree-lock.rename"), self.parts.state.transaction() as tx:
-            moment = Moment.of(tx, self.parts, units, self.snapshot)
-            placeable = [u for u in units if self._is_placeable(tx, u, moment)]
-            # What leaves goes first: a file may come to stand where a directory was, and the other way round.
-            for unit in placeable:
-                self._make_room(tx, unit)
             with Places(self.parts.cache.tree) as places:
+                moment = Moment.of(tx, places.look, units, self.snapshot)
+                placeable = [u for u in units if self._is_placeable(tx, u, moment)]
+                # What leaves goes first: a file may come to stand where a directory was, and the other way round.
+                if any([self._make_room(tx, unit) for unit in placeable]):
+                    places.let_go()
+                now = self.parts.now_ns()
                 room = (unit for unit in placeable if self._has_room(tx, unit, places))
-                placed = [path for unit in room for path in self._fill(tx, unit, places)]
+                placed = [path for unit in room for path in self._fill(tx, unit, places, now)]
             tx.hold(self.held)  # after the names are durable: base never says more than the disk
             self.held.clear()
             tx.touch(placed)
@@ -145,13 +146,16 @@ class Pull:
             self._defer(tx, unit, why)
         return why is None
 
-    def _make_room(self, tx: Transaction, unit: UnitPlan) -> None:
-        if unit.verbs & {"conflict", "bury"}:
+    def _make_room(self, tx: Transaction, unit: UnitPlan) -> bool:
+        """Whether anything left the tree."""
+        verbs = unit.verbs & {"conflict", "bury", "aside"}
+        if verbs & {"conflict", "bury"}:
             keep_both(tx, self.parts, unit, self.op, self.tally)
-        for action in unit.actions:
+        for action in unit.actions if "aside" in verbs else ():
             if action.verb == "aside":
                 put_aside(tx, self.parts, action, self.op)
                 self.tally.files_deleted += action.facts.local is not None
+        return bool(verbs)
 
     def _has_room(self, tx: Transaction, unit: UnitPlan, places: Places) -> bool:
         """Something that nobody announced may stand in the way: it stays, it is named, and the rest arrives (L46)."""
@@ -163,7 +167,7 @@ class Pull:
                 return False
         return True
 
-    def _fill(self, tx: Transaction, unit: UnitPlan, places: Places) -> list[str]:
+    def _fill(self, tx: Transaction, unit: UnitPlan, places: Places, now: int) -> list[str]:
         """Renames and records one unit; the paths that changed."""
         changed: list[str] = []
         for action in unit.actions:
@@ -175,7 +179,7 @@ class Pull:
             elif action.verb == "forget":
                 forget(tx, action)
             elif self._is_fetched(action):
-                self._rename(action, places)
+                self._rename(action, places, now)
             elif action.verb != "aside":
                 continue
             changed.append(action.path)
@@ -200,10 +204,10 @@ class Pull:
             for action in unit.actions:
                 tx.defer(action.path, action.facts.remote, why)
 
-    def _rename(self, action: Action, places: Places) -> None:
+    def _rename(self, action: Action, places: Places, now: int) -> None:
         remote, got = action.facts.remote, self.got.pop(action.path)
         assert isinstance(remote, Entry) and got.file is not None
-        hint = vouching(places.put(got.file, action.path), self.parts.now_ns())
+        hint = vouching(places.put(got.file, action.path), now)
         self.held.append(BaseRow(action.path, remote.key, remote.size, got.sha256, remote.seq, True, hint))
         self.tally.files_pulled += 1
         self.tally.bytes_pulled += got.size

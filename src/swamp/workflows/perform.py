@@ -175,7 +175,7 @@ class StepHands:
             tags=run.tags,
             origin=Origin(run.workflow_id, run.workflow_name, run.id, job.name, instance.name),
             run_facts=self._facts(instance.job, instance.name),
-            scope=self.scope_paths,
+            scope=(*self.scope_paths, *([last] if (last := state.extra.get("outputFile")) else [])),
         )
         run_method(self.shop, request, cancel, self._hooks(instance, definition, job, state))
 

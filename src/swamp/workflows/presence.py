@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from swamp.cache.locks import FileLock
-from swamp.env import Env
+from swamp.cache.locks import FileLock, pids_holding
+from swamp.env import SYSTEM, Env
 from swamp.errors import LockTimeout, ObjectMissing, StoreError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ Verdict = Literal["alive", "dead", "unknown"]
 STALE_TTLS = 3
 TAKEOVER_SECONDS = 45.0
 LOOK_SECONDS = 5.0
+ECHO_SECONDS = 2.0
 
 
 class Hold(Protocol):
@@ -153,13 +154,21 @@ class BucketPresence:
         try:
             seen = read_lease(self._store, key)
             if seen is None:
-                return "dead" if fresh else "unknown"  # a run that is over takes its lease away with it
+                # A run that is over takes its lease away after its last record is in the bucket.
+                return "dead" if fresh or self._nothing_newer() else "unknown"
             if not seen.held:
                 return "dead"
             age = store_now(self._store) - seen.last_modified
         except (StoreError, ObjectMissing):
             return "unknown"
         return "dead" if age.total_seconds() > STALE_TTLS * seen.ttl_s else "alive"
+
+    def _nothing_newer(self) -> bool:
+        """Whether this cache has seen all that the bucket has: then its record of the run is the last one there is."""
+        engine = self.repo.datastore.must_sync()
+        root = engine.committer.read().root
+        seen = engine.state.meta("pulledOp")
+        return root is not None and seen == root.op and engine.state.deferred_empty()
 
     def here(self) -> list[str]:
         return [directory.name for directory in sorted(self._runs.glob("*")) if directory.is_dir()]
@@ -181,18 +190,39 @@ def lease_key(workflow_id: str, run_id: str) -> str:
 
 
 def locally(file: Path) -> Verdict | None:
-    """What the kernel knows: a lock that somebody holds, one that nobody holds any more, or none at all."""
+    """What the kernel knows: a lock that somebody holds, one that nobody holds any more, or none at all.
+
+    A child that its killed parent had just forked holds the lock too, until it executes its program: a lock that no
+    living process has taken is looked at again.
+    """
+    deadline = SYSTEM.clock.monotonic() + ECHO_SECONDS
+    while True:
+        try:
+            free = _is_free(file)
+        except FileNotFoundError:
+            return None
+        if free:
+            return "dead"
+        if _taken_by_the_living(file) or SYSTEM.clock.monotonic() > deadline:
+            return "alive"
+        SYSTEM.clock.sleep(0.02)
+
+
+def _is_free(file: Path) -> bool:
+    """Asked with a shared lock: two who ask at once do not take each other for the run."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return "alive"
+        return False
     finally:
         os.close(descriptor)
-    return "dead"
+    return True
+
+
+def _taken_by_the_living(file: Path) -> bool:
+    """Decides about patience only, never about a run (K08): a pid may be somebody else's by now."""
+    return any(Path(f"/proc/{pid}").exists() for pid in pids_holding(file) if pid)
 
 
 def within(seconds: float, look: Callable[[], Verdict]) -> Verdict | None:

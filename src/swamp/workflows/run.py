@@ -79,7 +79,7 @@ class Driver:
             with self._not_left_running(book):
                 with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"), book.change():
                     pass
-                self._go(workflow, book, hold)
+                self._go(workflow, book, hold, "workflow run")
         return run
 
     @contextmanager
@@ -122,7 +122,7 @@ class Driver:
             self.shop.repo.notify(f"Making sure that the process of run {run_id} on {known.host} is gone")
         with self.presence.hold(workflow_id, run_id) as hold:
             path = path_of(workflow_id, run_id)
-            with self.shared_record(path, "workflow resume"):  # only pulls: nothing is written yet
+            with self.shared_record("", "workflow resume"):  # only pulls: what was done elsewhere is built on here
                 run = run_of(self.runs.get(run_id, workflow_id))
             workflow = self.workflow_of(run)
             self._must_be_resumable(run, from_step)
@@ -135,7 +135,7 @@ class Driver:
                 with self.shared_record(path, "workflow resume"), book.change():
                     self._reopen(run)
                     self._withdraw_request(run)
-                self._go(workflow, book, hold, retry=retry)
+                self._go(workflow, book, hold, "workflow resume", retry=retry)
         return run
 
     def _inputs_again(self, workflow: Workflow, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,11 +198,11 @@ class Driver:
             job.status = "pending"
             for step in job.steps:
                 if step.status in ("running", "cancelled"):
-                    step.status = "pending"
+                    step.status, step.error = "pending", None
 
     # -- the run itself
 
-    def _go(self, workflow: Workflow, book: Book, hold: Hold, *, retry: bool = True) -> None:
+    def _go(self, workflow: Workflow, book: Book, hold: Hold, command: str, *, retry: bool = True) -> None:
         """One pass, then the final record and its push. The error that stopped a run is raised after that."""
         run, stopped = book.run, None
         began = self.shop.env.clock.monotonic()
@@ -215,16 +215,18 @@ class Driver:
         except SwampError as error:
             stopped = error
         except BaseException as error:
-            self._end(workflow, book, hands, began, f"{type(error).__name__}: {error}")
+            self._end(workflow, book, hands, began, command, f"{type(error).__name__}: {error}")
             raise
-        self._end(workflow, book, hands, began, stopped.message if stopped is not None else None)
+        self._end(workflow, book, hands, began, command, stopped.message if stopped is not None else None)
         if stopped is not None:
             raise stopped
 
-    def _end(self, workflow: Workflow, book: Book, hands: StepHands, began: float, error: str | None) -> None:
+    def _end(
+        self, workflow: Workflow, book: Book, hands: StepHands, began: float, command: str, error: str | None
+    ) -> None:
         """The final record, its log and its evaluated workflow, in one push; after a signal they stay for the next."""
         path = path_of(book.run.workflow_id, book.run.id)
-        shared = nullcontext() if self.shop.repo.cancel.requested else self.shared_record(path, "workflow run")
+        shared = nullcontext() if self.shop.repo.cancel.requested else self.shared_record(path, command)
         with shared, book.change() as run:
             if error is not None:
                 run.status, run.error = "failed", self.shop.masker.text(error)
@@ -247,8 +249,11 @@ class Driver:
 
     @contextmanager
     def shared_record(self, path: str, command: str) -> Iterator[None]:
-        """Pull the record, change it, push it. What stays behind is an error: success is said only after this. C08"""
-        with self.shop.repo.changes.records(command, (path,)) as change:
+        """Pull the record, change it, push it. What stays behind is an error: success is said only after this. C08
+
+        Without a path everything is pulled: another machine's run goes on with the data and logs of its steps.
+        """
+        with self.shop.repo.changes.records(command, (path,) if path else ()) as change:
             self._sharing = True
             try:
                 yield
@@ -275,8 +280,7 @@ class Driver:
     def _log_of(self, run: RunState) -> Log:
         """The run's log on this machine, from the first line on; a resumed run goes on in it."""
         if run.id not in self._logs:
-            earlier = self.shop.repo.tree.root / "logs" / "workflow-runs" / f"{run.id}.log"
-            text = earlier.read_text(encoding="utf-8") if earlier.exists() else ""
+            text = self._kept_log(run)
             log = Log(self.shop.local / "run-logs" / f"{run.id}.log", self.shop.masker, lambda line: None)
             if text:
                 log.write(text.rstrip("\n"))
@@ -286,8 +290,10 @@ class Driver:
     def log_text(self, run: RunState) -> str:
         """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
         live = self.shop.local / "run-logs" / f"{run.id}.log"
-        if live.exists():
-            return live.read_text(encoding="utf-8")
+        return live.read_text(encoding="utf-8") if live.exists() else self._kept_log(run)
+
+    def _kept_log(self, run: RunState) -> str:
+        """The log that an earlier attempt has left in the tree, here or on another machine."""
         try:
             return self.shop.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
         except NotFound:
