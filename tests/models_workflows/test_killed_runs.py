@@ -278,3 +278,14 @@ def test_two_who_ask_at_once_do_not_take_each_other_for_the_run(tmp_path):
     with file.open("r+") as running:
         fcntl.flock(running, fcntl.LOCK_EX)
         assert locally(file) == "alive"
+
+
+def test_the_mark_of_another_steps_run_may_vanish_while_killed_runs_are_looked_for(tmp_path):
+    """A step that ends removes its mark while the next one reads them all: seen as a mark that cannot be read."""
+    machine = Machine.make(tmp_path, "a")
+    machine("model", "create", "command/shell", "runner").ok()
+    run = ("model", "method", "run", "runner", "execute", "--input", "run=echo hello")
+    machine(*run).ok()
+    marks = machine.repo / ".swamp" / "run-logs"
+    (marks / "gone.path").symlink_to(marks / "nowhere")
+    assert machine(*run).ok()["status"] == "succeeded"

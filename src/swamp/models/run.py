@@ -211,7 +211,10 @@ class _Run:
 def _note_killed(shop: Workshop, definition: Definition) -> None:
     """Runs of this model that began here and never ended: with the lease in hand, their process is gone."""
     for marker in sorted((shop.local / RUN_LOGS).glob("*.path")):
-        path = marker.read_text(encoding="utf-8")
+        try:
+            path = marker.read_text(encoding="utf-8")
+        except FileNotFoundError:  # of a step of another model, which has just ended
+            continue
         if not path.startswith(f"outputs/{definition.type}/") or f"/{definition.id}-" not in path:
             continue
         document = RecordFiles(shop.repo.tree, "outputs").read(path)
