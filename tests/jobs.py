@@ -14,7 +14,7 @@ import pytest
 
 from kills import end_group
 from machines import Machine, Place
-from swamp.errors import MissingTool
+from swamp.errors import MissingTool, ObjectMissing
 from swamp.index.root import ROOT_KEY
 from swamp.pipeline.java import find_java
 
@@ -31,10 +31,10 @@ def require_java() -> None:
         pytest.skip(str(error))
 
 
-def run_job(machine: Machine, name: str, write_id: str, *, rows: int = 3000, until: Moment | None = None) -> int:
-    """The exit code; killed (-9, Java and workers too) as soon as `until` holds."""
+def run_job(machine: Machine, *writes: str, rows: int = 3000, until: Moment | None = None) -> int:
+    """Writes each `name=writeId`. The exit code; killed (-9, Java and workers too) as soon as `until` holds."""
     process = subprocess.Popen(
-        [sys.executable, str(JOB), str(machine.repo), name, write_id, str(rows)],
+        [sys.executable, str(JOB), str(machine.repo), str(rows), *writes],
         env=machine.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -42,10 +42,10 @@ def run_job(machine: Machine, name: str, write_id: str, *, rows: int = 3000, unt
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 280
+    deadline = time.monotonic() + 900
     try:
         while process.poll() is None and time.monotonic() < deadline and not (until and until()):
-            time.sleep(0.005)
+            time.sleep(0.01)
     finally:
         end_group(process)
     said, _ = process.communicate(timeout=60)
@@ -53,11 +53,14 @@ def run_job(machine: Machine, name: str, write_id: str, *, rows: int = 3000, unt
     return process.returncode
 
 
-def parts_of(bucket: Path, name: str) -> list[Path]:
+def parts_of(place: Place, name: str) -> list[str]:
     """Uploaded parts of any attempt."""
-    return list(bucket.glob(f"data/*/*/*/{name}/*/raw/*~*"))
+    keys = (meta.key for page in place.open().list("data/") for meta in page)
+    return [key for key in keys if f"/{name}/" in key and "/raw/" in key and "~" in key]
 
 
-def committed(place: Place, bucket: Path, name: str) -> bool:
-    root = bucket / ROOT_KEY
-    return root.exists() and f"/{name}/" in root.read_text(errors="replace")
+def committed(place: Place, name: str) -> bool:
+    try:
+        return f"/{name}/" in place.open().get(ROOT_KEY).body.decode()
+    except ObjectMissing:
+        return False

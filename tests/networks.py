@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kill_scenarios import digest
 from kills import Versions, assert_no_help_needed, whole
 from machines import Machine, Place, Ran, Team
-from swamp.testing.proxy import FaultProxy, Rule
+from swamp.testing.proxy import FOR_EVER, FaultProxy, Rule
 
 REQUEST_MS, SYNC_MS, LOCK_MS = 1500, 6000, 15000
 QUICK = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": str(SYNC_MS), "SWAMP_LOCK_TIMEOUT_MS": str(LOCK_MS)}
@@ -20,15 +20,20 @@ DEADLINE = 75.0
 BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>later</Message></Error>"
 SHARES = (0.08, 0.2, 0.45)
 """Of the requests that meet a fault: a bad day, a worse one, and one on which little gets through."""
-KINDS = ("drop", "lose", "cut", "stall", "delay", "slow", "429", "429 after", "500", "503", "503 after")
+KINDS = (
+    *("drop", "freeze", "lose", "cut", "stall", "delay", "slow", "trickle"),
+    *("429", "429 after", "500", "500 after", "503", "503 after"),
+)
 
 
 def trouble(kind: str, rng: random.Random) -> Rule:
     """One fault of that kind, for one request."""
-    if kind in ("drop", "lose", "cut"):
+    if kind in ("drop", "freeze", "lose", "cut"):
         return Rule(kind)
     if kind == "stall":
-        return Rule("stall", seconds=REQUEST_MS / 1000 + 1)
+        return Rule("stall", seconds=FOR_EVER)
+    if kind == "trickle":
+        return Rule("trickle", seconds=rng.uniform(0.2, 1.2))
     if kind in ("delay", "slow"):
         return Rule("delay", seconds=rng.uniform(0.02, 0.2) if kind == "delay" else rng.uniform(0.3, 1.0))
     status, _, after = kind.partition(" ")

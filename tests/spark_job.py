@@ -1,6 +1,6 @@
-"""A nightly job as a data engineer writes it: a Spark session of its own that writes one dataset.
+"""A nightly job as a data engineer writes it: a Spark session of its own that writes a dataset, or several.
 
-`python spark_job.py REPO NAME WRITE_ID ROWS`; prints one JSON line when the write has been acknowledged.
+`python spark_job.py REPO ROWS NAME=WRITE_ID…`; prints one JSON line for each write that has been acknowledged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 
 
-def main(repo: str, name: str, write_id: str, rows: str) -> None:
+def main(repo: str, rows: str, *writes: str) -> None:
     from pyspark.sql import SparkSession
 
     from swamp.pipeline.source import SwampDataSource
@@ -20,9 +20,10 @@ def main(repo: str, name: str, write_id: str, rows: str) -> None:
     spark = builder.config("spark.driver.memory", "512m").getOrCreate()
     spark.dataSource.register(SwampDataSource)
     frame = spark.range(0, int(rows), 1, 3).selectExpr("id", "id * id AS square")
-    to = frame.write.format("swamp").mode("append").option("repo", repo).option("writeId", write_id)
-    to.option("model", "nightly").option("name", name).save()
-    print(json.dumps({"written": int(rows)}), flush=True)
+    for name, _, write_id in (write.partition("=") for write in writes):
+        to = frame.write.format("swamp").mode("append").option("repo", repo).option("writeId", write_id)
+        to.option("model", "nightly").option("name", name).save()
+        print(json.dumps({"written": name, "rows": int(rows)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from machines import Team
 @pytest.mark.timeout(900)
 def test_L54_a_job_killed_before_and_after_its_commit_makes_one_version(team: Team, capsys):
     require_java()
-    a = team.machine("a")
-    bucket = team.directory / "bucket"
-    first = run_job(a, "events", "2026-11-15", until=lambda: bool(parts_of(bucket, "events")))
-    uploaded, landed = len(parts_of(bucket, "events")), committed(team.place, bucket, "events")
-    second = run_job(a, "events", "2026-11-15", until=lambda: committed(team.place, bucket, "events"))
-    assert committed(team.place, bucket, "events")
-    last = run_job(a, "events", "2026-11-15")
+    a, place, write = team.machine("a"), team.place, "events=2026-11-15"
+    first = run_job(a, write, until=lambda: bool(parts_of(place, "events")))
+    uploaded, landed = len(parts_of(place, "events")), committed(place, "events")
+    second = run_job(a, write, until=lambda: committed(place, "events"))
+    assert committed(place, "events")
+    last = run_job(a, write)
     with capsys.disabled():
         codes = [first, second, last]
         print(f"\ndataset write: killed {codes.count(-9)}, acknowledged {codes.count(0)}, at risk {uploaded} parts")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 RESULT = Path(__file__).parents[2] / "bench" / "results" / "soak.md"
+HEAD = """# Soak
+
+Written by `make soak`: real processes, killed with SIGKILL; real S3 servers behind a proxy that misbehaves; a bucket in
+a directory. Each part says when it was run last; a run of some parts (`make soak ARGS="-k network"`) leaves the others.
+"""
 collect_ignore_glob = [] if os.environ.get("SWAMP_SOAK_MINUTES") else ["test_*.py"]
 
 
@@ -19,29 +24,26 @@ collect_ignore_glob = [] if os.environ.get("SWAMP_SOAK_MINUTES") else ["test_*.p
 class Report:
     """What was done to whom and what came of it: bench/results/soak.md."""
 
-    lines: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     def add(self, title: str, *lines: str) -> None:
-        self.lines += [f"\n## {title}\n", *(f"- {line}" for line in lines)]
+        """A part of the report, written at once: a run that is cut short keeps what it has shown."""
         print(f"\n{title}: " + "; ".join(lines))
-
-    def write(self) -> None:
-        where = f"{platform.system()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        took = (time.monotonic() - self.began) / 60
-        minutes = os.environ["SWAMP_SOAK_MINUTES"]
-        head = [
-            "# Soak",
-            "",
-            f"Written by `make soak MINUTES={minutes}` on {where}, in {took:.0f} minutes.",
-            "Real processes, killed with SIGKILL; a real S3 server (moto) behind a proxy that misbehaves.",
-        ]
+        parts = self._parts()
+        parts[title] = "\n".join([f"## {title}\n", *(f"- {line}" for line in (*lines, self._where()))]) + "\n"
         RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text("\n".join(head + self.lines) + "\n")
+        RESULT.write_text("\n".join([HEAD, *(parts[name] for name in sorted(parts))]))
+
+    def _parts(self) -> dict[str, str]:
+        old = RESULT.read_text() if RESULT.exists() else ""
+        return {part.partition("\n")[0]: f"## {part.strip()}\n" for part in re.split(r"^## ", old, flags=re.M)[1:]}
+
+    def _where(self) -> str:
+        took, self.began = (time.monotonic() - self.began) / 60, time.monotonic()
+        on = f"{platform.system()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        return f"run {time.strftime('%Y-%m-%d %H:%M')} on {on}, in {took:.1f} minutes"
 
 
 @pytest.fixture(scope="session")
-def report() -> Iterator[Report]:
-    made = Report()
-    yield made
-    made.write()
+def report() -> Report:
+    return Report()

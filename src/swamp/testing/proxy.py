@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import socket
@@ -16,7 +17,8 @@ from urllib.parse import urlsplit
 
 from swamp.env import SYSTEM
 
-Action = Literal["drop", "lose", "cut", "stall", "delay", "answer", "pass"]
+Action = Literal["drop", "freeze", "lose", "cut", "stall", "delay", "trickle", "answer", "pass"]
+FOR_EVER = float("inf")
 
 
 @dataclass
@@ -24,10 +26,13 @@ class Rule:
     """What happens to the requests it matches, by method, path and (`when`) headers.
 
     drop    the connection is reset before the server hears of the request
+    freeze  the server does not hear of it and nothing is ever answered, until the client hangs up
     lose    the server does it, and the connection is reset instead of its answer
     cut     the answer ends after half of its body
     stall   the answer's headers and half of its body (nothing, if it has none) come, then nothing for `seconds`
+            (`FOR_EVER`: until the client hangs up)
     delay   the answer comes `seconds` later
+    trickle the answer comes in small pieces that take `seconds` in all
     answer  the proxy answers `status` with `body` and `headers` itself
     pass    the request goes through (to let the first `times` of a kind pass)
     """
@@ -117,6 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
         if rule and action == "drop":
             rule.then()
             return self._reset()
+        if rule and action == "freeze":
+            return self._hold(FOR_EVER)
         if rule and action == "answer":
             return self._send(rule.status, list(rule.headers.items()), rule.body, len(rule.body))
         status, headers, answer = self._forward(body)
@@ -129,9 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
             if answer:
                 self._send(status, headers, answer[: len(answer) // 2], len(answer))
             self.wfile.flush()
-            if action == "stall":
-                SYSTEM.clock.sleep(rule.seconds)
-            return self._reset()
+            return self._hold(rule.seconds if action == "stall" else 0)
+        if rule and action == "trickle":
+            return self._trickle(status, headers, answer, rule.seconds)
         return self._send(status, headers, answer, None if self.command == "HEAD" else len(answer))
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
@@ -156,6 +163,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def _trickle(self, status: int, headers: list[tuple[str, str]], answer: bytes, seconds: float) -> None:
+        self._send(status, headers, b"", None if self.command == "HEAD" else len(answer))
+        step = max(1, -(-len(answer) // _PIECES))
+        for start in range(0, len(answer), step):
+            self.wfile.write(answer[start : start + step])
+            self.wfile.flush()
+            SYSTEM.clock.sleep(seconds / _PIECES)
+
+    def _hold(self, seconds: float) -> None:
+        """Says nothing for so long, or until the client has had enough; then resets."""
+        self.connection.settimeout(None if seconds == FOR_EVER else max(seconds, 0.001))
+        with contextlib.suppress(OSError):
+            self.connection.recv(1)
+        self._reset()
+
     def _reset(self) -> None:
         """Closes with a reset, as a broken network does."""
         self.close_connection = True
@@ -163,6 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
         self.wfile = self.rfile = _Nowhere()  # type: ignore[assignment]
+
+
+_PIECES = 20
 
 
 class _Nowhere:
