@@ -7,10 +7,11 @@ import os
 import stat
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
-from swamp.cache.files import Hint, disk_error, hint_of, in_the_way, on_disk, remove_empty
+from swamp.cache.files import Hint, disk_error, hint_of, in_the_way, remove_empty
 from swamp.cache.paths import safe_path
+from swamp.cache.scan import Observed, Seen, stat_one
 
 OPEN_AT_MOST: Final = 200
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -34,41 +35,62 @@ class Places:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._leave(sync=kind is None)
 
+    def look(self, path: str) -> Seen | None:
+        """What `stat_one` says of a path, without walking down to it each time."""
+        found = self._stat(path)
+        if isinstance(found, os.stat_result) and stat.S_ISREG(found.st_mode):
+            return Observed(path, hint_of(found))
+        return None if found == "nothing" else stat_one(Path(self._tree), path)
+
     def obstacle(self, path: str) -> str | None:
         """What keeps a file from being placed at `path`, below the tree; None if nothing does."""
-        parent, _, name = safe_path(path).rpartition("/")
-        with on_disk("look at", path):
-            try:
-                found = os.stat(name, dir_fd=self._enter(parent), follow_symlinks=False)
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                if error.errno not in _NO_DIRECTORY:
-                    raise
-                return in_the_way(Path(self._tree), path)
-        return in_the_way(Path(self._tree), path) if stat.S_ISDIR(found.st_mode) else None
+        found = self._stat(path)
+        if found == "nothing" or (isinstance(found, os.stat_result) and not stat.S_ISDIR(found.st_mode)):
+            return None
+        return in_the_way(Path(self._tree), path)
+
+    def _stat(self, path: str) -> os.stat_result | Literal["nothing", "no way"]:
+        parent, _, name = path.rpartition("/")
+        try:
+            return os.stat(name, dir_fd=self._enter(parent), follow_symlinks=False)
+        except FileNotFoundError:
+            return "nothing"
+        except OSError as error:
+            if error.errno in _NO_DIRECTORY:
+                return "no way"
+            raise disk_error(error, "look at", path) from error
 
     def put(self, file: str, path: str) -> Hint:
         """Gives a staged file its place and says what a stat of it says."""
         parent, _, name = safe_path(path).rpartition("/")
-        with on_disk("write", path):
-            directory = self._enter(parent, make=True)
-            try:
-                os.rename(file, name, dst_dir_fd=directory)
-            except IsADirectoryError:
-                self._leave(sync=True)  # handles of what is removed now would lead nowhere
-                remove_empty(Path(self._tree, path))
-                directory = self._enter(parent, make=True)
-                os.rename(file, name, dst_dir_fd=directory)
+        try:
+            directory = self._renamed(file, parent, name)
             self._changed.add(parent)
             return hint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
+        except OSError as error:
+            raise disk_error(error, "write", path) from error
+
+    def _renamed(self, file: str, parent: str, name: str) -> int:
+        directory = self._enter(parent, make=True)
+        try:
+            os.rename(file, name, dst_dir_fd=directory)
+        except IsADirectoryError:
+            self.let_go()
+            remove_empty(Path(self._tree, parent, name))
+            directory = self._enter(parent, make=True)
+            os.rename(file, name, dst_dir_fd=directory)
+        return directory
+
+    def let_go(self) -> None:
+        """Before somebody removes directories: handles of what is removed would lead nowhere."""
+        self._leave(sync=True)
 
     def _enter(self, directory: str, *, make: bool = False) -> int:
         known = self._open.get(directory)
         if known is not None:
             return known
         if len(self._open) >= OPEN_AT_MOST:
-            self._leave(sync=True)
+            self.let_go()
         opened = self._open_tree(make) if not directory else self._open_below(directory, make)
         self._open[directory] = opened
         return opened

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from swamp.store.keys import check_key
@@ -35,7 +35,7 @@ class PrefixStore:
         return self._prefix + check_key(key)  # inv[store.prefix-closed]: no `..` and no absolute key passes
 
     def _own(self, meta: ObjectMeta) -> ObjectMeta:
-        return replace(meta, key=meta.key[len(self._prefix) :])
+        return ObjectMeta(meta.key[len(self._prefix) :], meta.size, meta.token, meta.last_modified)
 
     def head(self, key: str) -> ObjectMeta:
         return self._own(self._inner.head(self._full(key)))

@@ -85,7 +85,7 @@ class RangedBody:
         first, last = result.range
         skip, expected = self._at - first, last
         try:
-            for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
+            for chunk in _pieces(result, last - first):
                 data = bytes(chunk)
                 data, skip = data[skip:], max(0, skip - len(data))
                 self._at += len(data)
@@ -95,6 +95,13 @@ class RangedBody:
             raise self._store._explained(error, "GET", self._key) from safe_cause(error)
         if self._at != expected:
             raise self._store._cut(self._key)
+
+
+def _pieces(result: Any, size: int) -> Iterator[Any]:
+    """A small body in one call: asking a stream whether there is more costs as much as the body."""
+    if size <= CHUNK_BYTES:
+        return iter((result.bytes(),))
+    return iter(result.stream(min_chunk_size=CHUNK_BYTES))
 
 
 def token_of(meta: Any) -> Token:

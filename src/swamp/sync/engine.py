@@ -409,6 +409,8 @@ class _Run:
     def _nothing_to_push(self, root: Root) -> bool:
         """Nothing announced, and state that belongs to this store: one request was enough."""
         state = self.engine.state
+        if not self.full and state.meta("pulledOp") is None and not state.has_base():
+            return not self._something_to_push()  # a new machine: nothing is here that the store could lack
         if self.full or not state.journal_empty() or state.meta("pulledOp") is None:
             return False
         if state.meta("storeId") != root.store_id or any(e.missing for e in root.entries.values()):

@@ -9,7 +9,7 @@ from typing import Final
 from swamp.cache.scan import ScanProblem
 from swamp.cache.state import ancestors
 from swamp.commit.commit import RootRead
-from swamp.commit.log import put_log, rolled_back
+from swamp.commit.log import Standing, put_log, standing
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
@@ -79,24 +79,28 @@ class Looker:
         except CorruptData:
             done = establish(self.parts.committer, pace, create=create)
             return done.read, done.discovered, done.warnings
-        if read.root is not None and not self._rolled_back(read):
-            return read, False, ()
-        if read.root is not None:
+        stands = "recorded" if read.root is None else self._standing(read)
+        if stands == "rolled back":
             done = repair(self.parts.committer, pace)
             return done.read, done.discovered, done.warnings
+        if stands == "unrecorded":
+            # A root that may yet be put aside is no reason to retire anything.
+            return self.parts.committer.confirmed(pace), False, ()
+        if read.root is not None:
+            return read, False, ()
         done = establish(self.parts.committer, pace, create=create, known=read, discover=self._discover())
         return done.read, done.discovered, done.warnings
 
-    def _rolled_back(self, read: RootRead) -> bool:
+    def _standing(self, read: RootRead) -> Standing:
         """Where conditions are not enforced a late write can undo later commits: the log still knows them.
 
         A root that is byte for byte the one seen last was not written late, so a no-op stays one request.
         """
         if self.parts.committer.capabilities.safe or read.root is None:
-            return False
+            return "recorded"
         if read.token == self.parts.state.meta("seenToken"):
-            return False
-        return rolled_back(self.parts.committer.store, read.root)
+            return "recorded"
+        return standing(self.parts.committer.store, read.root)
 
     def _discover(self) -> Callable[[], RootRead | None] | None:
         """Spark lists a bucket without an index, where Spark was asked for or is at hand."""
@@ -160,6 +164,8 @@ class Looker:
         root = read.root
         if root is None or not read.body or not state.staged_keys() or state.meta("loggedOp") == root.op:
             return
+        if not committer.capabilities.safe:
+            return  # `established` has seen its record
         put_log(committer.store, committer.env, root, read.body)
         with state.transaction() as tx:
             tx.set_meta("loggedOp", root.op)

@@ -130,7 +130,8 @@ class Pull:
                 moment = Moment.of(tx, places.look, units, self.snapshot)
                 placeable = [u for u in units if self._is_placeable(tx, u, moment)]
                 # What leaves goes first: a file may come to stand where a directory was, and the other way round.
-                if any([self._make_room(tx, unit) for unit in placeable]):
+                left = [self._make_room(tx, unit) for unit in placeable]
+                if any(left):
                     places.let_go()
                 now = self.parts.now_ns()
                 room = (unit for unit in placeable if self._has_room(tx, unit, places))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from swamp.cache.files import move_aside
-from swamp.cache.scan import Observed, scan, stat_one
+from swamp.cache.scan import Observed, Seen, scan, stat_one
 from swamp.cache.state import BaseRow, Transaction
 from swamp.index.entry import Entry
 from swamp.rules import rule
@@ -30,16 +30,18 @@ class Moment:
     """Base and journal while nobody mutates, read once for all paths of a batch."""
 
     tx: Transaction
-    tree: Path
+    look: Callable[[str], Seen | None]
     snapshot: Snapshot
     bases: Mapping[str, BaseRow]
     news: bool
     """Whether anybody announced anything since the plan: if not, no path need be asked for."""
 
     @classmethod
-    def of(cls, tx: Transaction, parts: Parts, units: Iterable[UnitPlan], snapshot: Snapshot) -> Moment:
+    def of(
+        cls, tx: Transaction, look: Callable[[str], Seen | None], units: Iterable[UnitPlan], snapshot: Snapshot
+    ) -> Moment:
         bases = tx.bases([a.path for u in units for a in u.actions])
-        return cls(tx, parts.cache.tree, snapshot, bases, tx.rows_after(snapshot.last, snapshot.own))
+        return cls(tx, look, snapshot, bases, tx.rows_after(snapshot.last, snapshot.own))
 
     def as_planned(self, facts: Facts) -> bool:
         """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
@@ -49,7 +51,7 @@ class Moment:
             return True
         if _differs(self.bases.get(facts.path), facts):
             return False
-        now = stat_one(self.tree, facts.path)
+        now = self.look(facts.path)
         if facts.local is None:
             return now is None
         return isinstance(now, Observed) and now.hint == facts.local.hint
@@ -138,7 +140,7 @@ def settle(
     mark: set[str],
 ) -> None:
     """Adopts, forgets, keeps both: what a push and a pull have in common. `mark` collects units that must wait."""
-    moment = Moment.of(tx, parts, units, snapshot)
+    moment = Moment.of(tx, partial(stat_one, parts.cache.tree), units, snapshot)
     for unit in units:
         if not all(moment.as_planned(a.facts) for a in unit.actions if a.verb in _SETTLED):
             mark.add(unit.unit)
