@@ -14,6 +14,7 @@ RULES = frozenset(
         "commit.condition",  # the root is swapped only on the token that was read
         "commit.read-back",  # an unclear answer is resolved by looking for the op
         "commit.log-before-record",  # nothing is built on a commit before its log record exists
+        "commit.alone",  # without conditions: nothing is recorded that was not written under a lease still held
         "gc.collecting-check",  # a writer gives up keys that a collector has condemned
         "gc.epoch-check",  # a writer looks again for uploads made before a collection
         "object.key-once",  # every upload call has its own key

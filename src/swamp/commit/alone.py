@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from swamp.commit.lease import Holder, acquire
+from swamp.commit.lease import Holder, Terms, acquire
+from swamp.commit.lease_hold import HeldLease
 from swamp.env import Env
 from swamp.store.port import Capabilities, ObjectStore
 
 COMMIT_LEASE: Final = ".datastore-commit.lock"
-WARNING: Final = (
-    "this store does not enforce conditional writes: two machines must not write to it at once "
-    "(swamp datastore doctor shows what was measured)"
-)
+TERMS = Terms()
 
 
 def commit_lease(
     store: ObjectStore, env: Env, capabilities: Capabilities, *, timeout: float = 60.0, local: Path | None = None
-) -> Callable[[], AbstractContextManager[object]]:
+) -> Callable[[], HeldLease]:
     """Opens the lease that every commit on such a store is made under, beside the leases of users' commands."""
 
-    def lease() -> AbstractContextManager[object]:
+    def lease() -> HeldLease:
         return acquire(
             store,
             COMMIT_LEASE,
@@ -33,6 +30,7 @@ def commit_lease(
             capabilities=capabilities,
             local_lock_dir=local,
             inherited=(),
+            terms=TERMS,
         )
 
     return lease

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
-from swamp.commit.log import has_op, names, newest_whole, put_log
+from swamp.commit.log import has_op, newest_whole, put_log, standing
 from swamp.env import Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -80,6 +80,18 @@ class Committed:
     token: Token | None
 
 
+class Held(Protocol):
+    """The lease that a commit is made under, where the store enforces no conditions."""
+
+    def verify(self) -> bool:
+        """Whether the store still shows it to be mine."""
+        ...
+
+
+class _NotAlone(Exception):
+    """Somebody else has taken the lease meanwhile: nothing that was done under it counts until it is found again."""
+
+
 Propose = Callable[[Root], Changes | None]
 Pace = Callable[[], None]
 """Raises when the work must stop: cancelled, or no progress for too long."""
@@ -93,7 +105,7 @@ class Committer:
     writer: Writer
     env: Env
     capabilities: Capabilities = field(default_factory=Capabilities)
-    exclusive: Callable[[], AbstractContextManager[object]] = nullcontext
+    exclusive: Callable[[], AbstractContextManager[Held | None]] = nullcontext
     """Held around every commit on a store that does not enforce conditions: a lease, read back by its nonce."""
 
     def read(self) -> RootRead:
@@ -104,19 +116,56 @@ class Committer:
             return RootRead(None, None)
         return RootRead(decode(fetched.body), fetched.meta.token, fetched.body)
 
+    def _read_any(self) -> RootRead:
+        """The same, where a root that cannot be read has a token and nothing else."""
+        try:
+            return self.read()
+        except CorruptData:
+            return RootRead(None, self.store.head(ROOT_KEY).token)
+
     def fetch(self, ref: SegmentRef) -> bytes:
         """A segment's bytes; whoever reads rows out of them verifies them first."""
         return self.store.get(ref.key).body
 
     def create(self, root: Root, pace: Pace) -> RootRead:
         """Publishes a first root; whoever was first, the root that now is there."""
+        return self.replace(RootRead(None, None), root, pace)
+
+    def replace(self, read: RootRead, root: Root, pace: Pace) -> RootRead:
+        """Puts `root` where `read` was; whoever was first, the root that now is there."""
         body = encode(root)
-        with self._alone():
-            outcome = self._swap(RootRead(None, None), root, body, pace)
-        if isinstance(outcome, Committed):
-            put_log(self.store, self.env, root, body)
-            return RootRead(root, outcome.token, body) if outcome.token else self.read()
-        return outcome
+        while True:
+            with self._alone() as held:
+                try:
+                    return self._replaced(held, read, root, body, pace)
+                except _NotAlone:
+                    pace()
+
+    def _replaced(self, held: Held | None, read: RootRead, root: Root, body: bytes, pace: Pace) -> RootRead:
+        if held is not None:
+            now = self._newest(held)
+            if now.root is not None and now.root.op == root.op:
+                self._log(held, root, body)
+                return now
+            if now.token != read.token:  # the store would not notice
+                return now
+        outcome = self._swap(read, root, body, pace)
+        if isinstance(outcome, RootRead):
+            return outcome if outcome.root is not None else self.read()
+        self._log(held, root, body)
+        return RootRead(root, outcome.token, body) if outcome.token else self.read()
+
+    def confirmed(self, pace: Pace) -> RootRead:
+        """The root that counts on a store without conditions, with its record."""
+        while True:
+            with self._alone() as held:
+                try:
+                    read = self._newest(held)
+                    if read.root is not None:
+                        self._log(held, read.root, read.body)
+                    return read
+                except _NotAlone:
+                    pace()
 
     def commit(
         self, propose: Propose, pace: Pace, *, op: str | None = None, start: RootRead | None = None, logged: str = ""
@@ -126,33 +175,42 @@ class Committer:
         `start` saves a read when the caller has just made it; `logged` is an op known to have its record.
         """
         op = op or self.env.ulid()
-        with self._alone():
-            read = start if start and self.capabilities.safe else self._newest()
-            staged: _Flush | None = None
-            while True:
-                pace()
-                root = _present(read)
-                if root.knows_op(op):
-                    return self._landed(read, op)
-                if root.op != logged:
-                    put_log(self.store, self.env, root, read.body)
-                    logged = root.op
-                changes = propose(root)
-                if changes is None:
-                    return None
-                staged = self._flush(root, changes, staged)
-                new = build(root, changes, op, rfc3339(self.env.clock.now()), self.writer, staged)
-                sent = self.env.clock.monotonic()
-                outcome = self._swap(read, new, encode(new), pace)
-                if isinstance(outcome, Committed):
-                    # inv[commit.logged]: nothing is built on a commit before its record exists.
-                    if rule("commit.log-before-record"):
-                        put_log(self.store, self.env, outcome.root, outcome.body)
-                    moved = self._undone(outcome, sent, pace)
-                    if moved is None:
-                        return outcome
-                    outcome = moved
-                read = outcome
+        while True:
+            with self._alone() as held:
+                try:
+                    return self._commit(held, propose, pace, op, start, logged)
+                except _NotAlone:
+                    pace()
+
+    def _commit(
+        self, held: Held | None, propose: Propose, pace: Pace, op: str, start: RootRead | None, logged: str
+    ) -> Committed | None:
+        read = start if start and held is None else self._newest(held)
+        staged: _Flush | None = None
+        while True:
+            pace()
+            root = _present(read)
+            if root.knows_op(op):
+                return self._landed(held, read, op)
+            if root.op != logged:
+                self._log(held, root, read.body)
+                logged = root.op
+            changes = propose(root)
+            if changes is None:
+                return None
+            staged = self._flush(root, changes, staged)
+            new = build(root, changes, op, rfc3339(self.env.clock.now()), self.writer, staged)
+            sent = self.env.clock.monotonic()
+            outcome = self._swap(read, new, encode(new), pace)
+            if isinstance(outcome, Committed):
+                # inv[commit.logged]: nothing is built on a commit before its record exists.
+                if rule("commit.log-before-record"):
+                    self._log(held, outcome.root, outcome.body)
+                moved = self._undone(outcome, sent, pace)
+                if moved is None:
+                    return outcome
+                outcome = moved
+            read = outcome if held is None else self._newest(held)
 
     def _undone(self, done: Committed, sent: float, pace: Pace) -> RootRead | None:
         """The root that stands now, if my commit is not in its past: the root was lost before my record existed, and
@@ -162,29 +220,38 @@ class Committer:
         seen = self._look(pace)
         return None if seen.root is not None and seen.root.knows_op(done.root.op) else seen
 
-    def _alone(self) -> AbstractContextManager[object]:
+    def _alone(self) -> AbstractContextManager[Held | None]:
         return nullcontext() if self.capabilities.safe else self.exclusive()
 
-    def _newest(self) -> RootRead:
+    def _log(self, held: Held | None, root: Root, body: bytes) -> None:
+        """The record of a root that counts. inv[commit.logged]
+
+        Without conditions a root counts when the lease was still mine after it was there: whoever takes the lease
+        later reads it, and whoever had it before finds its own lease gone and records nothing. So no two roots of one
+        number are recorded, and of two that were written the recorded one is put back. inv[commit.alone]
+        """
+        if held is not None and rule("commit.alone") and not held.verify():
+            raise _NotAlone
+        put_log(self.store, self.env, root, body)
+
+    def _newest(self, held: Held | None) -> RootRead:
         """The root; where a late write may have rolled it back, what the log knows to be later is put back first."""
-        read = self.read()
-        if self.capabilities.safe or read.root is None:
-            return read
-        if not any(True for _ in names(self.store, after_seq=read.root.seq)):
+        read = self._read_any()
+        if held is None or read.root is None or standing(self.store, read.root) != "rolled back":
             return read
         recorded = newest_whole(self.store)
-        if recorded is None or recorded.seq <= read.root.seq:
+        if recorded is None:
             return read
         root = rebuilt(recorded, self.env, self.writer)
         body = encode(root)
         token = self.store.put(ROOT_KEY, body).token
-        put_log(self.store, self.env, root, body)
+        self._log(held, root, body)
         return RootRead(root, token, body)
 
-    def _landed(self, read: RootRead, op: str) -> Committed:
+    def _landed(self, held: Held | None, read: RootRead, op: str) -> Committed:
         """The op was committed by an earlier attempt: report the root it is in."""
         root = _present(read)
-        put_log(self.store, self.env, root, read.body)
+        self._log(held, root, read.body)
         return Committed(root, read.body, read.token if root.op == op else None)
 
     def _flush(self, root: Root, changes: Changes, staged: _Flush | None) -> _Flush | None:
@@ -263,7 +330,7 @@ class Committer:
         delay = 0.2
         while True:
             try:
-                return self.read()
+                return self._read_any()
             except Unavailable as error:
                 try:
                     pace()
@@ -301,8 +368,9 @@ def rebuilt(recorded: Root, env: Env, writer: Writer) -> Root:
 
 def _present(read: RootRead) -> Root:
     if read.root is None:
+        what = "has disappeared" if read.token is None else "was damaged"
         raise CorruptData(
-            "the index root has disappeared while it was in use",
+            f"the index root {what} while it was in use",
             hint="run: swamp datastore doctor --repair",
         )
     return read.root

@@ -13,9 +13,9 @@ from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
-from swamp.commit.log import LOG_PREFIX, newest_whole, put_log
+from swamp.commit.log import LOG_PREFIX, newest_whole, put_log, standing
 from swamp.env import rfc3339
-from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
+from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import META_KEY, adopt_listing, adopt_v1, adopt_v2, commit_seq
 from swamp.index.entry import Entry
 from swamp.index.root import (
@@ -26,12 +26,11 @@ from swamp.index.root import (
     Root,
     SegmentRef,
     decode,
-    encode,
     first_root,
     parse_json,
     successor,
 )
-from swamp.store.port import Match, ObjectMeta, ObjectStore, Token
+from swamp.store.port import ObjectMeta, ObjectStore, Token
 
 SEGMENT_ROWS: Final = 100_000
 ADOPTED: Final = "adoptedCommitSeq"
@@ -83,7 +82,11 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     counter = _old_counter(committer.store)
     if discover is not None and counter is None:
         read = discover()
-        return _created(committer, pace, create) if read is None else Established(read, discovered=True)
+        if read is None:
+            return _created(committer, pace, create)
+        return Established(
+            read, discovered=read.root is not None and dict(read.root.writer) == committer.writer.to_json()
+        )
     found = iter(_adoptable(committer, None))
     first = next(found, None)
     if first is not None:
@@ -138,7 +141,8 @@ def repair(committer: Committer, pace: Pace) -> Established:
     except CorruptData:
         _keep_damaged(committer, fetched.body)
         return _restored(committer, pace, recorded, fetched.meta.token)
-    if current.seq >= recorded.seq:
+    stands = committer.capabilities.safe or standing(committer.store, current) != "rolled back"
+    if current.seq >= recorded.seq and stands:
         return _acknowledged(committer, pace, RootRead(current, fetched.meta.token, fetched.body))
     _keep_damaged(committer, fetched.body)
     return _restored(committer, pace, recorded, fetched.meta.token)
@@ -162,9 +166,8 @@ def _acknowledged(committer: Committer, pace: Pace, read: RootRead) -> Establish
     put_log(committer.store, env, root, read.body)
     new = successor(root, env.ulid(), rfc3339(env.clock.now()), committer.writer)
     warning = "an older client has written to the old index; its files are not in this one"
-    return Established(
-        _swap(committer, pace, replace(new, extra={**root.extra, ADOPTED: counter}), read.token), warnings=(warning,)
-    )
+    told = replace(new, extra={**root.extra, ADOPTED: counter})
+    return Established(committer.replace(read, told, pace), warnings=(warning,))
 
 
 def _old_counter(store: ObjectStore) -> int | None:
@@ -190,23 +193,15 @@ def _version(body: bytes) -> object:
 
 
 def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None) -> Established:
-    read = _swap(committer, pace, rebuilt(recorded, committer.env, committer.writer), on)
+    root = rebuilt(recorded, committer.env, committer.writer)
+    read = committer.replace(RootRead(None, on), root, pace)
     warning = f"the index root was lost or damaged and has been rebuilt from the log (commit {recorded.seq})"
-    return Established(read, discovered=True, warnings=(warning,))
+    return Established(read, discovered=_is(read, root), warnings=(warning,))
 
 
-def _swap(committer: Committer, pace: Pace, root: Root, on: Token | None) -> RootRead:
-    if on is None:
-        return committer.create(root, pace)
-    body = encode(root)
-    condition = Match(on) if committer.capabilities.safe else None
-    try:
-        token = committer.store.put(ROOT_KEY, body, condition).token
-    except (ConditionFailed, Unavailable):
-        pace()
-        return committer.read()  # somebody else repaired it, or ours landed: either way it is the root
-    put_log(committer.store, committer.env, root, body)
-    return RootRead(root, token, body)
+def _is(read: RootRead, root: Root) -> bool:
+    """Whether it was me who published: another machine may have been first, and then its root is the root."""
+    return read.root is not None and read.root.knows_op(root.op)
 
 
 def _keep_damaged(committer: Committer, body: bytes) -> None:
@@ -230,7 +225,8 @@ def _published(
         root = replace(root, entries={e.path: e.at(root.seq) for e in head})
     else:
         root = replace(root, segments=tuple(_segments(committer, pace, _chain(*head, rest=stream), root.seq)))
-    return Established(_swap(committer, pace, root, on), discovered=True)
+    read = committer.replace(RootRead(None, on), root, pace)
+    return Established(read, discovered=_is(read, root))
 
 
 def _segments(committer: Committer, pace: Pace, entries: Iterator[Entry], seq: int) -> Iterator[SegmentRef]:

@@ -98,6 +98,19 @@ class HeldLease:
                     details={"key": self.key},
                 )
 
+    def verify(self) -> bool:
+        """Whether the store shows my own last write. Not proven is not mine: what was done under it is looked at again.
+
+        By the whole body, not by the nonce: an older write of mine that lands late over another's proves nothing.
+        """
+        with self._mutex:
+            try:
+                body, _ = self._swap.look()
+            except StoreError:
+                return False
+            landed = body is not None and body == self._body.renewed()  # a renewal whose answer was lost
+            return self._lost is None and not self._over and (body == self._body or landed)
+
     # -- renewal
 
     def start(self) -> None:
@@ -173,12 +186,14 @@ class HeldLease:
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        with self._mutex:
-            if not self._over and not self.inherited and self._lost is None:
-                self._release()
-            self._over = True
-        if self._local is not None:
-            self._local.close()
+        try:
+            with self._mutex:
+                if not self._over and not self.inherited and self._lost is None:
+                    self._release()
+                self._over = True
+        finally:
+            if self._local is not None:
+                self._local.close()
 
     def _release(self) -> None:
         for _ in range(3):

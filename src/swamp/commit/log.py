@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from swamp.env import Env
 from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
@@ -65,6 +65,22 @@ def _parse(meta: ObjectMeta) -> LogName | None:
 def has_op(store: ObjectStore, op: str, *, after_seq: int) -> bool:
     """Whether the commit `op` is known to have won, from the log's key names alone."""
     return any(name.op == op for name in names(store, after_seq=after_seq))
+
+
+Standing = Literal["recorded", "unrecorded", "rolled back"]
+
+
+def standing(store: ObjectStore, root: Root) -> Standing:
+    """What the log says of a root, where conditions are not enforced and any write may land late.
+
+    Rolled back: there is a later commit; or this one was never recorded and another was since the one it was built on:
+    its writer had lost its lease, and nobody was told that it counts. Unrecorded: not known yet whether it counts.
+    """
+    built_on = root.recent_ops[1][1] if len(root.recent_ops) > 1 else 0
+    later = [name for name in names(store, after_seq=built_on) if name.seq > built_on]
+    if any(name.key == log_key(root.seq, root.op) for name in later):
+        return "rolled back" if later[-1].seq > root.seq else "recorded"
+    return "rolled back" if later else "unrecorded"
 
 
 def newest_whole(store: ObjectStore) -> Root | None:

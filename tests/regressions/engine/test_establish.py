@@ -7,7 +7,7 @@ import json
 import pytest
 
 import swamp.commit.establish
-from peers import content, keys, root_of, settled, shared, version
+from peers import Watched, content, keys, once, root_of, settled, shared, version
 from swamp.errors import CorruptData
 from swamp.index.root import ROOT_KEY, decode, encode
 from swamp.store.layers import MeterStore
@@ -49,6 +49,32 @@ def test_two_machines_that_find_the_root_lost_at_once_end_with_one(store, a, b):
     b.sync()
     settled(a, b)
     assert content(a.engine) == {"files/x": "x", "files/a": "a", "files/b": "b"}
+
+
+@pytest.mark.parametrize("damage", [None, b"{"], ids=["lost", "damaged"])
+def test_only_the_machine_that_published_the_root_says_so(store, a, b, damage):
+    a.write("files/x", "x")
+    a.push()
+    if damage is None:
+        store.delete([ROOT_KEY])
+    else:
+        store.put(ROOT_KEY, damage)
+    said = []
+    slow = b.process(Watched(store, once("put", ROOT_KEY, lambda: said.append(a.pull().discovered))))
+    assert not slow.pull().discovered and said == [True]
+    settled(a, b)
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["version 1", "a listing"])
+def test_only_the_machine_that_adopted_a_bucket_says_so(store, a, b, old):
+    if old:
+        put_v1(store, {"files/two": b"two"})
+    else:
+        store.put("files/two", b"two")
+    said = []
+    slow = b.process(Watched(store, once("put", ROOT_KEY, lambda: said.append(a.pull().discovered))))
+    assert not slow.pull().discovered and said == [True]
+    settled(a, b)
 
 
 def test_a_record_whose_segments_are_gone_gives_way_to_an_older_whole_one(store, a, b, monkeypatch):

@@ -15,6 +15,7 @@ from swamp.sync.progress import Patience
 from swamp.sync.result import SyncResult
 from swamp.sync.units import unit_of
 from swamp.testing.sim.mutate import TYPE_AND_MODEL, Author
+from swamp.testing.sim.open import capabilities_of
 from swamp.testing.sim.oracle import Delete, Write, version_of
 
 SYNCING = frozenset({"push", "pull", "sync", "full", "scoped", "lease"})
@@ -184,6 +185,7 @@ class Process(Author):
             timeout_s=90,
             inherited=(),
             terms=terms,
+            capabilities=capabilities_of(self.world),
         ) as lease:
             for _ in range(self.rng.randint(1, 3)):
                 self.scheduler.sleep(self.rng.choice((1.0, 9.0, 40.0)))

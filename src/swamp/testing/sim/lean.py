@@ -64,15 +64,25 @@ ADOPTED: Final = DEFAULT.leaning(
     paths=("files/a", "files/b", "files/x/y"),
 )  # fmt: skip
 
+CARELESS: Final = DEFAULT.leaning(
+    "careless", {**_FILES, "version": 3, "full": 1}, conditions=False, sabotage=NO_SABOTAGE, lazy=0.1,
+    paths=("files/a", "files/b"),
+)  # fmt: skip
+OVERTAKEN: Final = CARELESS.leaning(
+    "overtaken", crash=0.002, lazy=0.0, stay=(0.3, 0.9),
+    linger=(("PUT .datastore-index", 0.15, 50.0), ("PUT .datastore-commit", 0.1, 50.0), ("PUT _index/log", 0.1, 50.0)),
+)  # fmt: skip
+
 MIXES: Final[tuple[Mix, ...]] = (
     DEFAULT, ONE_FILE, LANDED, AMNESIA, SAME_BYTES, CROWDED, RACE, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET,
-    VERSIONS, FORGETFUL, ADOPTED,
+    VERSIONS, FORGETFUL, ADOPTED, CARELESS, OVERTAKEN,
 )  # fmt: skip
 
 SHOWN_BY: Final[Mapping[str, Mix]] = {
     "commit.condition": DEFAULT,
     "commit.read-back": DEFAULT,
     "commit.log-before-record": LOST_ROOT,
+    "commit.alone": OVERTAKEN,
     "gc.collecting-check": COLLECTOR,
     "gc.epoch-check": COLLECTOR,
     "object.key-once": DEFAULT,

@@ -56,6 +56,8 @@ class Mix:
     rooted: float = 0.8
     foreign: tuple[str, ...] = ()
     forget_s: float = 3600.0
+    conditions: bool = True
+    """False: the store accepts conditions and ignores them."""
 
     def leaning(self, name: str, weights: Mapping[str, float] | None = None, **changes: object) -> Mix:
         chosen = self.weights if weights is None else weights

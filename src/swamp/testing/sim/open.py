@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swamp.cache.layout import CacheDir
 from swamp.store.layers import MeterStore
+from swamp.store.port import Capabilities
 from swamp.store.retry import RetryStore
 from swamp.sync.engine import Engine, Policy
 from swamp.testing.sim.schedule import environment
@@ -20,7 +21,13 @@ def open_engine(world: World, peer: Peer) -> Engine:
         else:
             scheduler.pause(f"state {point}")
 
-    policy = Policy(hydrate="lazy" if peer.lazy else "full", push_concurrency=1, pull_concurrency=1, commit_every=20.0)
+    policy = Policy(
+        hydrate="lazy" if peer.lazy else "full",
+        push_concurrency=1,
+        pull_concurrency=1,
+        commit_every=20.0,
+        capabilities=capabilities_of(world),
+    )
     return Engine.open(
         MeterStore(RetryStore(world.store(peer), peer.env)),
         peer.cache,
@@ -30,6 +37,12 @@ def open_engine(world: World, peer: Peer) -> Engine:
         hook=hook,
         durable=False,
     )
+
+
+def capabilities_of(world: World) -> Capabilities:
+    """What a probe of this world's bucket would have found."""
+    enforced = world.mix.conditions
+    return Capabilities(create_only=enforced, compare_and_swap=enforced)
 
 
 def fresh_peer(world: World) -> Peer:

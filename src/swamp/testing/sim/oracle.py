@@ -84,6 +84,10 @@ class Oracle:
     undeleted: dict[str, float] = field(default_factory=dict)
     roots: int = 0
     damaged: bool = False
+    _ended: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    """Keys that each root replaced or deleted."""
+    _counted: set[tuple[str, int]] = field(default_factory=set)
+    """Where conditions are not enforced: the roots that have counted so far."""
     _segments: dict[tuple[str, int], list[tuple[str, int, Live | None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,9 +115,13 @@ class Oracle:
     # -- the bucket
 
     def on_change(self, key: str, before: Stored | None, after: Stored | None) -> None:
-        if key == ROOT_KEY:
+        if not self.bucket.conditions and (key == ROOT_KEY or key.startswith(LOG_PREFIX)):
+            self._on_unconditional()
+        elif key == ROOT_KEY:
             self._on_root(after)
         elif key.endswith(".lock"):
+            if not self.bucket.conditions:
+                return  # any write of a lease may land at any time: what commits make of it is what counts
             self._on_lease(key, before, after)
         elif after is None:
             self._on_delete(key)
@@ -136,11 +144,43 @@ class Oracle:
             self._fail("commit.single-winner", f"root {root.seq} after root {self.root.seq}")
         self._step(root, self.live_of(root))
 
+    def _on_unconditional(self) -> None:
+        """A store without conditions: any root may be put back by a late write. What counts is the root that stands
+        there if it follows the newest log record, else that record: whoever commits next has to put it back."""
+        root = self._counting()
+        if root is None or (self.root is not None and _name(root) == _name(self.root)):
+            return
+        new = _name(root) not in self._counted
+        if self.root is not None and not _follows(root, self.root):
+            self._fall_back(self._logged_before(root) if new else root)
+        if new:
+            self._step(root, self.live_of(root))
+        self._counted.add(_name(root))
+
+    def _counting(self) -> Root | None:
+        stored, logged = self.bucket.objects.get(ROOT_KEY), self.newest_logged()
+        if stored is None:
+            return logged
+        root = decode(stored.body)
+        if logged is None or _follows(root, logged):
+            return root
+        recorded = f"{LOG_PREFIX}{root.seq:012d}-{root.op}.json" in self.bucket.objects
+        return root if recorded and root.seq == logged.seq else logged
+
+    def _logged_before(self, root: Root) -> Root | None:
+        """The newest recorded root in the past of `root`."""
+        for key in sorted((k for k in self.bucket.objects if k.startswith(LOG_PREFIX)), reverse=True):
+            found = decode(self.bucket.objects[key].body)
+            if _name(found) != _name(root) and _follows(root, found):
+                return found
+        return None
+
     def _step(self, root: Root, new: dict[str, Live]) -> None:
         old = self.live
         changed = [p for p in sorted(old.keys() | new.keys()) if old.get(p) != new.get(p)]
         for path in changed:
             self._check_path(path, old.get(path), new.get(path))
+        self._ended[_name(root)] = {old[path].key for path in changed if path in old}
         self._check_units(new, changed)
         listed = {s.key for s in root.segments}
         for segment in self.root.segments if self.root else ():
@@ -330,16 +370,22 @@ class Oracle:
         assert logged is not None
         if rebuilt.seq <= logged.seq:
             self._fail("commit.single-winner", f"root {rebuilt.seq} was rebuilt beside the record of {logged.seq}")
-        kept = self.live_of(logged)
+        self._fall_back(logged)
+
+    def _fall_back(self, logged: Root | None) -> None:
+        """What came after `logged` never counted, and nobody may have been told that it did."""
+        kept = self.live_of(logged) if logged else {}
+        ended = set().union(*(self._ended.get(name, set()) for name in logged.recent_ops)) if logged else set()
         for path, entry in self.live.items():
-            if kept.get(path) != entry and (path, entry.key) in self.acked:
+            if kept.get(path) != entry and (path, entry.key) in self.acked and entry.key not in ended:
                 self._fail("commit.logged", f"{path}: {entry.key} was acknowledged and is in no log record")
             if kept.get(path) != entry:
                 self.ever_live[path].discard(entry.sha)
         for path in kept.keys() - self.live.keys():
             self.killed.pop((path, kept[path].sha), None)
-        for entry in kept.values():
+        for path, entry in kept.items():
             self.dead_keys.discard(entry.key)
+            self.ever_live[path].add(entry.sha)
         self.root, self.live = logged, kept
 
     def begun(self, key: str) -> tuple[float, str]:
@@ -371,6 +417,15 @@ def _read(body: bytes) -> dict[str, Any]:
 def _offer(best: dict[str, tuple[int, Live | None]], path: str, seq: int, row: Live | None) -> None:
     if path not in best or seq > best[path][0]:
         best[path] = (seq, row)
+
+
+def _name(root: Root) -> tuple[str, int]:
+    """One op may be tried under two numbers."""
+    return root.op, root.seq
+
+
+def _follows(root: Root, earlier: Root) -> bool:
+    return _name(earlier) in root.recent_ops
 
 
 def sha_of(body: bytes) -> str:

@@ -17,8 +17,10 @@ from types import ModuleType
 
 import swamp.cache.files
 import swamp.cache.locks
+import swamp.commit.alone
 import swamp.commit.commit
 import swamp.commit.compact
+from swamp.commit.lease import Terms
 from swamp.testing.sim.live import actors_of
 from swamp.testing.sim.mix import Mix
 from swamp.testing.sim.schedule import Crash, Scheduler, Violation
@@ -96,6 +98,7 @@ def _small_world(mix: Mix, scheduler: Scheduler) -> Iterator[None]:
         (swamp.commit.compact, "TOMBSTONE_AGE", dt.timedelta(seconds=mix.forget_s)),
         (swamp.cache.files, "_ctime_ns", lambda found: found.st_mtime_ns),
         (swamp.cache.locks, "_release", release_and_step_aside),
+        (swamp.commit.alone, "TERMS", Terms(renew_s=0)),  # no thread but the actors
     ]
     before = [vars(module)[name] for module, name, _ in changes]
     for module, name, value in changes:

@@ -79,7 +79,7 @@ class World:
         self.seed, self.mix, self.place = seed, mix, place
         self.rng = random.Random(f"{seed}/{mix.name}")
         self.odds, self.weather = _odds(self.rng, mix), _weather(self.rng, mix)
-        self.bucket = Bucket(hashed_tokens=self.rng.random() < 0.5)
+        self.bucket = Bucket(hashed_tokens=self.rng.random() < 0.5, conditions=mix.conditions)
         self.scheduler = Scheduler(self.rng, self.odds, self.bucket.deliver, STEP_LIMIT)
         self.oracle = Oracle(self.bucket, self.scheduler, mix.keep_s)
         self.faults: Counter[str] = Counter()
