@@ -12,8 +12,9 @@ import pytest
 
 from swamp.data.metadata import decode
 from swamp.index.entry import is_payload_key
+from swamp.pipeline.clients import opened
 from swamp.pipeline.dataset import Target, landed
-from swamp.pipeline.place import Bucket, Span, current_root, opened
+from swamp.pipeline.place import Bucket, Span, current_root
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
 from swamp.index.root import SegmentRef
 from swamp.index.segment import read_segment, write_segment
 from swamp.pipeline.balance import bins_for, cost_of, pack
-from swamp.pipeline.beacon import Beacon, Beat
+from swamp.pipeline.beacon import Beacon, Beat, Heard
 from swamp.pipeline.indexing import AdoptObjects, ReadSegments, WriteSegments, index_row, ref_row, row_from
 from swamp.pipeline.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_below, subtrees
 from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
@@ -255,6 +256,42 @@ def test_the_beacon_counts_only_its_own():
         other = beacon.address.__class__(beacon.address.host, beacon.address.port, "else")
         with Beat(other) as beat:
             beat.add(5, 5)
-        assert beacon.take() == (2, 300)
+        assert beacon.take() == Heard(2, 300, True)
+        assert beacon.take() == Heard(0, 0, False)
     finally:
         beacon.close()
+
+
+def test_work_that_counts_nothing_is_still_a_sign_of_life():
+    """One huge file in one task: nothing is finished for long, and the driver hears that it goes on."""
+    beacon = Beacon("127.0.0.1", "token")
+    try:
+        with Beat(beacon.address) as beat, beat.at_work():
+            until = time.monotonic() + 60
+            while not (heard := beacon.take()).alive:
+                assert time.monotonic() < until, "no sign of life"
+                time.sleep(0.05)
+        assert (heard.files, heard.size) == (0, 0)
+        with Beat(beacon.address):
+            pass
+        while beacon.take().alive:
+            pass
+        assert not beacon.take().alive  # who does nothing says nothing
+    finally:
+        beacon.close()
+
+
+def test_tasks_of_one_worker_share_a_client(bucket):
+    """Opening a client per task would open its connections anew for every few thousand files."""
+    from swamp.pipeline.clients import opened
+    from swamp.store.open import StoreSpec
+
+    assert opened(bucket) is opened(StoreSpec(bucket.url))
+    assert opened(bucket) is not opened(StoreSpec(bucket.url, namespace="team"))
+
+
+def test_small_files_are_a_few_large_tasks():
+    assert bins_for(4_000, 8_000_000, 2) == 4
+    assert bins_for(100_000, 200_000_000, 2) < 40
+    assert bins_for(3, 30, 2) == 3
+    assert bins_for(8, 80 << 30, 2) == 8  # a file is never cut

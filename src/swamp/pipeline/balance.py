@@ -13,8 +13,12 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 FILE_COST: Final = 256 * 1024
 """What a request costs, in bytes that could have been sent meanwhile."""
-BIN_COST: Final = 64 * 1024 * 1024
-BIN_FILES: Final = 2_000
+BIN_COST: Final = 1024 * 1024 * 1024
+"""What a task takes on: a few seconds' work, so that what starting a task costs does not count."""
+ROUNDS: Final = 2
+"""Tasks per core, if there is that much: enough to even out what was estimated wrongly."""
+ALONE: Final = 64 * 1024 * 1024
+"""A file of this size is dealt out by itself where nobody can look at all of them first."""
 
 
 def cost_of(size: int) -> int:
@@ -22,11 +26,9 @@ def cost_of(size: int) -> int:
 
 
 def bins_for(files: int, size: int, parallelism: int) -> int:
-    """How many bins: enough for every core to have a few, none larger than about a minute's work."""
+    """How many bins: a few large ones. A task runs many files at once, so more of them would only start more often."""
     cost = size + files * FILE_COST
-    wanted = max(-(-cost // BIN_COST), -(-files // BIN_FILES), 1)
-    # Few enough small ones are one round of tasks; more than that are rounds that even out.
-    return int(min(max(wanted, parallelism), max(files, 1)))
+    return int(min(max(-(-cost // BIN_COST), parallelism * ROUNDS), max(files, 1)))
 
 
 def pack(items: Iterable[T], size: Callable[[T], int], bins: int) -> list[tuple[int, T]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -26,6 +27,15 @@ class Address:
     token: str
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Files and bytes that tasks have finished; `alive`: there was a sign at all."""
+
+    files: int
+    size: int
+    alive: bool
+
+
 class Beacon:
     """The driver's end: `take` what has arrived since the last call."""
 
@@ -35,16 +45,16 @@ class Beacon:
         self._socket.setblocking(False)
         self.address = Address(host, self._socket.getsockname()[1], token)
 
-    def take(self) -> tuple[int, int]:
-        """Files and bytes reported since last time; anything that is not ours is ignored."""
-        files = size = 0
+    def take(self) -> Heard:
+        """What was reported since last time; anything that is not ours is ignored."""
+        files = size = signs = 0
         while True:
             try:
                 text = self._socket.recv(_DATAGRAM).decode("ascii", "replace").split()
             except BlockingIOError:
-                return files, size
+                return Heard(files, size, signs > 0)
             if len(text) == 3 and text[0] == self.address.token and text[1].isdigit() and text[2].isdigit():
-                files, size = files + int(text[1]), size + int(text[2])
+                files, size, signs = files + int(text[1]), size + int(text[2]), signs + 1
 
     def close(self) -> None:
         self._socket.close()
@@ -58,6 +68,7 @@ class Beat:
         self._lock = threading.Lock()
         self._files = 0
         self._size = 0
+        self._at_work = 0
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -79,6 +90,21 @@ class Beat:
             self._files += files
             self._size += size
 
+    def sent(self, size: int) -> None:
+        """Bytes that have just come or gone."""
+        self.add(size=size)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Signs of life while the body runs, for work that ends by itself in bounded time and does not count."""
+        with self._lock:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1
+
     def _send_often(self) -> None:
         assert self._address is not None
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
@@ -89,7 +115,8 @@ class Beat:
     def _send(self, out: socket.socket, to: Address) -> None:
         with self._lock:
             files, size, self._files, self._size = self._files, self._size, 0, 0
-        if files or size:
+            alive = bool(files or size or self._at_work)
+        if alive:
             # A lost sign of life is no failure of the work that it reports.
             with contextlib.suppress(OSError):
                 out.sendto(f"{to.token} {files} {size}".encode(), (to.host, to.port))

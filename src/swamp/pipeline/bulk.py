@@ -20,7 +20,7 @@ from swamp.errors import CorruptData, Failed, Unavailable
 from swamp.index.entry import Dropped, Entry
 from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef, first_root
 from swamp.pipeline import stages
-from swamp.pipeline.balance import BIN_COST, bins_for
+from swamp.pipeline.balance import ALONE, bins_for
 from swamp.pipeline.copying import CopyObjects
 from swamp.pipeline.indexing import (
     ENTRY,
@@ -117,7 +117,7 @@ class OnStore:
     def _total(self, entries: DataFrame) -> dict[str, int]:
         from pyspark.sql import functions as sf
 
-        large = sf.coalesce(sf.sum((sf.col("size") >= BIN_COST).cast("int")), sf.lit(0))
+        large = sf.coalesce(sf.sum((sf.col("size") >= ALONE).cast("int")), sf.lit(0))
         size = sf.coalesce(sf.sum("size"), sf.lit(0))
         frame = entries.agg(sf.count("*").alias("files"), size.alias("size"), large.alias("large"))
         row: dict[str, int] = self.jobs.run("count", frame.toArrow, self.patience).to_pylist()[0]

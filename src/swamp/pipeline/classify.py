@@ -85,13 +85,13 @@ def _from_base() -> dict[str, Column]:
     return filled
 
 
-def announced(joined: DataFrame, writes: DataFrame | None, depths: Iterable[int]) -> DataFrame:
+def announced(joined: DataFrame, writes: DataFrame, depths: Iterable[int]) -> DataFrame:
     """With `edited`: a write row on the path or above it. `depths` are the lengths of the announced paths: one lookup
     for each, so that no path has to be taken apart."""
     from pyspark.sql import functions as sf
 
     edited = sf.lit(False)
-    for depth in sorted(set(depths)) if writes is not None else ():
+    for depth in sorted(set(depths)):
         mark, above = f"edited_{depth}", f"above_{depth}"
         of_depth = writes.where(sf.size(sf.split("path", "/")) == depth)
         named = of_depth.select(sf.col("path").alias(above), sf.lit(True).alias(mark)).distinct()

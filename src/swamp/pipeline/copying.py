@@ -10,7 +10,8 @@ from typing import Any
 
 from swamp.errors import ObjectMissing, SwampError
 from swamp.pipeline.beacon import Address, Beat
-from swamp.pipeline.kernels import TASK_THREADS, Batches, StoreAddress, rows_of
+from swamp.pipeline.clients import StoreAddress, opened
+from swamp.pipeline.kernels import TASK_THREADS, Batches, rows_of
 from swamp.pipeline.schemas import FINDINGS
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download
@@ -28,11 +29,12 @@ class CopyObjects:
     threads: int = TASK_THREADS
 
     def __call__(self, batches: Batches) -> Batches:
-        source, target = self.source.open(), self.target.open()
+        source, target = opened(self.source), opened(self.target)
         with tempfile.TemporaryDirectory(prefix="swamp-copy-") as folder, Beat(self.beacon) as beat:
 
             def copy(row: dict[str, Any]) -> dict[str, Any]:
-                problem = _copied(source, target, row, folder)
+                with beat.at_work():
+                    problem = _copied(source, target, row, folder)
                 beat.add(1, row["size"])
                 return {**{k: row[k] for k in ("path", "key", "size", "sha256")}, **problem}
 

@@ -364,7 +364,8 @@ def landed(target: Target) -> bool:
         folder = Folder(target.tree or "")
         return _already_there(target, folder, list(folder.files(target.data.path, Span()))) is not None
     from swamp.commit.log import has_op
-    from swamp.pipeline.place import current_root, opened
+    from swamp.pipeline.clients import opened
+    from swamp.pipeline.place import current_root
 
     store = opened(target.spec)
     try:

@@ -15,7 +15,8 @@ from swamp.index.adopt import adopt_listing, own_objects
 from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow, check_segment, write_segment_columns
-from swamp.pipeline.kernels import Batches, StoreAddress, rows_of
+from swamp.pipeline.clients import StoreAddress, opened
+from swamp.pipeline.kernels import Batches, rows_of
 from swamp.pipeline.publish import put_patiently
 from swamp.pipeline.ranges import KeyRange, pages_of
 from swamp.pipeline.schemas import INDEX, OBJECTS, SEGMENTS
@@ -43,7 +44,7 @@ class ReadSegments:
     usable_only: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
+        store = opened(self.store)
         for row in rows_of(batches):
             ref = ref_from(row)
             body = store.get(ref.key).body
@@ -93,7 +94,7 @@ class WriteSegments:
     added_seq: int = 0
 
     def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
+        store = opened(self.store)
         for chunk in _chunks(batches, SEGMENT_ROWS):
             segment = write_segment_columns(_segment_columns(chunk))
             ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", self.added_seq)
@@ -150,7 +151,7 @@ class AdoptObjects:
     store: StoreAddress
 
     def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
+        store = opened(self.store)
         for row in rows_of(batches):
             found = KeyRange(row["prefix"], row["after"], row["until"])
             yield from INDEX.batches(_adopted(pages_of(store, found)))
@@ -171,7 +172,7 @@ class ListOwn:
     store: StoreAddress
 
     def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
+        store = opened(self.store)
         for row in rows_of(batches):
             found = KeyRange(row["prefix"], row["after"], row["until"])
             own = own_objects(pages_of(store, found))

@@ -6,12 +6,13 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import swamp.errors as errors
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, SwampError
 from swamp.pipeline.beacon import Address, Beacon
+from swamp.pipeline.remote import RemoteStages
 from swamp.pipeline.session import application_id
 from swamp.sync.progress import Patience, Progress, Silent
 
@@ -36,11 +37,19 @@ class Jobs:
     def __post_init__(self) -> None:
         self._context: Any = getattr(self.session, "_sc", None)
         self._beacon = Beacon(self._driver_host(), self.env.ulid())
+        self._remote = RemoteStages()
+        if self._context is None:
+            self._server.registerProgressHandler(self._remote)
 
     @property
     def beacon(self) -> Address | None:
         """Where tasks report to; None on Spark Connect, where the driver is another machine."""
         return None if self._context is None else self._beacon.address
+
+    @property
+    def _server(self) -> Any:
+        """The session as one of Spark Connect, which takes any callable for a progress handler."""
+        return self.session
 
     @property
     def parallelism(self) -> int:
@@ -54,10 +63,22 @@ class Jobs:
 
         Without a `bar` of its own it moves the one that its caller has begun.
         """
-        job = _Job(self._context, self.session, f"swamp-{self.env.ulid()}", stage, action)
         if bar:
             self.progress.begin(stage, files)
+        try:
+            return self.finish(self.begin(stage, action), patience)
+        finally:
+            if bar:
+                self.progress.end()
+
+    def begin(self, stage: str, action: Callable[[], T]) -> Running[T]:
+        """Starts `action`; whoever begins a job finishes or cancels it."""
+        job = Running[T](self._context, self.session, f"swamp-{self.env.ulid()}", stage, action, self.env)
         job.start()
+        return job
+
+    def finish(self, job: Running[T], patience: Patience) -> T:
+        """Waits for it; when the patience ends first, the job ends too."""
         try:
             self._watch(job, patience)
         except BaseException:
@@ -65,31 +86,32 @@ class Jobs:
             raise
         finally:
             self._count(job)
-            if bar:
-                self.progress.end()
-        value: T = job.result()
-        return value
+        return job.result()
 
     def report(self) -> dict[str, Any]:
         """What `--json` says of a Spark run."""
-        return {"applicationId": application_id(self.session), "stages": self.stages, "tasks": self.tasks}
+        stages, tasks = self.stages + self._remote.stages, self.tasks + self._remote.tasks
+        return {"applicationId": application_id(self.session), "stages": stages, "tasks": tasks}
 
     def close(self) -> None:
         self._beacon.close()
+        if self._context is None:
+            self._server.removeProgressHandler(self._remote)
 
-    def _watch(self, job: _Job, patience: Patience) -> None:
+    def _watch(self, job: Running[Any], patience: Patience) -> None:
         done = 0
         while job.running(POLL_SECONDS):
-            files, size = self._beacon.take()
-            finished = job.finished_tasks()
-            if files or size or finished > done:
+            heard = self._beacon.take()
+            finished = job.finished_tasks() + self._remote.tasks
+            if heard.alive or finished > done or self._remote.at_work:
                 patience.progressed()
-                self.progress.advance(files, size)
+                self.progress.advance(heard.files, heard.size)
             done = max(done, finished)
             patience.check()
-        self.progress.advance(*self._beacon.take())
+        last = self._beacon.take()
+        self.progress.advance(last.files, last.size)
 
-    def _count(self, job: _Job) -> None:
+    def _count(self, job: Running[Any]) -> None:
         for stage in job.stage_infos():
             self.stages += 1 if stage.numCompletedTasks else 0
             self.tasks += stage.numCompletedTasks
@@ -100,12 +122,15 @@ class Jobs:
         return str(self._context.getConf().get("spark.driver.host", "127.0.0.1"))
 
 
-class _Job:
+class Running(Generic[T]):
     """One action in one thread, under one job group (a tag on Spark Connect)."""
 
-    def __init__(self, context: Any, session: SparkSession, group: str, stage: str, action: Callable[[], Any]) -> None:
+    def __init__(
+        self, context: Any, session: SparkSession, group: str, stage: str, action: Callable[[], T], env: Env
+    ) -> None:
         self._context, self._session, self._group, self._stage = context, session, group, stage
-        self._action = action
+        self._action, self._env = action, env
+        self.seconds = 0.0
         self._value: Any = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name=f"spark-{stage}", daemon=True)
@@ -117,10 +142,11 @@ class _Job:
         self._thread.join(seconds)
         return self._thread.is_alive()
 
-    def result(self) -> Any:
+    def result(self) -> T:
         if self._error is not None:
             raise translated(self._error, self._stage) from self._error
-        return self._value
+        value: T = self._value
+        return value
 
     def cancel(self) -> None:
         """Stop the tasks and wait for them, so that nothing of ours still runs when we return."""
@@ -142,6 +168,7 @@ class _Job:
         return [info for info in map(tracker.getStageInfo, numbers) if info is not None]
 
     def _work(self) -> None:
+        started = self._env.clock.monotonic()
         try:
             if self._context is not None:
                 self._context.setJobGroup(self._group, f"swamp: {self._stage}", True)
@@ -150,6 +177,7 @@ class _Job:
             self._value = self._action()
         except BaseException as error:  # noqa: BLE001  (the Spark task boundary: handed to the thread that waits)
             self._error = error
+        self.seconds = self._env.clock.monotonic() - started
 
 
 _OURS = re.compile(r"swamp\.errors\.(\w+): (.*)")

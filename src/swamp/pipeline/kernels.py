@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import Hint
 from swamp.env import SYSTEM
 from swamp.errors import ObjectMissing, SwampError, Unavailable
 from swamp.pipeline.beacon import Address, Beat
+from swamp.pipeline.clients import StoreAddress, opened
 from swamp.pipeline.schemas import DOWNLOADS, FINDINGS, GOT, HASHED, SENT
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 Batches = Iterator["pa.RecordBatch"]
 TASK_THREADS: Final = 16
 VERIFY_SECONDS: Final = 30.0
-
-
-class StoreAddress(Protocol):
-    """How a task finds the store: a picklable value without secrets. `swamp.store.open.StoreSpec` is one."""
-
-    def open(self) -> ObjectStore: ...
 
 
 def rows_of(batches: Batches) -> Iterator[dict[str, Any]]:
@@ -50,11 +45,13 @@ class SendFiles:
     threads: int = TASK_THREADS
 
     def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
+        store = opened(self.store)
         with Beat(self.beacon) as beat:
 
             def send(job: Upload) -> Sent:
-                sent = upload_one(store, job)
+                # The store bounds each request of an upload by itself and tells nobody of its bytes.
+                with beat.at_work():
+                    sent = upload_one(store, job)
                 beat.add(1, sent.size)
                 return sent
 
@@ -71,12 +68,12 @@ class FetchFiles:
     threads: int = TASK_THREADS
 
     def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
+        store = opened(self.store)
         with Beat(self.beacon) as beat:
 
             def fetch(job: Download) -> Got:
-                got = download_one(store, job)
-                beat.add(1, got.size)
+                got = download_one(store, job, on_bytes=beat.sent)
+                beat.add(1)
                 return got
 
             jobs = map(download_of, rows_of(batches))
@@ -94,7 +91,8 @@ class HashFiles:
         with Beat(self.beacon) as beat:
 
             def read(job: Hash) -> Hashed:
-                hashed = hash_one(job)
+                with beat.at_work():
+                    hashed = hash_one(job)
                 beat.add(1, hashed.size)
                 return hashed
 
@@ -111,7 +109,7 @@ class VerifyEntries:
     threads: int = TASK_THREADS
 
     def __call__(self, batches: Batches) -> Batches:
-        store = self.store.open()
+        store = opened(self.store)
         with Beat(self.beacon) as beat:
 
             def look(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.cache.files import hash_file
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import Unavailable
+from swamp.pipeline.clients import opened
 from swamp.pipeline.dataset import Target, WrittenPart
-from swamp.pipeline.place import opened
 from swamp.sync.bulk import Upload
 from swamp.sync.transfer import upload_one
 

@@ -7,8 +7,6 @@ inv[read.snapshot]
 from __future__ import annotations
 
 import io
-import json
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from swamp.data.names import version_of
 from swamp.errors import NotFound, ObjectMissing, UsageError
 from swamp.index.lookup import live_rows
 from swamp.index.root import ROOT_KEY, Root, SegmentRef, decode
+from swamp.pipeline.clients import opened
 from swamp.store.port import ObjectStore
 
 if TYPE_CHECKING:
@@ -131,19 +130,6 @@ class Folder:
 
     def open(self, file: FileRef) -> BinaryIO:
         return Path(file.key).open("rb")
-
-
-_stores: dict[str, ObjectStore] = {}
-_stores_lock = threading.Lock()
-
-
-def opened(spec: StoreSpec) -> ObjectStore:
-    """One client per store and process: connections are made once, not once per file."""
-    name = json.dumps([spec.url, dict(spec.config), spec.namespace], sort_keys=True, default=str)
-    with _stores_lock:
-        if name not in _stores:
-            _stores[name] = spec.open()
-        return _stores[name]
 
 
 def open_place(options: Mapping[str, str], *, empty: bool = False) -> Bucket | Folder:

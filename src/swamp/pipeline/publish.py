@@ -14,7 +14,8 @@ from swamp.commit.lease import Holder
 from swamp.env import SYSTEM, Env
 from swamp.errors import Unavailable
 from swamp.index.root import Writer
-from swamp.pipeline.place import opened, spec_of
+from swamp.pipeline.clients import opened
+from swamp.pipeline.place import spec_of
 from swamp.store.port import Capabilities, ObjectMeta, ObjectStore
 from swamp.store.retry import pause_after
 from swamp.sync.progress import Cancel, Patience

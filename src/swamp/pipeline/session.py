@@ -130,6 +130,8 @@ def stop_session(session: SparkSession) -> None:
     context = getattr(session, "_sc", None)
     gateway = getattr(context, "_gateway", None)
     session.stop()
+    if context is None:
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # else pyspark goes on building plans for the server
     if gateway is not None and getattr(gateway, "proc", None) is not None:
         _end_jvm(gateway)
 
@@ -300,21 +302,33 @@ def _connect(settings: SparkSettings) -> SparkSession:
     url = settings.remote or ""
     if not _reachable(url, 15002, seconds=REACH_SECONDS):
         raise Unavailable(f"the Spark Connect server {url} does not answer", hint="start it, or unset spark.remote")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # The general builder: it also tells pyspark's functions to build plans for a server.
+    builder: Any = SparkSession.builder.remote(url).appName("swamp")
+    for name, value in settings.conf.items():
+        builder = builder.config(name, value)
     try:
-        from pyspark.sql.connect.session import SparkSession as ConnectSession
+        session: SparkSession = builder.getOrCreate()
     except ImportError as error:
         raise MissingTool(
             "this Python cannot speak Spark Connect", hint="install pyspark[connect] (grpcio and friends)"
         ) from error
-    builder: Any = ConnectSession.builder.remote(url).appName("swamp")
-    for name, value in settings.conf.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        raise Unavailable(
+            f"{url} answers, but it does not open a Spark Connect session: {_first_line(error)}",
+            hint="it must be a Spark Connect server of the same Spark version; or unset spark.remote",
+        ) from error
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     archive = settings.conf.get(ARCHIVE)
     if archive:
         session.addArtifacts(f"{archive}#swamp-code", archive=True)
     return session
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
 
 
 def application_id(session: SparkSession) -> str:

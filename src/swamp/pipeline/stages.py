@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from swamp.pipeline.beacon import Address
+from swamp.pipeline.clients import StoreAddress
 from swamp.pipeline.indexing import AdoptObjects, ListOwn, ReadSegments, WriteSegments
 from swamp.pipeline.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
-from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, StoreAddress, VerifyEntries
+from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries
 from swamp.pipeline.schemas import (
     DIRECTORIES,
     DOWNLOADS,
@@ -197,13 +198,13 @@ def balanced(entries: DataFrame, bins: int, large: int) -> DataFrame:
     """
     from pyspark.sql import functions as sf
 
-    from swamp.pipeline.balance import BIN_COST
+    from swamp.pipeline.balance import ALONE
 
     spot = sf.xxhash64("path", "key")
     number = sf.pmod(spot, sf.lit(max(1, bins)))
     if large:
         apart = sf.pmod(spot, sf.lit(large)) + sf.lit(max(1, bins))
-        number = sf.when(sf.col("size") >= BIN_COST, apart).otherwise(number)
+        number = sf.when(sf.col("size") >= ALONE, apart).otherwise(number)
     return entries.repartitionById(max(1, bins) + large, number.cast("int"))
 
 

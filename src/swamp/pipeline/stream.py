@@ -16,7 +16,8 @@ from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry
 from swamp.index.lookup import lookup, rows_since
 from swamp.index.root import Root, decode
-from swamp.pipeline.place import Bucket, FileRef, opened
+from swamp.pipeline.clients import opened
+from swamp.pipeline.place import Bucket, FileRef
 
 Offset = dict[str, Any]
 BEGINNING: Final[Offset] = {"seq": 0, "op": ""}

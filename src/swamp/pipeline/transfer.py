@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -12,7 +13,7 @@ from swamp.pipeline import stages
 from swamp.pipeline.balance import FILE_COST, bins_for, cost_of, pack
 from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.executors import check_cache_visible, check_executors
-from swamp.pipeline.jobs import Jobs
+from swamp.pipeline.jobs import Jobs, Running
 from swamp.pipeline.kernels import download_rows, got_from, hashed_from, sent_from, upload_rows
 from swamp.pipeline.schemas import DOWNLOADS, HASHES, UPLOADS
 from swamp.pipeline.session import SparkSettings, live_session, of_session, open_session, stop_session
@@ -21,6 +22,7 @@ from swamp.sync.progress import Patience, Progress
 from swamp.sync.result import EngineName
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from swamp.cache.scan import Observed
@@ -97,17 +99,40 @@ class OnSpark:
         result: Callable[[dict[str, Any]], R],
         patience: Patience,
     ) -> Iterator[R]:
-        source = iter(jobs)
-        pace = _Pace()
-        clock = self.jobs.env.clock
-        while batch := pace.take(source):
+        """While the caller records what one batch has done, the next one is under way."""
+        source, pace = iter(jobs), _Pace()
+
+        def begin() -> Running[pa.Table] | None:
+            batch = pace.take(source)
+            if not batch:
+                return None
             bins = bins_for(len(batch), sum(job.size for job in batch), self.jobs.parallelism)
-            frame = stage(batch, bins)
-            started = clock.monotonic()
-            table = self.jobs.run(name, frame.toArrow, patience, bar=name == "hash", files=len(batch))
-            pace.learn(clock.monotonic() - started)
-            for page in table.to_batches(1000):
-                yield from map(result, page.to_pylist())
+            return self.jobs.begin(name, stage(batch, bins).toArrow)
+
+        with self._bar(name):
+            running = begin()
+            try:
+                while running is not None:
+                    done, table, running = running, self.jobs.finish(running, patience), None
+                    pace.learn(done.seconds)
+                    running = begin()
+                    for page in table.to_batches(1000):
+                        yield from map(result, page.to_pylist())
+            finally:
+                if running is not None:
+                    running.cancel()
+
+    @contextmanager
+    def _bar(self, name: str) -> Iterator[None]:
+        """Hashing has a bar of its own; the others move the one that their caller has begun."""
+        if name != "hash":
+            yield
+            return
+        self.jobs.progress.begin(name)
+        try:
+            yield
+        finally:
+            self.jobs.progress.end()
 
 
 @dataclass

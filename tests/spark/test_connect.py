@@ -1,0 +1,165 @@
+"""A real Spark Connect server from the pip package: the driver's JVM is elsewhere, this side only builds plans.
+
+Clients run as processes of their own, because a process speaks either to a JVM or to a server.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+import pytest
+from spark_files import require_java
+
+from swamp.index.lookup import live_rows
+from swamp.pipeline.publish import committer_for
+
+pytestmark = pytest.mark.timeout(900)
+HOME = Path(pyspark.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    require_java()
+    folder = tmp_path_factory.mktemp("connect")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    command = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
+    command += [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environ, cwd=folder, start_new_session=True)
+    try:
+        until = time.monotonic() + 180
+        while "server started at" not in (folder / "log").read_text():
+            assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()[-2000:]
+            time.sleep(0.3)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+
+def client(code, folder, **given):
+    environ = {**os.environ, "SWAMP_HOME": str(folder / "home"), "JAVA_HOME": str(folder / "no-java-needed-here")}
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environ,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+PRELUDE = """
+import datetime as dt, json, sys
+from pathlib import Path
+from swamp.cache.layout import CacheDir
+from swamp.env import SYSTEM
+from swamp.errors import SwampError
+from swamp.index.root import Writer
+from swamp.pipeline.bulk import OnStore
+from swamp.pipeline.choose import Chooser
+from swamp.pipeline.jobs import Jobs
+from swamp.pipeline.publish import committer_for
+from swamp.pipeline.session import SparkSettings, open_session, resolve_settings, stop_session
+from swamp.store.open import StoreSpec
+from swamp.sync.engine import Engine
+from swamp.sync.progress import Patience, Silent
+
+given = json.loads(sys.argv[1])
+seen = {}
+"""
+
+DATASETS = """
+session = open_session(resolve_settings({}, {}, master=given["remote"]))
+jobs = Jobs(session)
+options = {"repo": given["repo"], "model": "web", "name": "events"}
+session.range(0, 1000, 1, 2).write.format("swamp").mode("append").options(**options).save()
+seen["rows"] = session.read.format("swamp").options(**options).load().distinct().count()
+seen["versions"] = session.read.format("swamp").options(repo=given["repo"], table="versions").load().count()
+spec = StoreSpec(given["bucket"])
+store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 300))
+root = store.committer.read().root
+part = next(entry for path, entry in root.entries.items() if path.endswith(".parquet"))
+spec.open().put(part.key, b"rotten")
+report = store.verify(root)
+seen["checked"], seen["bad"] = report.checked, [(f.entry.path == part.path, f.verdict) for f in report.bad]
+seen["garbage"] = len(store.mark(root, dt.timedelta(0)).garbage)
+seen["report"] = jobs.report()
+jobs.close()
+stop_session(session)
+print(json.dumps(seen))
+"""
+
+
+def test_datasets_and_bulk_verify_through_a_connect_server(server, bucket, shared_repo, tmp_path):
+    seen = client(DATASETS, tmp_path, remote=server, repo=str(shared_repo), bucket=bucket.url)
+    assert (seen["rows"], seen["versions"]) == (1000, 1)
+    assert seen["bad"] == [[True, "corrupt"]]
+    assert seen["checked"] == len(list(live_rows(committer_for(bucket).read().root, committer_for(bucket).fetch)))
+    assert seen["garbage"] == 0
+    assert seen["report"]["applicationId"] and seen["report"]["tasks"] > 2
+
+
+PUSH = """
+spec = StoreSpec(given["bucket"])
+for name, conf in (("undeclared", {}), ("shared", {"spark.swamp.sharedCache": "true"})):
+    cache = CacheDir(Path(given["base"]) / "cache").ensure()
+    for number in range(20):
+        (cache.tree / "files").mkdir(exist_ok=True)
+        (cache.tree / "files" / str(number)).write_text(name)
+    chooser = Chooser("spark", {"remote": given["remote"], "conf": conf}, spec, spec.open(), cache.base, Silent())
+    engine = Engine.open(spec.open(), cache, writer=Writer("r", "h", "u", 1, "0"), pick=chooser)
+    try:
+        result = engine.push(full=True)
+        seen[name] = [result.files_pushed, result.engine, result.spark["tasks"] > 0]
+    except SwampError as error:
+        seen[name] = [error.kind, error.message, error.hint]
+    engine.close()
+    chooser.close()
+print(json.dumps(seen))
+"""
+
+
+def test_work_on_the_cache_is_refused_unless_the_server_is_said_to_see_it(server, bucket, tmp_path):
+    seen = client(PUSH, tmp_path, remote=server, bucket=bucket.url, base=str(tmp_path))
+    _kind, message, hint = seen["undeclared"]
+    assert "cannot see the cache" in message and server in message
+    assert "inline" in hint and "spark.swamp.sharedCache" in hint
+    assert seen["shared"] == [20, "spark", True]
+
+
+NO_SERVER = """
+try:
+    open_session(SparkSettings(remote=given["remote"]))
+except SwampError as error:
+    seen = {"kind": error.kind, "message": error.message, "hint": error.hint}
+print(json.dumps(seen))
+"""
+
+
+def test_a_server_that_is_not_there_or_not_one_is_named(tmp_path):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    seen = client(NO_SERVER, tmp_path, remote=f"sc://127.0.0.1:{port}")
+    assert seen["kind"] == "unavailable" and "does not answer" in seen["message"]
