@@ -191,7 +191,8 @@ class Looker:
         at = self.parts.now_ns()
         with tree_exclusive(self.parts, "tree-lock.plan"):
             rows = tuple(self.parts.state.journal())
-        return Snapshot(rows, rows[-1].id if rows else self._last_ever(), at)
+            last = rows[-1].id if rows else self._last_ever()  # in here: what is announced next is not of this look
+        return Snapshot(rows, last, at)
 
     def _last_ever(self) -> int:
         with self.parts.state.transaction() as tx:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 import swamp.commit.commit
+import swamp.sync.look
 from peers import Aged, Peer, Watched, content, files_below, keys, once, root_of, settled, shared, version
 from swamp.commit.collect import collect
 from swamp.commit.compact import compact
@@ -561,6 +563,30 @@ def test_L51_a_delete_made_while_the_own_push_is_in_flight_counts(store, a, b, m
     settled(a, b)
     assert content(a.engine) == {"files/seed": "seed"}
     assert not a.has("files/x") and not b.has("files/x")
+
+
+@pytest.mark.inv("journal.survives")
+def test_L51_a_delete_announced_right_after_an_empty_journal_was_read_counts(store, a, b, monkeypatch):
+    """Found by a seed: the number of the newest row was read after the lock had been let go."""
+    a.write("files/x", "x")
+    a.push()
+    b.write("files/y", "y")
+    b.push()
+    other, exclusive = a.process(), swamp.sync.look.tree_exclusive
+    left = [lambda: a.delete("files/x", engine=other)]
+
+    @contextmanager
+    def then_somebody_deletes(*args):
+        with exclusive(*args):
+            yield
+        if left:
+            left.pop()()
+
+    monkeypatch.setattr(swamp.sync.look, "tree_exclusive", then_somebody_deletes)
+    a.engine.sync(full=True)
+    a.engine.sync()
+    assert not left and set(content(a.engine)) == {"files/y"} and not (a.tree / "files/x").exists()
+    settled(a, b)
 
 
 # --- L52
