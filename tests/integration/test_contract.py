@@ -102,3 +102,22 @@ def test_a_login_that_may_only_read_sets_up_lists_and_reads(moto, tmp_path, fres
         before = (other.repo / ".swamp.yaml").read_text()
         assert other("datastore", "setup", *empty.setup_args).failed(69)["code"] == "access-denied"
         assert (other.repo / ".swamp.yaml").read_text() == before
+
+
+def test_a_version_whose_content_is_given_up_is_gone_for_everybody(local_team: Team):
+    """`verify --repair --drop` leaves no version behind that is listed and cannot be read."""
+    a = local_team.machine("a")
+    a.put("web", "lost", "1")
+    a.put("web", "kept", "2")
+    store = local_team.place.open()
+    key = next(k for k in local_team.place.objects("data/") if "/lost/1/raw~" in k)
+    store.delete([key])
+    b = local_team.machine("b", "--hydrate", "lazy")
+    found = b("datastore", "verify")
+    assert found.code == 65
+    assert (
+        b("datastore", "verify", "--repair", "--drop", *found.json["missing"]).ok()["dropped"] == found.json["missing"]
+    )
+    for machine in (a, b, local_team.machine("c")):
+        machine.sync()
+        assert machine.names() == [("web", "kept")]

@@ -22,6 +22,7 @@ from swamp.sync.pool import pooled
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts
 from swamp.sync.transfer import upload_one
+from swamp.sync.units import unit_of
 
 Verdict = Literal["good", "missing", "corrupt"]
 
@@ -149,12 +150,18 @@ def _publish(
         puts = [new for old, new in healed.values() if _still(root, old)]
         dropped = [Dropped(old.key, old.path) for old, new in healed.values() if _still(root, old)]
         marks = [replace(f.entry, missing=True) for f in left if f.verdict == "missing" and _still(root, f.entry)]
-        tombs = [Tombstone(e.path, e.key, e.size, e.sha256) for e in (f.entry for f in gone) if _still(root, e)]
+        tombs = [Tombstone(e.path, e.key, e.size, e.sha256) for e in _with_units(parts, root, gone)]
         if not (puts or marks or tombs):
             return None
         return Changes(puts=(*puts, *marks), deletes=tuple(tombs), dropped=tuple(dropped))
 
     parts.committer.commit(propose, patience.check)
+
+
+def _with_units(parts: Parts, root: Root, gone: list[Finding]) -> list[Entry]:
+    """What is given up, and what is no version any more without it. inv[unit.whole]"""
+    units = {unit_of(f.entry.path) for f in gone if _still(root, f.entry)}
+    return [row for row in live_rows(root, parts.committer.fetch) if unit_of(row.path) in units] if units else []
 
 
 def _still(root: Root, entry: Entry) -> bool:
