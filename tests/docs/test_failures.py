@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from reading import REPO
@@ -20,6 +23,7 @@ def regressions() -> Iterator[tuple[str, str, ast.FunctionDef]]:
     for file in sorted((REPO / "tests" / "regressions").rglob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef) and (match := NAMED.match(node.name)):
+                node.file = str(file)  # type: ignore[attr-defined]
                 yield from ((id_, file.name, node) for id_ in match[1].strip("_").split("_"))
 
 
@@ -32,6 +36,31 @@ def test_every_failure_of_the_list_has_a_test() -> None:
 
 def test_no_test_is_named_after_a_failure_that_nobody_listed() -> None:
     assert sorted({id_ for id_, _, _ in TESTS} - set(IDS)) == []
+
+
+WITHIN_A_COMMAND = frozenset("L17 L28 L35 L36 L38 L43 L47 L50 L51 S12 P04 P05 P07 P08".split())
+"""Shown by the engine on real stores: they need two things in a chosen order within one command, or no answer of a
+command shows them. Everything else is shown by commands."""
+
+
+def test_what_a_command_can_show_is_shown_by_a_command() -> None:
+    shown = {id_ for id_, _, node in TESTS if "engine" not in Path(node.file).parts}  # type: ignore[attr-defined]
+    assert sorted(set(IDS) - shown - WITHIN_A_COMMAND) == []
+    assert sorted(shown & WITHIN_A_COMMAND) == [], "shown by a command: take it off this list"
+
+
+def test_every_id_finds_its_tests_as_the_readme_says() -> None:
+    """`pytest tests/regressions -k L01_` matches names of tests, files and folders: each id, by the name of a test."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-o", "addopts=--strict-markers -q", "tests/regressions"],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    names = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+    assert done.returncode == 0 and names, done.stdout[-2000:] + done.stderr[-2000:]
+    assert [id_ for id_ in IDS if not any(f"{id_}_" in name for name in names)] == []
 
 
 def test_none_of_them_is_skipped() -> None:

@@ -37,9 +37,9 @@ def test_L01_files_that_vanish_while_the_tree_is_walked_delete_nothing(team: Tea
 
     def churn() -> None:
         while not stop.is_set():
-            (busy / ".swamp-tmp-x").write_text("x")
-            (busy / ".swamp-tmp-x").rename(busy / ".swamp-tmp-y")
-            (busy / ".swamp-tmp-y").unlink()
+            (busy / "draft-x").write_text("x")
+            (busy / "draft-x").rename(busy / "draft-y")
+            (busy / "draft-y").unlink()
 
     thread = threading.Thread(target=churn)
     thread.start()
@@ -50,7 +50,7 @@ def test_L01_files_that_vanish_while_the_tree_is_walked_delete_nothing(team: Tea
         stop.set()
         thread.join()
     b.sync()
-    assert len(shared(b)) == 20
+    assert {f"files/dir/{n}": str(n).encode() for n in range(20)}.items() <= shared(b).items()
 
 
 @pytest.mark.parametrize("count", [201, 2000])
@@ -65,35 +65,22 @@ def test_L02_many_dirty_paths_never_turn_a_push_into_a_mirror(team: Team, count:
     assert len(list((b.tree / "files" / "many").iterdir())) == count
 
 
+def outside(team: Team, namespace: str) -> dict[str, bytes]:
+    """Every object of the others, leases apart."""
+    found = team.place.objects()
+    return {k: v for k, v in found.items() if not k.startswith(namespace) and not k.endswith(".lock")}
+
+
 def test_L03_a_namespaced_repository_touches_nothing_outside(team: Team):
     plain = team.machine("plain")
     plain.put("web", "report", "1")
     a = team.machine("a", "--namespace", "team-a")
-    before = {k: v for k, v in team.place.objects().items() if not k.startswith(("team-a/", "."))}
+    before = outside(team, "team-a/")
     for text in ("1", "2"):
         a.put("web", "report", text)
         a.sync("--full")
-    after = {k: v for k, v in team.place.objects().items() if not k.startswith(("team-a/", "."))}
-    assert after == before
+    assert ROOT_KEY in before and outside(team, "team-a/") == before
     assert plain.sync("--full")["filesPulled"] == 0
-
-
-def test_L04_an_edit_made_offline_arrives_after_somebody_elses_push(team: Team):
-    a, b = team.machine("a"), team.machine("b")
-    bucket, away = team.directory / "bucket", team.directory / "away"
-    with_lease = a.start("data", "put", "web", "offline", str(a.repo / ".swamp.yaml"))
-    with_lease.communicate(timeout=60)
-    drop_in(a, {"files/offline": "mine"})
-    bucket.rename(away)
-    bucket.write_text("")
-    assert a("datastore", "sync", "--full").code in (2, 69)
-    bucket.unlink()
-    away.rename(bucket)
-    b.put("web", "theirs", "1")
-    a.sync("--full")
-    b.sync()
-    assert (b.tree / "files" / "offline").read_text() == "mine"
-    assert a.names() == b.names()
 
 
 def test_L05_a_pull_over_an_unpushed_edit_keeps_both(team: Team):
@@ -132,13 +119,27 @@ def test_L08_one_bad_file_does_not_stop_the_rest(team: Team):
     assert len(shared(b)) == 5
 
 
-def test_L09_repairing_again_changes_nothing(team: Team):
+def test_L09_repairing_again_rolls_nothing_back(team: Team):
+    """Repaired for a reason, then without one, with commits in between."""
     a = team.machine("a")
     a.put("web", "report", "1")
+    team.place.open().delete([ROOT_KEY])
+    assert a("datastore", "doctor", "--repair").ok()["ok"] is True
+    a.put("web", "report", "2")
     before = team.place.root()
     for _ in range(2):
         assert a("datastore", "doctor", "--repair").ok()["ok"] is True
     assert team.place.root() == before
+    assert team.machine("b").versions("web", "report") == [2, 1]
+
+
+@pytest.mark.parametrize("path", ["data/x", "files/deep/er/file"])
+def test_L10_every_path_under_the_tree_is_indexed_and_arrives(team: Team, path: str):
+    a = team.machine("a")
+    drop_in(a, {path: "x"})
+    assert a.sync("--full")["filesPushed"] == 1
+    assert path in team.place.root()["entries"]
+    assert shared(team.machine("b")) == {path: b"x"}
 
 
 def test_L13_two_processes_on_one_cache_both_arrive(team: Team):
@@ -151,6 +152,48 @@ def test_L13_two_processes_on_one_cache_both_arrive(team: Team):
         assert process.returncode == 0, (out, err)
     b = team.machine("b")
     assert b.names() == [(f"model-{n}", "report") for n in range(4)]
+
+
+@pytest.mark.inv("commit.single-winner")
+def test_L16_L52_commits_and_pulls_that_overlap_hide_nothing(team: Team):
+    """Three machines commit at once while one of them pulls in two more processes: all see all, and come to rest."""
+    machines = [team.machine(name) for name in "abc"]
+    running = []
+    for n, machine in enumerate(machines):
+        file = machine.home / "f"
+        file.write_text(str(n))
+        running += [machine.start("data", "put", f"model-{n}", "report", str(file))]
+        running += [machines[0].start("datastore", "sync", "--pull")]
+    for process in running:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, (out, err)
+    for machine in machines:
+        machine.sync()
+        assert machine.sync()["fastPath"] is True
+        assert machine.names() == [(f"model-{n}", "report") for n in range(3)]
+
+
+PARALLEL = """id: 7d5a8f1e-0c35-4b21-9a5e-2f6f5d9f0a13
+name: wide
+concurrency: 4
+jobs:
+  - name: j
+    steps:
+      - name: s-${{ self.i }}
+        forEach: {item: i, in: [1, 2, 3, 4, 5, 6]}
+        task: {type: model_method, modelType: command/shell, modelName: "m-${{ self.i }}", methodName: execute,
+          inputs: {run: "echo ${{ self.i }}"}}
+"""
+
+
+def test_L06_steps_that_run_at_the_same_time_all_arrive(team: Team):
+    a = team.machine("a")
+    (a.repo / "workflows" / "workflow-wide.yaml").write_text(PARALLEL)
+    assert a("workflow", "run", "wide").ok()["status"] == "succeeded"
+    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    there = shared(team.machine("b"))
+    assert there == shared(a)
+    assert len([path for path in there if path.endswith("/result/1/raw")]) == 6
 
 
 def test_L14_a_cache_pointed_at_another_bucket_compares_everything(team: Team, tmp_path):
@@ -223,6 +266,17 @@ def test_L23_L24_no_catalog_and_no_temp_file_is_ever_uploaded(team: Team):
     assert not [key for key in team.place.objects() if "_catalog" in key or "swamp-tmp" in key]
 
 
+def test_L25_a_lazy_machine_with_a_namespace_reads_what_it_does_not_have(team: Team):
+    a = team.machine("a", "--namespace", "team-a")
+    a.put("web", "report", "from afar")
+    b = team.machine("b", joined=False)
+    shutil.copy(a.repo / ".swamp.yaml", b.repo / ".swamp.yaml")  # another checkout of the same repository
+    b.setup(*team.place.setup_args, "--namespace", "team-a", "--hydrate", "lazy")
+    assert b.status()["cache"]["remoteOnly"] == 1
+    assert b.get("web", "report")["content"] == "from afar"
+    assert len(list((b.tree / "data").rglob("raw"))) == 1 and not (b.tree / "team-a").exists()
+
+
 def test_L26_deletes_renames_and_collection_stay_gone_everywhere(team: Team):
     a, b = team.machine("a"), team.machine("b")
     for n in range(3):
@@ -238,6 +292,21 @@ def test_L26_deletes_renames_and_collection_stay_gone_everywhere(team: Team):
     a.sync("--full")
     assert a.names() == b.names() == [("web", "more"), ("web", "new")]
     assert team.machine("c").names() == [("web", "more"), ("web", "new")]
+
+
+@pytest.mark.inv("cache.disposable")
+@pytest.mark.parametrize("lost", ["cache", "tree"])
+def test_L27_a_cache_deleted_by_hand_deletes_nothing_and_is_restored(team: Team, lost: str):
+    a = team.machine("a")
+    a.put("web", "report", "1")
+    before = team.place.root()["entries"]
+    [cache] = a.caches
+    shutil.rmtree(cache if lost == "cache" else cache / "tree")
+    pushed = a("datastore", "sync", "--push", "--full")
+    assert pushed.code == 0 and pushed.json["filesDeleted"] == 0
+    assert team.place.root()["entries"] == before
+    a.sync("--pull")
+    assert a.get("web", "report")["content"] == "1"
 
 
 def test_L29_killed_puts_lose_nothing_that_was_acknowledged(team: Team):
@@ -306,6 +375,17 @@ def test_L34_L49_gc_takes_nothing_of_other_tenants_and_no_plain_key(team: Team):
     assert other("datastore", "verify").ok()["missing"] == []
 
 
+def test_L37_a_push_by_a_cache_that_is_behind_does_not_hide_what_it_has_not_pulled(team: Team):
+    a, b = team.machine("a"), team.machine("b")
+    b.put("web", "theirs", "1")
+    drop_in(a, {"files/mine": "2"})
+    pushed = a.sync("--push", "--full")
+    assert (pushed["filesPushed"], pushed["filesPulled"]) == (1, 0)
+    pulled = a.sync("--pull")
+    assert pulled["fastPath"] is False and pulled["filesPulled"] > 0
+    assert a.get("web", "theirs")["content"] == "1"
+
+
 def test_L39_with_lost_state_nothing_that_was_deleted_elsewhere_comes_back(team: Team):
     a, b = team.machine("a"), team.machine("b")
     a.put("web", "gone", "1")
@@ -323,14 +403,40 @@ def test_L39_with_lost_state_nothing_that_was_deleted_elsewhere_comes_back(team:
 
 
 def test_L40_a_delete_does_not_remove_what_was_written_again(team: Team):
+    """Deleted here without a push; deleted and made again with the same bytes by another: that one is not mine."""
     a, b = team.machine("a"), team.machine("b")
-    drop_in(a, {"files/note": "same"})
+    drop_in(a, {"files/note": "same", "files/plain": "x"})
     a.sync("--full")
     b.sync()
-    os.unlink(a.tree / "files" / "note")
-    drop_in(a, {"files/other": "x"})
-    assert a.sync("--full")["filesDeleted"] == 0, "absence is never a deletion"
+    run_python(a, DELETE_NOTE)
+    assert a.status()["pending"]["deletes"] == 1
+    run_python(b, DELETE_NOTE)
+    b.sync("--push")
+    drop_in(b, {"files/note": "same"})
+    b("datastore", "sync", "--full")
+    run_python(b, WRITE_NOTE)
+    b.sync("--push")
+    done = a("datastore", "sync")
+    assert done.json["filesDeleted"] == 0, "what was deleted is not what is there"
     assert (a.tree / "files" / "note").read_text() == "same"
+    os.unlink(a.tree / "files" / "plain")
+    assert a.sync("--full")["filesDeleted"] == 0, "absence is never a deletion"
+    assert (a.tree / "files" / "plain").read_text() == "x"
+
+
+DELETE_NOTE = """
+import swamp
+repo = swamp.open_repo()
+with repo.tree.announce(["files/note"], "delete"):
+    (repo.tree.root / "files" / "note").unlink()
+"""
+WRITE_NOTE = """
+import swamp
+repo = swamp.open_repo()
+with repo.tree.announce(["files/note"]):
+    (repo.tree.root / "files").mkdir(exist_ok=True)
+    (repo.tree.root / "files" / "note").write_text("same")
+"""
 
 
 def test_L41_a_root_that_an_old_client_overwrote_is_noticed_and_repaired(team: Team):
@@ -343,6 +449,22 @@ def test_L41_a_root_that_an_old_client_overwrote_is_noticed_and_repaired(team: T
     a("datastore", "doctor", "--repair").ok()
     b.sync()
     assert b.get("web", "report")["content"] == "1"
+
+
+@pytest.mark.inv("unit.whole")
+def test_L42_half_a_version_is_not_pushed_and_goes_when_it_is_whole(team: Team):
+    a = team.machine("a")
+    a.put("web", "report", "1")
+    [raw] = (a.tree / "data").rglob("report/1/raw")
+    half = raw.parent.parent / "2"
+    half.mkdir()
+    (half / "raw").write_text("2")
+    a("datastore", "sync", "--full")
+    assert not [path for path in team.place.root()["entries"] if "/report/2/" in path]
+    assert team.machine("b").versions("web", "report") == [1]
+    shutil.rmtree(half)
+    a.put("web", "report", "2")
+    assert team.machine("c").versions("web", "report") == [2, 1]
 
 
 def test_L44_the_delete_cap_holds_only_the_deletes(team: Team):
@@ -378,6 +500,20 @@ def run_python(machine: Machine, script: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_L46_a_file_and_a_directory_of_one_name_are_a_conflict_for_the_later_and_readers_go_on(team: Team):
+    a, b = team.machine("a"), team.machine("b")
+    drop_in(a, {"files/thing": "a file"})
+    drop_in(b, {"files/thing/inside": "a directory", "files/other": "x"})
+    a.sync("--full")
+    done = b("datastore", "sync", "--full")
+    assert done.code == 1 and any("files/thing" in c["path"] for c in done.json["conflicts"]), done.out
+    assert set(team.place.root()["entries"]) == {"files/thing", "files/other"}
+    [cache] = b.caches
+    assert b"a directory" in read_tree(cache / "conflicts").values()
+    a.sync()
+    assert shared(a) == {"files/thing": b"a file", "files/other": b"x"} == shared(team.machine("c"))
 
 
 def test_L48_without_root_and_log_nothing_is_published_and_a_proposal_is_made(team: Team):
