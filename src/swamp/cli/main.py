@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -95,6 +96,7 @@ def build() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the only place that catches everything. Never a traceback unless `-v`."""
     args = list(sys.argv[1:] if argv is None else argv)
+    gc.set_threshold(50_000, 20, 50)  # a command makes a million small values and no cycles: look for them less often
     _listen_to_signals()
     common = _guess(args)
     try:

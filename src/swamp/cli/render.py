@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
@@ -166,6 +165,8 @@ def write_json(document: Any, stream: TextIO) -> None:
 def print_error(error: BaseException, *, as_json: bool, verbose: bool) -> None:
     """`Error:` and `Hint:`, or one JSON object as the last line of stderr."""
     if verbose:
+        import traceback
+
         traceback.print_exception(error, file=sys.stderr)
     known = error if isinstance(error, SwampError) else _unexpected(error)
     if as_json:

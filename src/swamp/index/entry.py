@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from swamp.env import ULID_LENGTH, is_ulid
+
+ROOT_KEY: Final = ".datastore-index.json"
 
 
 @dataclass(frozen=True, slots=True)

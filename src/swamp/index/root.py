@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from swamp.errors import CorruptData
+from swamp.index.entry import ROOT_KEY as ROOT_KEY
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
 
-ROOT_KEY: Final = ".datastore-index.json"
 SEGMENT_PREFIX: Final = "_index/"
 VERSION: Final = 3
 RECENT_OPS: Final = 256

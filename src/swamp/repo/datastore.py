@@ -16,7 +16,7 @@ from swamp.repo.config import DatastoreConfig
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
 from swamp.repo.open import BUILT_IN, in_namespace, open_bucket, writer_of
 from swamp.settings import Settings
-from swamp.store.port import Capabilities, ObjectStore
+from swamp.store.port import UNSAFE, Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree
 from swamp.sync.progress import Cancel, Progress
 from swamp.sync.result import Mode, SyncResult
@@ -276,14 +276,38 @@ class Datastore:
 
     def sync(self, mode: Mode = "sync", *, full: bool = False) -> SyncResult:
         """Push, pull, or pull and push, on the user's word. A plain directory is always in step with itself."""
-        if self.engine is None:
+        if not self.synced:
             return SyncResult(mode, fast_path=True)
         if mode == "pull":
             self.must_be_there()
+        idle = None if full else self._idle(mode)
+        if idle is not None:
+            return idle
         result = self._run(mode, full)  # where the store enforces nothing, each commit is made under a lease of its own
         if mode != "push" and not result.failed:
             self.mark_hydrated()
         return result
+
+    def _idle(self, mode: Mode) -> SyncResult | None:
+        """The result where nothing is owed in either direction: one request, and no engine."""
+        from swamp.cache.state import State
+        from swamp.sync.unchanged import unchanged_at
+
+        if not self._hydrated.exists():
+            return None
+        clock, store = self.context.env.clock, self.store
+        started, asked = clock.monotonic(), store.requests
+        state = State.open(self.cache.state_db)
+        try:
+            seq = unchanged_at(state, store, self.cache.tree, lazy=self.config.hydrate == "lazy")
+        finally:
+            state.close()
+        if seq is None:
+            return None
+        took = int((clock.monotonic() - started) * 1000)
+        warnings = () if self.capabilities.safe else (UNSAFE,)
+        requests = store.requests - asked
+        return SyncResult(mode, fast_path=True, seq=seq, requests=requests, duration_ms=took, warnings=warnings)
 
     def _run(self, mode: Mode, full: bool) -> SyncResult:
         if mode == "push":

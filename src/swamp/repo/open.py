@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +106,9 @@ def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:
 
 
 def writer_of(repo_id: str) -> Any:
+    import getpass
+    import socket
+
     from swamp import __version__
     from swamp.index.root import Writer
 

@@ -6,9 +6,7 @@ connection strings. Nothing in this module ever goes into a message.
 
 from __future__ import annotations
 
-import configparser
 import importlib.util
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +113,8 @@ def _profile(environ: Mapping[str, str], name: str) -> dict[str, str] | None:
 
 
 def _section(path: Path, name: str) -> dict[str, str] | None:
+    import configparser
+
     parser = configparser.RawConfigParser(strict=False, default_section="\0none")
     try:
         parser.read(path, encoding="utf-8")
@@ -129,6 +129,8 @@ def azure_login(environ: Mapping[str, str]) -> Login:
         return _from_connection_string(text)
     account = environ.get("AZURE_STORAGE_ACCOUNT_NAME") or environ.get("AZURE_STORAGE_ACCOUNT")
     settings: dict[str, Any] = {"account_name": account} if account else {}
+    import shutil
+
     if not any(environ.get(name) for name in _AZURE_ENV) and shutil.which("az"):
         settings["use_azure_cli"] = True
     return Login(settings=settings, endpoint=environ.get("AZURE_STORAGE_ENDPOINT"))

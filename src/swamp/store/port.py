@@ -68,6 +68,12 @@ class Level:
     objects: tuple[ObjectMeta, ...]
 
 
+UNSAFE: Final = (
+    "this store does not enforce conditional writes: two machines must not write to it at once "
+    "(swamp datastore doctor shows what was measured)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a store was *seen* to do. Measured by `probe`, never assumed from its name."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from swamp.cache.files import Staged, place
 from swamp.cache.layout import CacheDir
@@ -14,28 +14,25 @@ from swamp.cache.locks import FileLock
 from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, Pending, State
-from swamp.commit.alone import WARNING, commit_lease
+from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer, RootRead
-from swamp.commit.establish import refuse_old_client
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, NotFound
 from swamp.index.root import Root, Writer
 from swamp.rules import rule
-from swamp.store.port import Capabilities, ObjectStore
+from swamp.store.port import UNSAFE, Capabilities, ObjectStore
 from swamp.sync.bulk import Download, Executor, Pick, Work
-from swamp.sync.look import Look, Looker
+from swamp.sync.look import Looker
 from swamp.sync.plan import Plan
 from swamp.sync.port import Kind, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
-from swamp.sync.pull import Pull
-from swamp.sync.push import Push
-from swamp.sync.record import Parts, Tally, remember, vouching
+from swamp.sync.record import Parts, vouching
 from swamp.sync.result import Mode, SyncResult
+from swamp.sync.run import Run
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.transfer import Inline, download_one
+from swamp.sync.unchanged import nothing_owed
 from swamp.sync.units import unit_of
-
-ROUNDS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -252,11 +249,11 @@ class Engine:
         want = (not self._parts.lazy) if hydrating is None else hydrating
         scope = tuple(unit_of(path) for path in scope)  # inv[unit.whole]: a scope never cuts a version in two
         with self._alone():
-            run = _Run(self, self._looker(patience), patience, scope, full, want)
+            run = Run(self, self._looker(patience), patience, scope, full, want)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
         result = replace(result, warnings=(*result.warnings, *run.looker.warnings))
         if not self._policy.capabilities.safe:
-            result = replace(result, warnings=(*result.warnings, WARNING))
+            result = replace(result, warnings=(*result.warnings, UNSAFE))
         return replace(
             result,
             mode=mode,
@@ -296,186 +293,8 @@ class Engine:
         return (
             state.meta("storeId") == root.store_id
             and state.meta("pulledOp") == root.op
-            and state.deferred_empty()
-            and (self._parts.lazy or next(state.remote_only(), None) is None)
-            and self.tiers_present()
+            and nothing_owed(state, self.root, lazy=self._parts.lazy)
         )
-
-    def tiers_present(self) -> bool:
-        """Whether the directories that base calls present are still there: an emptied cache is not in sync (S11)."""
-        return all((self.root / tier).exists() for tier in self.state.present_tiers())
-
-
-@dataclass
-class _Run:
-    """One push, pull or sync inside the lock."""
-
-    engine: Engine
-    looker: Looker
-    patience: Patience
-    scope: tuple[str, ...]
-    full: bool
-    hydrating: bool
-
-    def both(self) -> SyncResult:
-        pulled, read = self._pull()
-        pushed, _ = self._push(read if read.root is not None else None)
-        return pulled.merged(pushed, "sync")
-
-    def pull(self) -> SyncResult:
-        return self._pull()[0]
-
-    def push(self) -> SyncResult:
-        return self._push(None)[0]
-
-    def _pull(self) -> tuple[SyncResult, RootRead]:
-        engine = self.engine
-        read, discovered, warnings = self.looker.established(create=False)
-        if read.root is None:
-            return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
-        if not self.full and not self._fetching() and engine.in_sync(read.root):
-            return SyncResult("pull", fast_path=True, seq=read.root.seq, discovered=discovered), read
-        total: SyncResult | None = None
-        for _ in range(ROUNDS):
-            result, again = self._pull_once(read)
-            total = result if total is None else _joined(total, result)
-            if not again:
-                break
-            read, more, _ = self.looker.established(create=False)
-            discovered |= more
-        assert total is not None
-        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
-
-    def _fetching(self) -> bool:
-        """Whether a lazy cache is asked for content that it has left in the bucket: then "in sync" is no answer."""
-        return self.hydrating and self.engine.parts.lazy
-
-    def _pull_once(self, read: RootRead) -> tuple[SyncResult, bool]:
-        engine = self.engine
-        assert read.root is not None
-        full = self.full or not engine.tiers_present()
-        self.looker.bind(read.root)
-        before = engine.state.meta("pulledOp")
-        look = self.looker.look(read, self.scope, full=full, hydrating=self.hydrating)
-        tally = _tally("pull", look)
-        self._journal_found(look)
-        Pull(
-            parts=engine._parts,
-            view=look.view,
-            read=read,
-            planned=look.planned,
-            snapshot=look.snapshot,
-            scope=self.scope,
-            patience=self.patience,
-            tally=tally,
-            pulled_before=before,
-            complete=True,
-            hidden=look.hidden,
-        ).run()
-        return tally.result(read.root), tally.again or (tally.missing and self._moved_on(read.root))
-
-    def _moved_on(self, root: Root) -> bool:
-        """A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]"""
-        now = self.looker.read().root
-        return now is not None and now.op != root.op
-
-    def _push(self, read: RootRead | None) -> tuple[SyncResult, RootRead]:
-        discovered = False
-        warnings: tuple[str, ...] = ()
-        total: SyncResult | None = None
-        for turn in range(ROUNDS):
-            if read is None:
-                read, found, warnings = self.looker.established(create=self._something_to_push())
-                discovered |= found
-            if read.root is None or (turn == 0 and self._nothing_to_push(read.root)):
-                self._note(read)
-                seq = read.root.seq if read.root else 0
-                return SyncResult("push", fast_path=True, seq=seq, discovered=discovered, warnings=warnings), read
-            result, again, after = self._push_once(read)
-            total = result if total is None else _joined(total, result)
-            read = after
-            if not again:
-                break
-            if turn < ROUNDS - 1:
-                read = None
-        assert total is not None and read is not None
-        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
-
-    def _something_to_push(self) -> bool:
-        if not self.engine.state.journal_empty():
-            return True
-        return any(isinstance(s, Observed) for s in scan(self.engine.root))
-
-    def _nothing_to_push(self, root: Root) -> bool:
-        """Nothing announced, and state that belongs to this store: one request was enough."""
-        state = self.engine.state
-        if not self.full and state.meta("pulledOp") is None and not state.has_base():
-            return not self._something_to_push()  # a new machine: nothing is here that the store could lack
-        if self.full or not state.journal_empty() or state.meta("pulledOp") is None:
-            return False
-        if state.meta("storeId") != root.store_id or any(e.missing for e in root.entries.values()):
-            return False  # another store; or the bucket has lost bytes that this cache may have (L32)
-        op, seq = state.meta("pulledOp") or "", int(state.meta("pulledSeq") or 0)
-        return seq <= root.seq and (root.knows_op(op) or seq < root.oldest_known_seq)
-
-    def _note(self, read: RootRead) -> None:
-        state = self.engine.state
-        if read.root is not None and read.token != state.meta("seenToken"):
-            with state.transaction() as tx:
-                remember(tx, self.engine._parts, read.root, read.token, read.body)
-
-    def _push_once(self, read: RootRead) -> tuple[SyncResult, bool, RootRead]:
-        engine = self.engine
-        if read.root is not None and read.root.extra:
-            refuse_old_client(engine.committer, read.root)
-        look = self.looker.look(read, self.scope, full=self.full, hydrating=False)
-        tally = _tally("push", look)
-        self._journal_found(look)
-        owed = any(look.planned.actions("pull", "restore", "aside")) or bool(look.hidden)
-        push = Push(
-            parts=engine._parts,
-            view=look.view,
-            read=read,
-            planned=look.planned,
-            snapshot=look.snapshot,
-            scope=self.scope,
-            patience=self.patience,
-            tally=tally,
-            compared=look.view.full and not self.scope and not owed and not look.planned.held,
-        )
-        after = push.run()
-        return tally.result(after.root), tally.again, after
-
-    def _journal_found(self, look: Look) -> None:
-        """What a comparison found and will push is announced first, so that a crash forgets none of it."""
-        paths = [a.path for a in look.planned.actions("push") if not a.facts.edited]
-        known = {r.path for r in look.snapshot.rows if r.kind == "found"}
-        fresh = [p for p in paths if p not in known]
-        if not fresh:
-            return
-        with self.engine.state.transaction() as tx:
-            first = tx.last_row() + 1
-            tx.announce(fresh, "found")
-            look.snapshot = replace(look.snapshot, own=(first, tx.last_row()))
-        rows = [r for r in self.engine.state.journal() if look.snapshot.own[0] <= r.id <= look.snapshot.own[1]]
-        look.snapshot = replace(look.snapshot, rows=look.snapshot.rows + tuple(rows))
-
-
-def _tally(mode: Mode, look: Look) -> Tally:
-    tally = Tally(mode, executor=look.executor)
-    for problem in look.problems:
-        tally.fail(problem.path, problem.reason)
-    for path in look.unread:
-        tally.fail(path, "it could not be read or changed while it was read")
-    for path in look.view.unsafe:
-        tally.failed[path] = "the index names a path that is not safe; it is ignored"
-    return tally
-
-
-def _joined(first: SyncResult, later: SyncResult) -> SyncResult:
-    """Two rounds of one push or pull: what the later one delivered is no longer failed."""
-    joined = first.merged(later, later.mode)
-    return replace(joined, failed=later.failed, deletes_held=later.deletes_held)
 
 
 def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:

@@ -18,6 +18,7 @@ from swamp.sync.bulk import Executor, Pick
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.progress import Progress
 from swamp.sync.result import Conflict, FailedFile, Mode, SyncResult
+from swamp.sync.unchanged import SEEN_OP
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ def _settled(row: JournalRow, scope: Scope, open_paths: set[str], above: set[str
 
 def remember(tx: Transaction, parts: Parts, root: Root, token: str | None, body: bytes) -> None:
     """The root as last seen: the next conditional GET asks for anything newer."""
+    asks = any(entry.missing for entry in root.entries.values())  # bytes that the bucket lost, and we may have (L32)
     tx.set_meta("seenToken", token)
+    tx.set_meta(SEEN_OP, None if asks else root.op)
     tx.set_meta("seenBody", body.decode("utf-8", "surrogatepass") if token else None)
     tx.set_meta("storeId", root.store_id)
     tx.set_meta("lastSyncAt", rfc3339(parts.env.clock.now()))

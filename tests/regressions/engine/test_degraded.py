@@ -15,7 +15,8 @@ from swamp.commit.lease import Holder, Terms, acquire
 from swamp.env import Env, SystemClock
 from swamp.index.root import ROOT_KEY
 from swamp.store.layers import MeterStore
-from swamp.store.port import UNSAFE, Capabilities, Condition, Fetched, ObjectMeta, Token
+from swamp.store.port import UNSAFE as WARNING
+from swamp.store.port import Capabilities, Condition, Fetched, ObjectMeta, Token
 from swamp.sync.engine import Policy
 from swamp.testing.faulty import Fault, FaultyStore
 
@@ -68,7 +69,7 @@ def test_every_result_says_that_two_machines_must_not_write_at_once(a):
     a.write("files/x", "x")
     for command in (a.push, a.pull, a.sync):
         result = command()
-        assert UNSAFE in result.warnings and "must not write" in UNSAFE
+        assert WARNING in result.warnings and "must not write" in WARNING
         assert result.ok
 
 

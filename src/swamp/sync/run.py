@@ -1,0 +1,196 @@
+"""One push, pull or sync inside the lock: root, look, apply, and again while the root moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from swamp.cache.scan import Observed, scan
+from swamp.commit.commit import RootRead
+from swamp.commit.establish import refuse_old_client
+from swamp.index.root import Root
+from swamp.sync.look import Look, Looker
+from swamp.sync.progress import Patience
+from swamp.sync.pull import Pull
+from swamp.sync.push import Push
+from swamp.sync.record import Tally, remember
+from swamp.sync.result import Mode, SyncResult
+from swamp.sync.unchanged import SEEN_OP, tiers_present
+
+if TYPE_CHECKING:
+    from swamp.sync.engine import Engine
+
+ROUNDS: Final = 8
+
+
+@dataclass
+class Run:
+    """One push, pull or sync inside the lock."""
+
+    engine: Engine
+    looker: Looker
+    patience: Patience
+    scope: tuple[str, ...]
+    full: bool
+    hydrating: bool
+
+    def both(self) -> SyncResult:
+        pulled, read = self._pull()
+        pushed, _ = self._push(read if read.root is not None else None)
+        return pulled.merged(pushed, "sync")
+
+    def pull(self) -> SyncResult:
+        return self._pull()[0]
+
+    def push(self) -> SyncResult:
+        return self._push(None)[0]
+
+    def _pull(self) -> tuple[SyncResult, RootRead]:
+        engine = self.engine
+        read, discovered, warnings = self.looker.established(create=False)
+        if read.root is None:
+            return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
+        if not self.full and not self._fetching() and engine.in_sync(read.root):
+            self._note(read)
+            return SyncResult("pull", fast_path=True, seq=read.root.seq, discovered=discovered), read
+        total: SyncResult | None = None
+        for _ in range(ROUNDS):
+            result, again = self._pull_once(read)
+            total = result if total is None else _joined(total, result)
+            if not again:
+                break
+            read, more, _ = self.looker.established(create=False)
+            discovered |= more
+        assert total is not None
+        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
+
+    def _fetching(self) -> bool:
+        """Whether a lazy cache is asked for content that it has left in the bucket: then "in sync" is no answer."""
+        return self.hydrating and self.engine.parts.lazy
+
+    def _pull_once(self, read: RootRead) -> tuple[SyncResult, bool]:
+        engine = self.engine
+        assert read.root is not None
+        full = self.full or not tiers_present(engine.state, engine.root)
+        self.looker.bind(read.root)
+        before = engine.state.meta("pulledOp")
+        look = self.looker.look(read, self.scope, full=full, hydrating=self.hydrating)
+        tally = _tally("pull", look)
+        self._journal_found(look)
+        Pull(
+            parts=engine.parts,
+            view=look.view,
+            read=read,
+            planned=look.planned,
+            snapshot=look.snapshot,
+            scope=self.scope,
+            patience=self.patience,
+            tally=tally,
+            pulled_before=before,
+            complete=True,
+            hidden=look.hidden,
+        ).run()
+        return tally.result(read.root), tally.again or (tally.missing and self._moved_on(read.root))
+
+    def _moved_on(self, root: Root) -> bool:
+        """A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]"""
+        now = self.looker.read().root
+        return now is not None and now.op != root.op
+
+    def _push(self, read: RootRead | None) -> tuple[SyncResult, RootRead]:
+        discovered = False
+        warnings: tuple[str, ...] = ()
+        total: SyncResult | None = None
+        for turn in range(ROUNDS):
+            if read is None:
+                read, found, warnings = self.looker.established(create=self._something_to_push())
+                discovered |= found
+            if read.root is None or (turn == 0 and self._nothing_to_push(read.root)):
+                self._note(read)
+                seq = read.root.seq if read.root else 0
+                return SyncResult("push", fast_path=True, seq=seq, discovered=discovered, warnings=warnings), read
+            result, again, after = self._push_once(read)
+            total = result if total is None else _joined(total, result)
+            read = after
+            if not again:
+                break
+            if turn < ROUNDS - 1:
+                read = None
+        assert total is not None and read is not None
+        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
+
+    def _something_to_push(self) -> bool:
+        if not self.engine.state.journal_empty():
+            return True
+        return any(isinstance(s, Observed) for s in scan(self.engine.root))
+
+    def _nothing_to_push(self, root: Root) -> bool:
+        """Nothing announced, and state that belongs to this store: one request was enough."""
+        state = self.engine.state
+        if not self.full and state.meta("pulledOp") is None and not state.has_base():
+            return not self._something_to_push()  # a new machine: nothing is here that the store could lack
+        if self.full or not state.journal_empty() or state.meta("pulledOp") is None:
+            return False
+        if state.meta("storeId") != root.store_id or any(e.missing for e in root.entries.values()):
+            return False  # another store; or the bucket has lost bytes that this cache may have (L32)
+        op, seq = state.meta("pulledOp") or "", int(state.meta("pulledSeq") or 0)
+        return seq <= root.seq and (root.knows_op(op) or seq < root.oldest_known_seq)
+
+    def _note(self, read: RootRead) -> None:
+        state = self.engine.state
+        if read.root is not None and (read.token != state.meta("seenToken") or state.meta(SEEN_OP) is None):
+            with state.transaction() as tx:
+                remember(tx, self.engine.parts, read.root, read.token, read.body)
+
+    def _push_once(self, read: RootRead) -> tuple[SyncResult, bool, RootRead]:
+        engine = self.engine
+        if read.root is not None and read.root.extra:
+            refuse_old_client(engine.committer, read.root)
+        look = self.looker.look(read, self.scope, full=self.full, hydrating=False)
+        tally = _tally("push", look)
+        self._journal_found(look)
+        owed = any(look.planned.actions("pull", "restore", "aside")) or bool(look.hidden)
+        push = Push(
+            parts=engine.parts,
+            view=look.view,
+            read=read,
+            planned=look.planned,
+            snapshot=look.snapshot,
+            scope=self.scope,
+            patience=self.patience,
+            tally=tally,
+            compared=look.view.full and not self.scope and not owed and not look.planned.held,
+        )
+        after = push.run()
+        return tally.result(after.root), tally.again, after
+
+    def _journal_found(self, look: Look) -> None:
+        """What a comparison found and will push is announced first, so that a crash forgets none of it."""
+        paths = [a.path for a in look.planned.actions("push") if not a.facts.edited]
+        known = {r.path for r in look.snapshot.rows if r.kind == "found"}
+        fresh = [p for p in paths if p not in known]
+        if not fresh:
+            return
+        with self.engine.state.transaction() as tx:
+            first = tx.last_row() + 1
+            tx.announce(fresh, "found")
+            look.snapshot = replace(look.snapshot, own=(first, tx.last_row()))
+        rows = [r for r in self.engine.state.journal() if look.snapshot.own[0] <= r.id <= look.snapshot.own[1]]
+        look.snapshot = replace(look.snapshot, rows=look.snapshot.rows + tuple(rows))
+
+
+def _tally(mode: Mode, look: Look) -> Tally:
+    tally = Tally(mode, executor=look.executor)
+    for problem in look.problems:
+        tally.fail(problem.path, problem.reason)
+    for path in look.unread:
+        tally.fail(path, "it could not be read or changed while it was read")
+    for path in look.view.unsafe:
+        tally.failed[path] = "the index names a path that is not safe; it is ignored"
+    return tally
+
+
+def _joined(first: SyncResult, later: SyncResult) -> SyncResult:
+    """Two rounds of one push or pull: what the later one delivered is no longer failed."""
+    joined = first.merged(later, later.mode)
+    return replace(joined, failed=later.failed, deletes_held=later.deletes_held)

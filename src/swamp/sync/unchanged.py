@@ -1,0 +1,43 @@
+"""The sync that has nothing to do: one conditional request, and the engine is not even loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from swamp.cache.state import State
+from swamp.errors import ObjectMissing
+from swamp.index.entry import ROOT_KEY
+from swamp.store.port import ObjectStore
+
+SEEN_OP: Final = "seenOp"
+"""The commit whose root was seen last, if that root asks nothing of this cache."""
+
+
+def unchanged_at(state: State, store: ObjectStore, tree: Path, *, lazy: bool) -> int | None:
+    """The sequence, if this cache is in step with a root that is still the very one seen last; else None.
+
+    inv[sync.derived]: computed from what is owed in either direction, and from the store's own answer.
+    """
+    token, op = state.meta("seenToken"), state.meta(SEEN_OP)
+    if token is None or op is None or op != state.meta("pulledOp"):
+        return None
+    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy):
+        return None
+    try:
+        changed = store.get_if_changed(ROOT_KEY, token)
+    except ObjectMissing:
+        return None
+    return None if changed is not None else int(state.meta("pulledSeq") or 0)
+
+
+def nothing_owed(state: State, tree: Path, *, lazy: bool) -> bool:
+    """Whether every pull so far is complete here, and what base calls present still has its place (S11)."""
+    if not state.deferred_empty() or (not lazy and next(state.remote_only(), None) is not None):
+        return False
+    return tiers_present(state, tree)
+
+
+def tiers_present(state: State, tree: Path) -> bool:
+    """Whether the directories that base calls present are still there: an emptied cache is not in sync (S11)."""
+    return all((tree / tier).exists() for tier in state.present_tiers())
