@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import threading
@@ -12,9 +13,11 @@ from dataclasses import dataclass, field
 
 from kill_scenarios import digest
 from kills import Versions, assert_no_help_needed, end_group, owed_locally, whole
-from machines import Machine, Ran, Team
+from machines import Machine, Place, Ran, Team
 from networks import QUICK, BadNetwork, Record
+from swamp.commit.lease import GLOBAL_KEY
 from swamp.data.lifetimes import KEEP_DEFAULT
+from swamp.errors import ObjectMissing
 
 PATIENT = {**QUICK, "SWAMP_LOCK_TIMEOUT_MS": "60000"}
 Words = tuple[str, ...]
@@ -26,10 +29,20 @@ def retired(where: tuple[str, str, int], there: Versions) -> bool:
     return len(newer) >= KEEP_DEFAULT
 
 
-def _doom(process: subprocess.Popen[str], machine: Machine, moment: float) -> None:
-    """Kills it a moment after its machine owes something; after a few seconds in any case."""
-    until = time.monotonic() + 4
-    while process.poll() is None and time.monotonic() < until and not owed_locally(machine):
+def at_risk(team: Team, machine: Machine, process: subprocess.Popen[str]) -> bool:
+    """Whether its machine owes something, or it holds the lease of the whole store: a collector, a compaction."""
+    if owed_locally(machine):
+        return True
+    try:
+        held = json.loads(team.place.open().get(GLOBAL_KEY).body)
+    except (ObjectMissing, ValueError):
+        return False
+    return bool(held.get("state") == "held" and held.get("pid") == process.pid)
+
+
+def _doom(team: Team, machine: Machine, process: subprocess.Popen[str], moment: float) -> None:
+    """Kills it a moment after something is at risk. One that never risks anything ends by itself."""
+    while process.poll() is None and not at_risk(team, machine, process):
         time.sleep(0.02)
     time.sleep(moment)
     if process.poll() is None:
@@ -41,6 +54,8 @@ class Crowd:
     """`machines` work at the same time, the first of them with two processes; one command in `killing` is killed."""
 
     team: Team
+    outside: Team
+    """The same bucket by a way on which nothing goes wrong: for those who watch."""
     machines: list[Machine]
     seed: int = 0
     killing: float = 0.25
@@ -54,8 +69,8 @@ class Crowd:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def make(cls, team: Team, count: int, seed: int = 0) -> Crowd:
-        return cls(team, [team.machine(f"m{i}") for i in range(count)], seed)
+    def make(cls, team: Team, outside: Place, count: int, seed: int = 0) -> Crowd:
+        return cls(team, Team(team.directory, outside), [team.machine(f"m{i}") for i in range(count)], seed)
 
     def work(self, seconds: float) -> None:
         """Everybody works until the time is over; the first failure of a promise ends it."""
@@ -116,15 +131,15 @@ class Crowd:
         """Whether it was acknowledged."""
         began = time.monotonic()
         process = machine.start(*words, env=PATIENT, group=True)
-        doomed = rng.random() < self.killing
+        doomed, moment = rng.random() < self.killing, rng.uniform(0.0, 0.2)
         if doomed:
-            threading.Thread(target=_doom, args=(process, machine, rng.uniform(0.0, 0.4)), daemon=True).start()
+            threading.Thread(target=_doom, args=(self.outside, machine, process, moment), daemon=True).start()
         out, err = process.communicate(timeout=400)
         with self._lock:
             self.kinds[" ".join(words[:2])] += 1
             if process.returncode == -9 and doomed:
                 self.kills += 1
-                self.at_risk += bool(owed_locally(machine))
+                self.at_risk += at_risk(self.outside, machine, process)
                 return False
             ran = Ran(words, process.returncode, out, err)
             self.record.note(ran, time.monotonic() - began, None if body is None else digest(body), bounded=False)

@@ -162,6 +162,11 @@ def place_behind(network: FaultProxy, running, prefix: str) -> Place:
     return Place(f"{running.url}/{prefix}", config, dict(running.environ))
 
 
+def place_beside(running, prefix: str) -> Place:
+    """The same place without the network."""
+    return Place(f"{running.url}/{prefix}", dict(running.config), dict(running.environ))
+
+
 def run_rounds(pair: Pair, network: BadNetwork, seeds: range) -> None:
     for seed in seeds:
         network.rage(seed, SHARES[seed % len(SHARES)])

@@ -107,7 +107,7 @@ def test_a_stream_of_sharers_does_not_starve_an_exclusive_waiter(lock):
         thread.start()
     try:
         for _ in range(5):
-            with lock.exclusive(timeout=5):
+            with lock.exclusive(timeout=30):
                 pass
     finally:
         stop.set()
@@ -126,7 +126,7 @@ def test_a_thread_that_shares_may_share_again_while_somebody_waits_for_exclusive
         waiting = threading.Thread(target=plan)
         waiting.start()
         time.sleep(0.1)
-        with lock.shared(timeout=1):
+        with lock.shared(timeout=8):
             order.append("nested")
     waiting.join(10)
     assert order == ["nested", "exclusive"]

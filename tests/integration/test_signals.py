@@ -19,14 +19,20 @@ def leases_of(team: Team) -> Leases:
     return Leases(team.place.open(), Holder("somebody", "elsewhere", 1), SYSTEM)
 
 
+def model_leases(team: Team) -> list[bytes]:
+    return [body for key, body in team.place.objects("data/").items() if key.endswith("/.lock")]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_waits_for_a_lease_stops_and_leaves_none(local_team: Team, number):
     """K10: nothing is left for a TTL."""
     a = local_team.machine("a")
     a.put("web", "report", "1")
     with leases_of(local_team).whole_store():
+        before = model_leases(local_team)
         waiting = a.start("data", "put", "web", "report", str(a.repo / ".swamp.yaml"))
-        time.sleep(3)
+        while model_leases(local_team) == before:  # it takes its model's lease before it sees that it has to wait
+            time.sleep(0.05)
         assert waiting.poll() is None
         waiting.send_signal(number)
         out, err = waiting.communicate(timeout=20)
@@ -62,18 +68,18 @@ def test_a_second_signal_ends_it_at_once(moto, tmp_path, fresh_prefix):
         team = Team(tmp_path, Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ)))
         a = team.machine("a")
         proxy.when(lambda r: True, stall)
-        running = a.start("datastore", "sync")
         seen = len(proxy.seen)
+        running = a.start("datastore", "sync")
         while len(proxy.seen) == seen:
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        time.sleep(1)
         assert running.poll() is None  # stuck in a request that may take its full time
         started = time.monotonic()
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=20)
         assert running.returncode == 130
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15  # a request may take 30
 
 
 def test_a_read_is_interrupted_where_it_stands(local_team: Team):

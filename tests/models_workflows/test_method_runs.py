@@ -63,10 +63,17 @@ def test_a_timeout_is_a_failure_with_its_own_words(bench):
     assert bench.content("web", "result")["ending"] == "timeout"
 
 
-def test_cancelling_leaves_a_record_that_says_cancelled(bench):
-    shell_model(bench, run="sleep 60")
+def test_cancelling_leaves_a_record_that_says_cancelled(bench, tmp_path):
+    begun = tmp_path / "begun"
+    shell_model(bench, run=f"touch {begun}; sleep 60")
     cancel = Cancel()
-    threading.Timer(0.5, cancel.request).start()
+
+    def when_it_runs() -> None:
+        while not begun.exists():
+            time.sleep(0.02)
+        cancel.request()
+
+    threading.Thread(target=when_it_runs, daemon=True).start()
     began = time.monotonic()
     result = bench.method("web", cancel=cancel)
     assert isinstance(result.error, Interrupted)

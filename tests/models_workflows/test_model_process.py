@@ -79,16 +79,22 @@ def test_a_talkative_command_keeps_its_end_and_does_not_fill_the_memory():
 
 @pytest.mark.inv("process.group-killed")
 def test_a_timeout_ends_the_command_and_its_children(tmp_path):
-    done = run("sleep 300 & echo $! > pid; sleep 300", cwd=tmp_path, timeout=0.5)
+    done = run("sleep 300 & echo $! > pid; sleep 300", cwd=tmp_path, timeout=2)
     assert done.ending == "timeout"
     assert gone_within(int((tmp_path / "pid").read_text()), 5)
+
+
+def cancel_when_it_runs(cancel: Cancel, file: Path) -> None:
+    while not file.exists() or not file.read_text():
+        time.sleep(0.02)
+    cancel.request()
 
 
 @pytest.mark.inv("process.group-killed")
 def test_cancelling_ends_a_command_that_ignores_the_polite_signal(tmp_path, monkeypatch):
     monkeypatch.setattr("swamp.models.process.GRACE_SECONDS", 0.5)
     cancel = Cancel()
-    threading.Timer(0.5, cancel.request).start()
+    threading.Thread(target=cancel_when_it_runs, args=(cancel, tmp_path / "pid"), daemon=True).start()
     began = time.monotonic()
     done = run("trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done", cwd=tmp_path, cancel=cancel)
     assert done.ending == "cancelled"

@@ -41,7 +41,7 @@ def test_C13_an_error_answer_whose_body_is_cut_off_does_not_hang(place):
         began = time.monotonic()
         with pytest.raises(Exception, match="no object"):  # the 404 arrives in full at the second attempt
             store.get("k")
-        assert proxy.fired and time.monotonic() - began < 10
+        assert proxy.fired and time.monotonic() - began < 15
 
 
 def test_C13_an_error_answer_that_stalls_in_its_body_is_given_up(place):
@@ -52,7 +52,7 @@ def test_C13_an_error_answer_that_stalls_in_its_body_is_given_up(place):
         # Retried for its time, then told: bounded, with a cause, and never taken for "not there".
         with pytest.raises(Unavailable, match="timed out"):
             store.get("k")
-        assert len(proxy.fired) >= 2 and 0.5 <= time.monotonic() - began < 10
+        assert len(proxy.fired) >= 2 and 0.5 <= time.monotonic() - began < 15
 
 
 def test_C14_the_time_limit_covers_a_stalled_body(place):
@@ -61,7 +61,7 @@ def test_C14_the_time_limit_covers_a_stalled_body(place):
         store.put("k", b"x" * 1000)
         began = time.monotonic()
         assert store.get("k").body == b"x" * 1000
-        assert proxy.fired and time.monotonic() - began < 10
+        assert proxy.fired and time.monotonic() - began < 15
 
 
 @pytest.mark.inv("store.pinned-read")
@@ -145,9 +145,9 @@ def test_P06_a_slow_server_caps_no_object_size(place):
     """Each range has its own time limit: an object that takes longer in all still arrives."""
     direct = place[0].open(place[1])
     direct.put("big", BODY)
-    with FaultProxy(place[0].endpoint, [Rule("delay", "GET", "/big", None, seconds=0.5)]) as proxy:
+    with FaultProxy(place[0].endpoint, [Rule("delay", "GET", "/big", None, seconds=0.9)]) as proxy:
         began = time.monotonic()
-        with through(place, proxy, 1000).open("big") as stream:
+        with through(place, proxy, 2500).open("big") as stream:
             assert sum(map(len, stream)) == len(BODY)
         assert len(proxy.fired) == 3
-        assert time.monotonic() - began > 1.0, "it took less than one time limit: nothing was shown"
+        assert time.monotonic() - began > 2.5, "it took less than one time limit: nothing was shown"

@@ -15,7 +15,7 @@ from jobs import committed, parts_of, require_java, run_job
 from kill_scenarios import SCENARIOS, run_matrix
 from kills import Killer, assert_no_help_needed, whole
 from machines import Place, Team
-from networks import DEADLINE, KINDS, BadNetwork, Pair, place_behind, run_rounds
+from networks import DEADLINE, KINDS, BadNetwork, Pair, place_behind, place_beside, run_rounds
 from swamp.testing.proxy import FaultProxy
 
 MINUTES = float(os.environ.get("SWAMP_SOAK_MINUTES", "5"))
@@ -28,8 +28,9 @@ KILLS = POINTS - 2
 
 def test_many_machines_for_minutes(moto, tmp_path, fresh_prefix, report):
     with BadNetwork(moto.endpoint) as network:
-        team = Team(tmp_path, place_behind(network, moto, fresh_prefix()))
-        crowd = Crowd.make(team, MACHINES, seed=int(time.time()))
+        prefix = fresh_prefix()
+        team = Team(tmp_path, place_behind(network, moto, prefix))
+        crowd = Crowd.make(team, place_beside(moto, prefix), MACHINES, seed=int(time.time()))
         network.rage(crowd.seed, 0.03)
         began = time.monotonic()
         crowd.work(MINUTES * 60)
@@ -49,6 +50,7 @@ def test_many_machines_for_minutes(moto, tmp_path, fresh_prefix, report):
         f"bytes lost: {lost}",
     )
     assert lost == 0 and crowd.kills and crowd.record.acknowledged
+    assert crowd.at_risk * 2 >= crowd.kills, "nothing was at risk in most of the kills"
 
 
 def test_a_bad_network_two_hundred_times(moto, tmp_path, fresh_prefix, report):
