@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from benches import shell
+from benches import Bench, shell
 
 from machines import Machine, Team
 from swamp.testing.servers import start
@@ -235,7 +235,7 @@ def test_a_lock_is_no_sign_of_life_when_only_a_child_on_its_way_has_it(tmp_path,
     import subprocess
     import sys
 
-    from swamp.workflows import presence
+    from swamp.repo import alive
 
     file = tmp_path / "run.lock"
     read_end, write_end = os.pipe()
@@ -249,7 +249,7 @@ if os.fork() == 0:
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", program], pass_fds=[read_end], check=False, timeout=60)
-    look = presence.pids_holding
+    look = alive.pids_holding
     looks = []
 
     def let_the_child_go_on(path):
@@ -258,9 +258,9 @@ os.kill(os.getpid(), signal.SIGKILL)
             os.close(write_end)
         return looks[-1]
 
-    monkeypatch.setattr(presence, "pids_holding", let_the_child_go_on)
-    monkeypatch.setattr(presence, "ECHO_SECONDS", 60.0)
-    assert presence.locally(file) == "dead"
+    monkeypatch.setattr(alive, "pids_holding", let_the_child_go_on)
+    monkeypatch.setattr(alive, "ECHO_SECONDS", 60.0)
+    assert alive.by_lock(file) == "dead"
     assert looks, "the lock was held when it was first looked at"
     os.close(read_end)
 
@@ -268,16 +268,16 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_two_who_ask_at_once_do_not_take_each_other_for_the_run(tmp_path):
     import fcntl
 
-    from swamp.workflows.presence import locally
+    from swamp.repo.alive import by_lock
 
     file = tmp_path / "run.lock"
     file.touch()
     with file.open("r+") as asking:
         fcntl.flock(asking, fcntl.LOCK_SH)
-        assert locally(file) == "dead"
+        assert by_lock(file) == "dead"
     with file.open("r+") as running:
         fcntl.flock(running, fcntl.LOCK_EX)
-        assert locally(file) == "alive"
+        assert by_lock(file) == "alive"
 
 
 def test_the_mark_of_another_steps_run_may_vanish_while_killed_runs_are_looked_for(tmp_path):
@@ -289,3 +289,71 @@ def test_the_mark_of_another_steps_run_may_vanish_while_killed_runs_are_looked_f
     marks = machine.repo / ".swamp" / "run-logs"
     (marks / "gone.path").symlink_to(marks / "nowhere")
     assert machine(*run).ok()["status"] == "succeeded"
+
+
+def test_a_run_that_ends_while_others_look_for_killed_ones_stays_what_it_is(bench: Bench, monkeypatch):
+    """Read as running, ended, found without a lock: it has succeeded, and nobody may say or write otherwise."""
+    from dataclasses import replace
+
+    from swamp.workflows import decide
+
+    bench.workflow("one", f"  - name: j\n    steps: [{{name: s, task: {shell('m', 'echo hi')}}}]\n")
+    run = bench.run("one")
+    runs, ended = bench.driver.runs, bench.driver.runs.get(run.id)
+    before = replace(ended, status="running")
+    (bench.shop.repo.datastore.directory / ".locks" / "runs").mkdir(parents=True, exist_ok=True)
+    lock = bench.shop.repo.datastore.directory / ".locks" / "runs" / f"{run.id}.lock"
+
+    def looks_then_it_ends(presence, seen, *, fresh):
+        runs.save(ended)
+        return "dead"
+
+    monkeypatch.setattr(decide, "_verdict", looks_then_it_ends)
+    for look in (
+        lambda: decide.as_seen(bench.driver, bench.driver.find(run.id)).status,
+        lambda: decide.search(bench.driver, "", status=None, since=None, limit=9)["results"][0]["status"],
+        lambda: [lock.touch(), decide.note_interrupted(bench.driver)] and bench.driver.find(run.id).status,
+    ):
+        runs.save(before)
+        assert look() == "succeeded"
+    runs.save(before)
+    assert decide.note_interrupted(bench.driver) == []
+
+
+def test_a_killed_method_run_is_told_as_interrupted(file_team: Team, tmp_path):
+    """Its record says running for ever; whoever looks sees that nobody works on the model."""
+    one, two = file_team.machine("one"), file_team.machine("two")
+    mark = tmp_path / "mark"
+    one("model", "create", "command/shell", "m", "--arg", f"execute.run=touch {mark}; sleep 60").ok()
+    process = one.start("model", "method", "run", "m", "execute")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert one("model", "output", "get", "m").ok()["status"] == "running"
+    process.kill()
+    process.communicate()
+    one.sync()
+    two.sync()
+    store = file_team.place.open()
+    store.delete([key for key in file_team.place.objects("data/") if key.endswith("/.lock")])  # as if it had run out
+    for machine in (one, two):
+        told = machine("model", "output", "get", "m").ok()
+        assert (told["status"], told["error"].partition(":")[0]) == ("failed", "interrupted")
+        assert machine("model", "output", "list", "--status", "running").ok()["total"] == 0
+        assert machine("model", "output", "list", "--status", "failed").ok()["total"] == 1
+
+
+def test_a_method_run_on_a_full_disk_says_how_it_ended(bench: Bench, monkeypatch):
+    """The log does not fit any more; the record that it failed does."""
+    from swamp.errors import Failed
+    from swamp.models.workshop import Workshop
+
+    def full(self, file, name):
+        raise Failed("cannot write: No space left on device")
+
+    monkeypatch.setattr(Workshop, "keep_log", full)
+    bench.model("command/shell", "m")
+    result = bench.method("m", run="echo hi")
+    assert (result.output.status, result.error is not None) == ("failed", True)
+    assert [output.status for output in bench.shop.outputs.list()] == ["failed"]

@@ -44,6 +44,7 @@ def list_outputs(
     """List method runs, newest first."""
     import heapq
 
+    from swamp.models.told import told_as_they_are
     from swamp.models.workshop import Workshop
 
     if status is not None and status not in STATUSES:
@@ -52,8 +53,10 @@ def list_outputs(
         shop = Workshop(s.repo)
         definition_id = _definition_id(shop, model) if model else None
         moment = _moment(s, since)
-        found = shop.outputs.search(definition_id=definition_id, status=status, workflow_run_id=run, since=moment)
-        newest = heapq.nlargest(limit, found, key=lambda output: (output.started_at, output.id))
+        found = shop.outputs.search(definition_id=definition_id, workflow_run_id=run, since=moment)
+        told = told_as_they_are(s.repo.datastore, shop.outputs, found)
+        fitting = (output for output in told if status in (None, output.status))
+        newest = heapq.nlargest(limit, fitting, key=lambda output: (output.started_at, output.id))
         rows = [
             (o.id, o.extra.get("modelName") or o.definition_id, o.method_name, o.status, o.started_at) for o in newest
         ]
@@ -101,10 +104,12 @@ def _find_output(shop: Workshop, wanted: str) -> Output:
 @app.command("get")
 def get_output(output: OutputId) -> None:
     """Show an output record: status, provenance, what it wrote."""
+    from swamp.models.told import told_as_they_are
     from swamp.models.workshop import Workshop
 
     with session() as s:
-        found = _find_output(Workshop(s.repo), output)
+        shop = Workshop(s.repo)
+        found = next(told_as_they_are(s.repo.datastore, shop.outputs, [_find_output(shop, output)]))
         proof = found.provenance
         document = {
             **_described(found),

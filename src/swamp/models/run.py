@@ -192,6 +192,7 @@ class _Run:
     ) -> Result:
         shop = self.shop
         artifacts = tuple(version.artifact() for version in written)
+        log_file, error = self._kept_log(output, log, error)
         kept = f" ({len(written)} data versions were kept)" if error and written else ""
         final = replace(
             output,
@@ -199,13 +200,20 @@ class _Run:
             completed_at=rfc3339(shop.env.clock.now()),
             duration_ms=took,
             artifacts=artifacts,
-            log_file=shop.keep_log(log.file, f"outputs/{output.id}.log"),
+            log_file=log_file,
             error=None if error is None else error.message + kept,
         )
         path = shop.outputs.save(final)
         log.file.with_suffix(".path").unlink(missing_ok=True)
         log.file.unlink(missing_ok=True)
         return Result(final, path, error)
+
+    def _kept_log(self, output: Output, log: Log, error: SwampError | None) -> tuple[str | None, SwampError | None]:
+        """A log that cannot be kept (a full disk) fails the run, and its record still says how the run ended."""
+        try:
+            return self.shop.keep_log(log.file, f"outputs/{output.id}.log"), error
+        except SwampError as lost:
+            return None, error or lost
 
 
 def _note_killed(shop: Workshop, definition: Definition) -> None:

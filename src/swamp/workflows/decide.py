@@ -11,7 +11,8 @@ from swamp.data.records import RecordFiles
 from swamp.data.runs import RUNS, RunSummary, path_of
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, NotFound, UsageError
-from swamp.workflows.presence import Presence, Verdict
+from swamp.repo.alive import Verdict
+from swamp.workflows.presence import Presence
 from swamp.workflows.run import Driver, stop_path
 from swamp.workflows.state import JobState, RunState, StepState, job_outcome, run_of
 
@@ -107,6 +108,8 @@ def cancel_run(driver: Driver, run_id: str) -> Cancelled:
             files.write(stop_path(run.workflow_id, run.id), f"{request['requestedAt']}\n".encode())
             return Cancelled(run_id, "cancelling")
         with driver.presence.hold(run.workflow_id, run.id), driver.book(run).change():
+            if run_of(driver.runs.get(run_id, run.workflow_id)).over:
+                raise UsageError(f"run {run_id} has just ended", hint="there is nothing to cancel")
             _stop_all(run, "cancelled", "cancelled before it ran")
             run.status = "cancelled"
             run.completed_at = rfc3339(driver.shop.env.clock.now())
@@ -135,9 +138,12 @@ def _verdict(presence: Presence, run: RunState | RunSummary, *, fresh: bool) -> 
 
 def as_seen(driver: Driver, run: RunState) -> RunState:
     """The run as it is: one that says `running` and has no process was interrupted. Nothing is written."""
-    if run.status == "running" and _verdict(driver.presence, run, fresh=False) == "dead":
-        interrupt(run)
-    return run
+    if run.status != "running" or _verdict(driver.presence, run, fresh=False) != "dead":
+        return run
+    again = driver.find(run.id)
+    if again.status == "running":  # else it ended between the two looks
+        interrupt(again)
+    return again
 
 
 def interrupt(run: RunState) -> None:
@@ -163,9 +169,12 @@ def note_interrupted(driver: Driver) -> list[RunState]:
         with (
             driver.presence.hold(run.workflow_id, run.id),
             driver.shared_record(path_of(run.workflow_id, run.id), "workflow interrupted"),
-            driver.book(run).change(),
         ):
-            interrupt(run)
+            run = driver.find(run_id)  # it may have ended after it was read, and then nobody had its lock either
+            if run.status != "running":
+                continue
+            with driver.book(run).change():
+                interrupt(run)
         noted.append(run)
     return noted
 
@@ -174,7 +183,10 @@ def seen_summary(driver: Driver, summary: RunSummary) -> tuple[RunSummary, bool]
     """A line of a search, and whether it is of a run that was interrupted."""
     if summary.status != "running" or _verdict(driver.presence, summary, fresh=False) != "dead":
         return summary, False
-    run = run_of(driver.runs.get(summary.run_id, summary.workflow_id))
+    again = driver.runs.get(summary.run_id, summary.workflow_id)
+    if again.status != "running":
+        return again.summary, False  # it ended between the two looks
+    run = run_of(again)
     interrupt(run)
     failed = next((f"{job.name}.{step.name}" for job, step in run.steps if step.status == "failed"), None)
     return replace(summary, status="failed", failed_step=failed), True

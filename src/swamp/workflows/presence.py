@@ -6,29 +6,24 @@ holding the lock is a run whose process is gone.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from swamp.cache.locks import FileLock, pids_holding
-from swamp.env import SYSTEM, Env
-from swamp.errors import LockTimeout, ObjectMissing, StoreError
+from swamp.cache.locks import FileLock
+from swamp.env import Env
+from swamp.errors import LockTimeout, StoreError
+from swamp.repo.alive import Verdict, by_lease, by_lock
 
 if TYPE_CHECKING:
     from swamp.commit.lease_hold import HeldLease
     from swamp.repo.repository import Repo
     from swamp.store.port import ObjectStore
 
-Verdict = Literal["alive", "dead", "unknown"]
-STALE_TTLS = 3
 TAKEOVER_SECONDS = 45.0
-LOOK_SECONDS = 5.0
-ECHO_SECONDS = 2.0
 
 
 class Hold(Protocol):
@@ -84,7 +79,7 @@ class DirectoryPresence:
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
         del workflow_id, fresh
-        return locally(self._file(run_id)) or "dead"
+        return by_lock(self._file(run_id)) or "dead"
 
     def here(self) -> list[str]:
         return [file.stem for file in sorted(self.directory.glob("*.lock"))]
@@ -142,33 +137,10 @@ class BucketPresence:
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
         local = self._local(run_id)
         for file in local.glob("*.lock") if local.is_dir() else ():
-            found = locally(file)
+            found = by_lock(file)
             if found is not None:
                 return found
-        return within(LOOK_SECONDS, lambda: self._by_lease(lease_key(workflow_id, run_id), fresh)) or "unknown"
-
-    def _by_lease(self, key: str, fresh: bool) -> Verdict:
-        """By what stands in the store and the store's own clock. inv[lease.no-clock]"""
-        from swamp.commit.lease import read_lease, store_now
-
-        try:
-            seen = read_lease(self._store, key)
-            if seen is None:
-                # A run that is over takes its lease away after its last record is in the bucket.
-                return "dead" if fresh or self._nothing_newer() else "unknown"
-            if not seen.held:
-                return "dead"
-            age = store_now(self._store) - seen.last_modified
-        except (StoreError, ObjectMissing):
-            return "unknown"
-        return "dead" if age.total_seconds() > STALE_TTLS * seen.ttl_s else "alive"
-
-    def _nothing_newer(self) -> bool:
-        """Whether this cache has seen all that the bucket has: then its record of the run is the last one there is."""
-        engine = self.repo.datastore.must_sync()
-        root = engine.committer.read().root
-        seen = engine.state.meta("pulledOp")
-        return root is not None and seen == root.op and engine.state.deferred_empty()
+        return by_lease(self.repo.datastore, lease_key(workflow_id, run_id), fresh=fresh)
 
     def here(self) -> list[str]:
         return [directory.name for directory in sorted(self._runs.glob("*")) if directory.is_dir()]
@@ -187,53 +159,6 @@ class BucketPresence:
 
 def lease_key(workflow_id: str, run_id: str) -> str:
     return f"workflow-runs/{workflow_id}/{run_id}/.lock"
-
-
-def locally(file: Path) -> Verdict | None:
-    """What the kernel knows: a lock that somebody holds, one that nobody holds any more, or none at all.
-
-    A child that its killed parent had just forked holds the lock too, until it executes its program: a lock that no
-    living process has taken is looked at again.
-    """
-    deadline = SYSTEM.clock.monotonic() + ECHO_SECONDS
-    while True:
-        try:
-            free = _is_free(file)
-        except FileNotFoundError:
-            return None
-        if free:
-            return "dead"
-        if _taken_by_the_living(file) or SYSTEM.clock.monotonic() > deadline:
-            return "alive"
-        SYSTEM.clock.sleep(0.02)
-
-
-def _is_free(file: Path) -> bool:
-    """Asked with a shared lock: two who ask at once do not take each other for the run."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def _taken_by_the_living(file: Path) -> bool:
-    """Decides about patience only, never about a run (K08): a pid may be somebody else's by now."""
-    return any(Path(f"/proc/{pid}").exists() for pid in pids_holding(file) if pid)
-
-
-def within(seconds: float, look: Callable[[], Verdict]) -> Verdict | None:
-    """The answer, if it comes in time: a read must not hang because a store does."""
-    import threading
-
-    found: list[Verdict] = []
-    thread = threading.Thread(target=lambda: found.append(look()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return found[0] if found else None
 
 
 def _unlink(file: Path) -> None:
