@@ -224,6 +224,15 @@ def test_C09_a_store_that_never_answers_ends_in_69(far_team: Team, proxy: Proxy,
     assert error["hint"]
 
 
+def test_C09_a_request_is_not_repeated_for_longer_than_the_user_waits(far_team: Team, proxy: Proxy):
+    """Pauses of 0.1, 0.2, 0.4, 0.8 s … : six attempts within three seconds, ten within the usual thirty."""
+    a = far_team.machine("a")
+    proxy.when(lambda r: True, refuse(503, "SlowDown"))
+    proxy.forget()
+    a("datastore", "sync", "--timeout", "3").failed(69)
+    assert 2 <= len(proxy.seen) <= 7
+
+
 @pytest.mark.parametrize(
     ("status", "code", "words"), [(403, "AccessDenied", "ights"), (400, "ExpiredToken", "log in"), (403, "x", "ights")]
 )

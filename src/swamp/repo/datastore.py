@@ -68,7 +68,7 @@ class Datastore:
     @cached_property
     def bucket(self) -> ObjectStore:
         """The store without its namespace."""
-        return open_bucket(self.config, self.context.env, _store_settings())
+        return open_bucket(self.config, self.context.env, _store_settings(), self.context.settings.sync_timeout)
 
     @cached_property
     def store(self) -> MeterStore:

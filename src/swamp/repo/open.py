@@ -82,14 +82,18 @@ def _is_plugin(name: str) -> bool:
     return find("datastores", name) is not None
 
 
-def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any]) -> ObjectStore:
-    """The store of the `datastore` block, without its namespace. `extra` are settings that beat the block's."""
-    from swamp.store.open import open_store
+def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], patience: float) -> ObjectStore:
+    """The store of the `datastore` block, without its namespace. `extra` are settings that beat the block's.
 
-    if config.url is not None:
-        return open_store(config.url, {**config.config, **extra}, env)
-    if config.type in BUILT_IN:
-        return open_store(config.type, {**config.config, **extra}, env)
+    No request is repeated for longer than a command waits for progress (`patience`, in seconds).
+    """
+    from swamp.store.open import open_store
+    from swamp.store.retry import RetryPolicy
+
+    if config.url is not None or config.type in BUILT_IN:
+        usual = RetryPolicy()
+        policy = replace(usual, seconds=min(usual.seconds, patience))
+        return open_store(config.url or config.type, {**config.config, **extra}, env, policy=policy)
     from swamp.plugins import find
 
     plugin = find("datastores", config.type)
