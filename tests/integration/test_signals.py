@@ -105,3 +105,19 @@ def test_a_stuck_lock_is_seen_and_taken_away(local_team: Team):
         assert a("data", "gc").ok()["versionsDeleted"] == 0
     finally:
         held.release()
+
+
+def test_the_hint_of_a_stuck_model_lease_is_the_command_that_frees_it(local_team: Team):
+    """Said without the model it would free the global lease, which nobody holds."""
+    from swamp.commit.lease import model_key
+
+    a = local_team.machine("a")
+    done = a.put("web", "report", "1")
+    held = leases_of(local_team).acquire(model_key(done["modelType"], done["modelId"]))
+    try:
+        error = a("data", "delete", "web", "report", "--yes", env={"SWAMP_LOCK_TIMEOUT_MS": "500"}).failed(75)
+        words = error["hint"].partition("swamp ")[2].split()
+        assert a(*words).ok() == {"released": True, "previousHolder": "somebody@elsewhere"}
+        a("data", "delete", "web", "report", "--yes").ok()
+    finally:
+        held.release()

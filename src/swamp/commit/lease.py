@@ -276,10 +276,15 @@ def timed_out(key: str, seen: Observed | None, timeout_s: float) -> LockTimeout:
         return LockTimeout(message, hint="check the connection to the store and try again", details={"key": key})
     since = f" since {seen.body.acquired_at}" if seen.body else ""
     return LockTimeout(
-        f"{key} is held by {seen.holder}{since} and was not released within {timeout_s:g} s",
-        hint="wait for it, or: swamp datastore lock release --force",
+        f"{key} is held by {seen.holder}{since} and was not released within {timeout_s:.3g} s",
+        hint=f"wait for it; if its process is gone: swamp datastore lock release --force{_which(key)}",
         details={"key": key, "holder": seen.holder, "nonce": seen.nonce},
     )
+
+
+def _which(key: str) -> str:
+    """How `lock release` is told which lease it is about: without that it takes the global one."""
+    return f" --model {key.removeprefix('data/').removesuffix('/.lock')}" if key.startswith("data/") else ""
 
 
 def force_release(store: ObjectStore, key: str, nonce: str | None) -> bool:
