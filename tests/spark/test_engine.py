@@ -20,8 +20,9 @@ from swamp.index.root import ROOT_KEY, Writer, decode
 from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.choose import Chooser, choose_engine
 from swamp.pipeline.publish import committer_for
+from swamp.pipeline.transfer import FIRST_COST, OnSpark
 from swamp.store.open import StoreSpec
-from swamp.sync.bulk import Work
+from swamp.sync.bulk import Upload, Work
 from swamp.sync.engine import Engine
 from swamp.sync.progress import Cancel, Patience, Silent
 
@@ -255,6 +256,22 @@ def test_a_bucket_is_copied_whole_and_read_by_others(machine, bucket, jobs, tmp_
 
 def _bytes(files):
     return sum(map(len, files.values()))
+
+
+def test_the_next_batch_is_under_way_while_the_caller_records_one(jobs, bucket, tmp_path):
+    """And no more than that: the driver holds two batches, however many files there are."""
+    taken = []
+
+    def uploads():
+        for number in range(4):
+            taken.append(number)
+            (tmp_path / str(number)).write_bytes(b"x")
+            yield Upload(f"files/{number}", str(tmp_path / str(number)), int(FIRST_COST) * 16)  # a batch of its own
+
+    sent = OnSpark(jobs, bucket).upload(uploads(), Patience(SYSTEM, 300))
+    assert next(sent).path == "files/0"
+    assert taken == [0, 1]
+    assert [s.path for s in sent] == ["files/1", "files/2", "files/3"]
 
 
 def test_cancel_reaches_the_job(jobs):

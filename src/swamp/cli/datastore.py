@@ -160,6 +160,7 @@ def _show_status(s: Session, found: dict[str, Any]) -> None:
 
 @app.command("doctor")
 def doctor(
+    engine: Engine = None,
     repair: Annotated[bool, typer.Option("--repair", help="Put right what can be put right.")] = False,
     from_listing: Annotated[bool, typer.Option("--from-listing", help="With --repair: guess a lost index.")] = False,
     yes: Yes = False,
@@ -169,7 +170,7 @@ def doctor(
 
     if from_listing and not repair:
         raise UsageError("--from-listing belongs to --repair")
-    with session(reading=not repair) as s:
+    with session(reading=not repair, engine=engine) as s:
         examiner = Doctor(s.repo)
         done = examiner.repair(from_listing=from_listing, agree=lambda q: s.out.confirm(q, yes)) if repair else []
         checks = examiner.examine()

@@ -7,7 +7,8 @@ on the driver, once, through `commit/`. inv[spark.publish-once]
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ from swamp.pipeline.indexing import (
     layer_rows,
     object_from,
     object_row,
+    proposed,
     ref_from,
     ref_row,
     row_from,
@@ -169,6 +171,25 @@ class OnStore:
         written = stages.write_segments(ordered, self.spec, added_seq)
         table = self.jobs.run("write segments", written.toArrow, self.patience)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
+
+    # -- re-index: cut, propose, newest_uploads, ranged, ordered, write_segments; the caller publishes
+
+    @contextmanager
+    def proposal(self) -> Iterator[tuple[int, Callable[[int], list[SegmentRef]]]]:
+        """What a listing says the lost index was: how many files, and a way to write that as segments (L48).
+
+        As `repo.relist`, which holds it in memory: the newest upload of each path. A guess, so a person agrees first.
+        """
+        pieces = cut(self.committer.store, self.jobs.parallelism * 4)
+        ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
+        listed = stages.propose(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
+        met = stages.frame_of(self.jobs.session, INDEX, proposed(pieces.objects))
+        newest = stages.newest_uploads(listed.unionByName(met)).persist()
+        try:
+            files = self.jobs.run("list", newest.count, self.patience)
+            yield files, lambda seq: self._segments(newest, files, seq) if files else []
+        finally:
+            newest.unpersist()
 
     # -- compact: read_index, ranged, merge, ordered, write_segments, publish
 

@@ -5,14 +5,14 @@ No Hadoop connector is needed: executors read and write segments through the sto
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Dropped, Entry, Tombstone, path_of_key
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow, check_segment, write_segment_columns
 from swamp.pipeline.clients import StoreAddress, opened
@@ -163,6 +163,26 @@ def _adopted(pages: Iterator[list[ObjectMeta]]) -> Iterator[dict[str, Any]]:
             yield index_row(entry)
     except CorruptData as lost:
         yield {"kind": LOST, "path": str(lost.details.get("key", "")), "key": "", "size": 0}
+
+
+@dataclass(frozen=True)
+class ProposeEntries:
+    """Key ranges of a bucket whose index is lost -> an entry for every object that could be a file's content."""
+
+    store: StoreAddress
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = opened(self.store)
+        for row in rows_of(batches):
+            found = KeyRange(row["prefix"], row["after"], row["until"])
+            yield from INDEX.batches(proposed(own_objects(pages_of(store, found))))
+
+
+def proposed(objects: Iterable[ObjectMeta]) -> Iterator[dict[str, Any]]:
+    for meta in objects:
+        path = path_of_key(meta.key)
+        if usable(path):
+            yield index_row(Entry(path, meta.key, meta.size, None, rfc3339(meta.last_modified)))
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from swamp.data.metadata import decode
 from swamp.data.names import VersionRef
-from swamp.data.versions import DataVersion
-from swamp.errors import CorruptData
+from swamp.data.versions import DataVersion, VersionReader
+from swamp.errors import CorruptData, NotFound
 from swamp.pipeline.beacon import Address, Beat
 from swamp.pipeline.jobs import Jobs
 from swamp.pipeline.kernels import Batches, rows_of
 from swamp.pipeline.schemas import JOURNAL, Boundary
 from swamp.pipeline.stages import frame_of
+from swamp.sync.bulk import Pick, Work
+from swamp.sync.port import Tree
 from swamp.sync.progress import Patience
 
 PARSED: Final = Boundary("parsed", (("path", "string"), ("metadata", "binary"), ("error", "string")))
@@ -44,6 +46,33 @@ class ParseMetadata:
                 yield {"path": row["path"], "error": error.message}
             except OSError:
                 continue  # gone meanwhile: it is no version any more
+
+
+def chosen_parser(
+    pick: Pick, tree: Tree, patience: Patience
+) -> Callable[[list[VersionRef]], Iterator[tuple[VersionRef, DataVersion | CorruptData]]]:
+    """A `catalog.Parse` by the engine that so many files are worth."""
+
+    def parse(refs: list[VersionRef]) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
+        executor: Any = pick(Work("hash", len(refs), 0))
+        if executor.name == "spark":
+            return parser(executor.jobs, tree.root, patience)(refs)
+        return _one_by_one(VersionReader(tree), refs, patience)
+
+    return parse
+
+
+def _one_by_one(
+    reader: VersionReader, refs: list[VersionRef], patience: Patience
+) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
+    for ref in refs:
+        patience.cancel.check()
+        try:
+            yield ref, reader.read(ref)
+        except NotFound:
+            continue  # gone meanwhile: it is no version any more
+        except CorruptData as error:
+            yield ref, error
 
 
 def parser(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.pipeline.beacon import Address
 from swamp.pipeline.clients import StoreAddress
-from swamp.pipeline.indexing import AdoptObjects, ListOwn, ReadSegments, WriteSegments
+from swamp.pipeline.indexing import AdoptObjects, ListOwn, ProposeEntries, ReadSegments, WriteSegments
 from swamp.pipeline.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
 from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries
 from swamp.pipeline.schemas import (
@@ -73,6 +73,21 @@ def adopt(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
     """Key ranges of a bucket without an index -> entries (and `lost` rows, which forbid publishing)."""
     spread = RANGES.select(ranges).repartition(max(1, tasks))
     return INDEX.select(spread.mapInArrow(AdoptObjects(store), INDEX.ddl))
+
+
+def propose(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
+    """Key ranges of a bucket whose index is lost -> entries, several for a path that was uploaded several times."""
+    spread = RANGES.select(ranges).repartition(max(1, tasks))
+    return INDEX.select(spread.mapInArrow(ProposeEntries(store), INDEX.ddl))
+
+
+def newest_uploads(entries: DataFrame) -> DataFrame:
+    """One entry for each path: a ULID sorts by time; a plain key, which we never write, gives way to any of ours."""
+    from pyspark.sql import functions as sf
+
+    age = sf.struct((sf.col("key") != sf.col("path")).cast("int"), sf.col("key"))
+    best = sf.max_by(sf.struct(*INDEX.columns), age).alias("best")
+    return INDEX.select(entries.groupBy("path").agg(best).select("best.*"))
 
 
 def read_index(segments: DataFrame, layer: DataFrame, kernel: ReadSegments, tasks: int) -> DataFrame:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.errors import AccessDenied, CorruptData, Misconfigured, MissingTool, ObjectMissing, StoreError, SwampError
 from swamp.index.root import ROOT_KEY, Root, decode
+from swamp.sync.bulk import Work
+from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:
+    from swamp.catalog.catalog import Parse
     from swamp.repo.repository import Repo
     from swamp.store.probe import Probed
 
@@ -177,23 +180,49 @@ class Doctor:
         if self._datastore.synced:
             done += self._repair_root(from_listing, agree)
             done += self._repair_binding()
-        self._repo.catalog.rebuild()
+        self._repo.catalog.rebuild(self._parser())
         return [*done, "the catalog was rebuilt"]
+
+    def _parser(self) -> Parse | None:
+        """Much metadata is parsed in bulk, on Spark where that pays."""
+        if not self._datastore.synced:
+            return None
+        from swamp.pipeline.metadata import chosen_parser
+
+        return chosen_parser(self._datastore.chooser, self._datastore.tree, self._patience())
+
+    def _patience(self) -> Patience:
+        context = self._datastore.context
+        return Patience(context.env, context.settings.sync_timeout, context.cancel)
 
     def _repair_root(self, from_listing: bool, agree: Callable[[str], None]) -> list[str]:
         from swamp.commit.establish import repair
-        from swamp.repo.relist import propose_from_listing, publish_proposal
 
         committer = self._datastore.must_sync().committer
         pace = self._repo.datastore.context.cancel.check
         if from_listing:
-            proposal = propose_from_listing(committer)
-            agree(f"Publish an index of {len(proposal)} files, the newest upload of each path?")
-            publish_proposal(committer, pace, proposal)
-            return [f"a root of {len(proposal)} files was published from a listing"]
+            return [f"a root of {self._relisted(agree)} files was published from a listing"]
         if self._root_check().ok and self._segments().ok:
             return []  # nothing is wrong with it: a repair would only add a commit
         return list(repair(committer, pace).warnings)
+
+    def _relisted(self, agree: Callable[[str], None]) -> int:
+        """Publishes what a listing proposes, once somebody has agreed; how many files. On Spark where it is at hand."""
+        from swamp.repo.relist import propose_from_listing, publish_proposal, publish_segments, refuse_whole
+
+        committer, pace = self._datastore.must_sync().committer, self._datastore.context.cancel.check
+        question = "Publish an index of {} files, the newest upload of each path?"
+        executor: Any = self._datastore.chooser(Work("discover", 0, 0))
+        if executor.name != "spark":
+            proposal = propose_from_listing(committer)
+            agree(question.format(len(proposal)))
+            publish_proposal(committer, pace, proposal)
+            return len(proposal)
+        refuse_whole(committer)
+        with executor.on_store(committer, self._patience()).proposal() as (files, write):
+            agree(question.format(files))
+            publish_segments(committer, pace, write)
+        return int(files)
 
     def _repair_binding(self) -> list[str]:
         """A root older than what this cache has seen, and no record of a newer one: compare everything anew. L53"""

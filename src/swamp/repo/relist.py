@@ -6,6 +6,7 @@ path is a guess, so a person agrees to it first (L48).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from swamp.cache.paths import is_internal, is_safe
@@ -15,26 +16,31 @@ from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing, UsageError
 from swamp.index.adopt import own_objects
 from swamp.index.entry import Entry, is_payload_key, path_of_key
-from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, first_root
+from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, first_root
 from swamp.store.port import ObjectMeta
 
 Proposal = dict[str, Entry]
 
 
 def propose_from_listing(committer: Committer) -> Proposal:
-    """The newest upload of each path. Raises UsageError when the store has a root: then there is nothing to guess."""
-    try:
-        whole = committer.read().root is not None
-    except CorruptData:
-        whole = False
-    if whole:
-        raise UsageError(f"the store has an index ({ROOT_KEY})", hint="run doctor --repair without --from-listing")
+    """The newest upload of each path, held in memory."""
+    refuse_whole(committer)
     newest: dict[str, ObjectMeta] = {}
     for meta in own_objects(tier_pages(committer.store)):
         path = path_of_key(meta.key)
         if is_safe(path) and not is_internal(path) and _is_newer(meta, newest.get(path)):
             newest[path] = meta
     return {path: _entry(path, meta) for path, meta in newest.items()}
+
+
+def refuse_whole(committer: Committer) -> None:
+    """Raises UsageError when the store has a root: then there is nothing to guess."""
+    try:
+        whole = committer.read().root is not None
+    except CorruptData:
+        whole = False
+    if whole:
+        raise UsageError(f"the store has an index ({ROOT_KEY})", hint="run doctor --repair without --from-listing")
 
 
 def _is_newer(meta: ObjectMeta, than: ObjectMeta | None) -> bool:
@@ -47,12 +53,22 @@ def _entry(path: str, meta: ObjectMeta) -> Entry:
 
 
 def publish_proposal(committer: Committer, pace: Pace, proposal: Proposal) -> None:
-    """Makes the proposal the root, create-only: a root that came back meanwhile stays. A new identity, so that every
-    cache compares everything and removes nothing. inv[state.bound]"""
+    """Makes the proposal the root: everything stands in it."""
+    _publish(committer, pace, lambda root: replace(root, entries={p: e.at(root.seq) for p, e in proposal.items()}))
+
+
+def publish_segments(committer: Committer, pace: Pace, write: Callable[[int], list[SegmentRef]]) -> None:
+    """Makes segments that `write` makes the root's: for a proposal that is too large to be held."""
+    _publish(committer, pace, lambda root: replace(root, segments=tuple(write(root.seq))))
+
+
+def _publish(committer: Committer, pace: Pace, filled: Callable[[Root], Root]) -> None:
+    """Create-only: a root that came back meanwhile stays. A new identity, so that every cache compares everything and
+    removes nothing. inv[state.bound]"""
     env = committer.env
-    root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), committer.writer)
+    root = filled(first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), committer.writer))
     _move_damage_away(committer)
-    committer.create(replace(root, entries={path: entry.at(root.seq) for path, entry in proposal.items()}), pace)
+    committer.create(root, pace)
 
 
 def _move_damage_away(committer: Committer) -> None:

@@ -1,0 +1,73 @@
+"""`swamp datastore doctor --repair` on Spark: a lost index from a listing, and the catalog from its metadata files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from spark_files import require_java
+
+from swamp.index.root import ROOT_KEY
+from swamp.pipeline.bulk import OnStore
+from swamp.pipeline.indexing import ENTRY
+from swamp.pipeline.publish import committer_for
+from swamp.repo.relist import propose_from_listing, publish_segments
+from swamp.sync.progress import Patience
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def lost(store):
+    """A bucket whose root and log are gone: uploads, some of them twice, and things that are not ours."""
+    for number in range(1, 40):
+        for ulid in ("01JD0000000000000000000000", "01JD0000000000000000000001")[: 1 + number % 2]:
+            store.put(f"data/t/m/n/{number}/raw~{ulid}", f"{number} {ulid}".encode())
+    store.put("files/ü +%~01JD0000000000000000000000", b"ours")
+    store.put("files/ü +%", b"somebody else's")
+    store.put("files/plain", b"plain")
+    store.put("data/t/m/.lock", b"{}")
+    store.put("files/elsewhere/.datastore-index.json", b"{}")
+    store.put("files/elsewhere/files/x", b"not ours")
+
+
+def test_L48_a_listing_on_spark_proposes_what_one_in_memory_proposes(jobs, bucket):
+    from swamp.env import SYSTEM
+
+    lost(bucket.open())
+    committer = committer_for(bucket)
+    in_memory = propose_from_listing(committer)
+    on = OnStore(jobs, bucket, committer, Patience(SYSTEM, 300))
+    with on.proposal() as (files, write):
+        assert files == len(in_memory) == 41
+        assert committer.read().root is None  # nothing is published before somebody agrees
+        publish_segments(committer, lambda: None, write)
+    root = committer.read().root
+    rows = on.index(root).where(f"kind = '{ENTRY}'").toArrow().to_pylist()
+    assert {r["path"]: (r["key"], r["size"]) for r in rows} == {p: (e.key, e.size) for p, e in in_memory.items()}
+
+
+def swamp(repo, home, *arguments):
+    environ = {**os.environ, "SWAMP_HOME": str(home), "SWAMP_SPARK_MASTER": "local[2]"}
+    command = [str(Path(sys.executable).parent / "swamp"), *arguments, "--repo-dir", str(repo), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environ)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_the_command_re_indexes_and_rebuilds_the_catalog_on_spark(shared_repo, bucket, tmp_path):
+    require_java()
+    home, body = tmp_path / "home", tmp_path / "body"
+    for number in range(3):
+        body.write_text(f"body {number}")
+        swamp(shared_repo, home, "data", "put", "web", f"n{number}", str(body))
+    store = bucket.open()
+    records = [meta.key for page in store.list("_index/") for meta in page]
+    store.delete([ROOT_KEY, *records])
+    seen = swamp(shared_repo, home, "datastore", "doctor", "--repair", "--from-listing", "--yes", "--engine", "spark")
+    assert any("published from a listing" in line for line in seen["repaired"])
+    assert "the catalog was rebuilt" in seen["repaired"]
+    assert list((home / "logs").glob("spark-*.log")), "Spark was not started"
+    assert committer_for(bucket).read().root.segments
+    assert swamp(shared_repo, home, "data", "list")["total"] == 3
