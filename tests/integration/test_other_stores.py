@@ -58,6 +58,7 @@ def test_moving_in_and_out_of_a_namespace(local_team: Team, action: str):
 
 
 def test_a_directory_of_parts_and_standard_input(local_team: Team):
+    import json
     import subprocess
 
     from machines import SWAMP
@@ -72,6 +73,7 @@ def test_a_directory_of_parts_and_standard_input(local_team: Team):
     words = [str(SWAMP), "data", "put", "web", "piped", "-", "--json"]
     done = subprocess.run(words, input=b"from a pipe", env=a.environment(), cwd=a.repo, capture_output=True)
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["contentType"] == "text/plain", "by its first bytes, as a file's"
     b.sync()
     b("data", "get", "web", "dataset", "--output", str(b.home / "out")).ok()
     assert (b.home / "out" / "sub" / "two").read_text() == "2"

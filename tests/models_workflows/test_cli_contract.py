@@ -234,6 +234,8 @@ def test_a_signal_ends_the_command_its_children_and_the_run(machine: Machine, tm
     found = machine("workflow", "run", "search").ok()["results"][0]
     assert found["status"] == "cancelled"
     assert found["completedAt"]
+    told = json.loads(err.strip().splitlines()[-1])
+    assert told["code"] == "interrupted" and f"swamp workflow resume {found['runId']}" in told["hint"]
     assert machine("workflow", "resume", found["runId"], "--from", "nope").code == 2
 
 

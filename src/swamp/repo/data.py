@@ -228,7 +228,10 @@ def guess_type(content: Path | bytes | BinaryIO) -> str:
             return known or "application/octet-stream"
         with content.open("rb") as file:
             return _sniff(file.read(_SNIFFED))
-    return _sniff(content[:_SNIFFED]) if isinstance(content, bytes) else "application/octet-stream"
+    if isinstance(content, bytes):
+        return _sniff(content[:_SNIFFED])
+    peek = getattr(content, "peek", None)  # standard input: its first bytes, without taking them
+    return _sniff(peek(_SNIFFED)[:_SNIFFED]) if peek else "application/octet-stream"
 
 
 def _sniff(head: bytes) -> str:

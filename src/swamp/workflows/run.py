@@ -15,7 +15,7 @@ from swamp.data.document import dump
 from swamp.data.records import RecordFiles
 from swamp.data.runs import RUNS, RunRepository, path_of
 from swamp.env import rfc3339
-from swamp.errors import NotFound, SwampError, UsageError
+from swamp.errors import Interrupted, NotFound, SwampError, UsageError
 from swamp.models.context import Log
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import MASK
@@ -236,7 +236,11 @@ class Driver:
             self._keep_evaluated(workflow, run, hands)
             self._close_log(run)
             self._withdraw_request(run)
-        self.shop.repo.cancel.check()
+        if self.shop.repo.cancel.requested:
+            raise Interrupted(
+                f"interrupted: run {book.run.id} is {book.run.status}",
+                hint=f"`swamp workflow resume {book.run.id}` goes on; `swamp datastore sync` tells the others",
+            )
 
     def _hands(self, workflow: Workflow, book: Book, hold: Hold) -> StepHands:
         stop_file = stop_path(book.run.workflow_id, book.run.id)
