@@ -153,16 +153,6 @@ def test_directory_markers_are_not_objects(moto, raw, fresh_prefix):
     assert (store.level().dirs, [m.key for m in store.level().objects]) == (("a", "c"), ["empty"])
 
 
-@pytest.mark.parametrize("key", ["a//b", "a/../b", "./a"])
-def test_a_key_that_is_no_path_stops_a_listing_with_its_name(moto, raw, fresh_prefix, key):
-    """Written by somebody else; nothing is guessed and nothing is skipped silently."""
-    prefix = fresh_prefix()
-    raw.put_object(Bucket=BUCKET, Key=f"{prefix}/{key}", Body=b"evil")
-    with pytest.raises(StoreError, match="InvalidPath") as caught:
-        list(moto.open(prefix).list())
-    assert prefix in caught.value.message and caught.value.hint
-
-
 def test_azure_backslashes_are_refused_instead_of_becoming_slashes(azurite, moto, fresh_prefix):
     with pytest.raises(UsageError, match="backslash"):
         azurite.open(fresh_prefix()).put("a\\b", b"x")

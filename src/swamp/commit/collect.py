@@ -22,6 +22,7 @@ from swamp.index.adopt import own_objects
 from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
 from swamp.index.lookup import all_rows, rows_since, winning_rows
 from swamp.index.root import SEGMENT_PREFIX, Root
+from swamp.store.keys import is_key
 from swamp.store.port import ObjectMeta
 
 BATCH: Final = 1_000
@@ -131,7 +132,7 @@ def _keys(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> t
 def _collectable(committer: Committer) -> Iterator[ObjectMeta]:
     """Only below the tier directories and `_index/`; never internal names, the log, or other tenants (L34)."""
     for meta in own_objects(tier_pages(committer.store)):
-        if not is_internal(meta.key):
+        if is_key(meta.key) and not is_internal(meta.key):  # what no file can be called is another tool's
             yield meta
     for page in committer.store.list(SEGMENT_PREFIX):
         for meta in page:

@@ -16,7 +16,7 @@ from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
 from swamp.commit.log import LOG_PREFIX, newest_whole, put_log, standing
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
-from swamp.index.adopt import META_KEY, adopt_listing, adopt_v1, adopt_v2, commit_seq
+from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq
 from swamp.index.entry import Entry
 from swamp.index.root import (
     REPAIR_HINT,
@@ -33,6 +33,7 @@ from swamp.index.root import (
 from swamp.store.port import ObjectMeta, ObjectStore, Token
 
 SEGMENT_ROWS: Final = 100_000
+SHOWN: Final = 5
 ADOPTED: Final = "adoptedCommitSeq"
 """In a root that grew out of version 2 shards: their counter then. It moves when an old client goes on writing."""
 
@@ -87,11 +88,12 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
         return Established(
             read, discovered=read.root is not None and dict(read.root.writer) == committer.writer.to_json()
         )
-    found = iter(_adoptable(committer, None))
+    left = LeftOut()
+    found = iter(_adoptable(committer, None, left))
     first = next(found, None)
     if first is not None:
-        return _published(committer, pace, _chain(first, rest=found), counter)
-    return _created(committer, pace, create)
+        return left.told(_published(committer, pace, _chain(first, rest=found), counter))
+    return left.told(_created(committer, pace, create))
 
 
 def _created(committer: Committer, pace: Pace, create: bool) -> Established:
@@ -115,8 +117,9 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Estab
                 "an older client has overwritten the index root",
                 hint=REPAIR_HINT + " (it restores the root and lists what the old client added)",
             ) from damage
-        counter = _old_counter(committer.store)
-        return _published(committer, pace, _adoptable(committer, fetched.body), counter, on=fetched.meta.token)
+        counter, left = _old_counter(committer.store), LeftOut()
+        found = _adoptable(committer, fetched.body, left)
+        return left.told(_published(committer, pace, found, counter, on=fetched.meta.token))
     recorded = newest_whole(committer.store)
     if recorded is None:
         raise damage
@@ -249,16 +252,36 @@ def _has_log(committer: Committer) -> bool:
     return any(page for page in committer.store.list(LOG_PREFIX))
 
 
-def _adoptable(committer: Committer, old_root: bytes | None) -> Iterator[Entry]:
+class LeftOut:
+    """Keys that cannot be a file's path: counted, the first few named, none of them in the index."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: list[str] = []
+
+    def __call__(self, refused: Refused) -> None:
+        self._count += 1
+        if len(self._first) < SHOWN:
+            self._first.append(str(refused))
+
+    def told(self, done: Established) -> Established:
+        if not self._count:
+            return done
+        more = f" and {self._count - SHOWN} more" if self._count > SHOWN else ""
+        what = f"{self._count} objects cannot be files here and were left out: {'; '.join(self._first)}{more}"
+        return replace(done, warnings=(*done.warnings, what))
+
+
+def _adoptable(committer: Committer, old_root: bytes | None, refused: LeftOut) -> Iterator[Entry]:
     """What something else left here: version 2 shards win over the version 1 monolith beside them, then a listing."""
     store = committer.store
     try:
         meta = store.get(META_KEY).body
     except ObjectMissing:
         if old_root is not None:
-            return adopt_v1(old_root)
-        return adopt_listing(tier_pages(store))
-    return adopt_v2(meta, lambda key: store.get(key).body)
+            return adopt_v1(old_root, refused=refused)
+        return adopt_listing(tier_pages(store), refused=refused)
+    return adopt_v2(meta, lambda key: store.get(key).body, refused=refused)
 
 
 def tier_pages(store: ObjectStore) -> Iterator[Sequence[ObjectMeta]]:

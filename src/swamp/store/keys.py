@@ -20,6 +20,11 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_key(key: str) -> bool:
+    """Whether `check_key` would pass it: a listing may hold keys of other tools that are nobody's files here."""
+    return _objection(key) is None
+
+
 def check_prefix(prefix: str) -> str:
     """The start of a key, as `list` takes it: the same rules, but it may be empty or end anywhere."""
     if prefix and not prefix.endswith("/"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import obstore
 
@@ -22,6 +22,9 @@ from swamp.store.foreign_obstore import CAUGHT, beyond_end, read_refusal, safe_c
 from swamp.store.keys import byte_before, check_key, check_prefix
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded
 from swamp.store.ranged import NotPartial, RangedBody, meta_of, token_of
+
+if TYPE_CHECKING:
+    from swamp.store.s3_listing import RawListing
 
 CHUNK_BYTES: Final = MIB
 LIST_CHUNK: Final = 1000
@@ -56,8 +59,11 @@ class Clients:
 class Objects:
     """An ObjectStore on obstore."""
 
-    def __init__(self, place: Place, clients: Clients, env: Env = SYSTEM) -> None:
+    def __init__(
+        self, place: Place, clients: Clients, env: Env = SYSTEM, raw: Callable[[], RawListing | None] = lambda: None
+    ) -> None:
         self._place = place
+        self._raw = raw
         self._clients = clients
         self._env = env
         self._budget = ByteBudget()
@@ -259,9 +265,26 @@ class Objects:
         try:
             stream = obstore.list(self._clients.quick, folder or None, offset=after, chunk_size=LIST_CHUNK)
             for chunk in stream:
-                yield [m for m in map(meta_of, chunk) if m.size or not self._is_marker(m)]
+                page = [m for m in map(meta_of, chunk) if m.size or not self._is_marker(m)]
+                yield page
+                after = page[-1].key if page else after
         except CAUGHT as error:
-            raise self._explained(error, "LIST", folder or None) from safe_cause(error)
+            raw = self._raw_listing(error, folder)
+        else:
+            return
+        yield from raw.pages(f"{folder}/" if folder else "", after)
+
+    def _raw_listing(self, error: BaseException, folder: str) -> RawListing:
+        """Another way to list, where it was a key that obstore cannot name. Raises what `error` means where not."""
+        refusal = self._explained(error, "LIST", folder or None)
+        if refusal.details.get("code") != "InvalidPath":
+            raise refusal from safe_cause(error)
+        raw = self._raw()
+        if raw is None:
+            from swamp.store.s3_listing import unnameable
+
+            raise unnameable(self._place, refusal) from None
+        return raw
 
     def _is_marker(self, meta: ObjectMeta) -> bool:
         """A `dir/` placeholder that some consoles make; obstore lists it as an object `dir` that does not exist."""
@@ -274,7 +297,7 @@ class Objects:
         try:
             found = obstore.list_with_delimiter(self._clients.quick, prefix.rstrip("/") or None)
         except CAUGHT as error:
-            raise self._explained(error, "LIST", prefix or None) from safe_cause(error)
+            return self._raw_listing(error, prefix).level(prefix)
         dirs = sorted(d.rstrip("/") for d in found["common_prefixes"])
         objects = sorted(map(meta_of, found["objects"]), key=lambda m: m.key)
         return Level(tuple(dirs), tuple(objects))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swamp.env import SYSTEM, Env
@@ -19,6 +19,9 @@ from swamp.store.layers import LimitStore, PrefixStore
 from swamp.store.login import aws_login, azure_login, refuse_secrets
 from swamp.store.port import ObjectStore
 from swamp.store.retry import RetryPolicy, RetryStore
+
+if TYPE_CHECKING:
+    from swamp.store.s3_listing import RawListing
 
 SCHEMES: Final = {
     "s3": "s3",
@@ -168,7 +171,31 @@ def _open_s3(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStor
         settings["credential_provider"] = login.provider
     url = f"s3://{target.bucket}" + (f"?endpoint={endpoint}" if endpoint else "")
     place = Place("s3", url, login.profile)
-    return _layered(target, env, place, lambda http: S3Store(target.bucket, **settings, **http), endpoint)
+
+    def raw() -> RawListing | None:
+        return _raw_listing(target, env, environ, place, settings, endpoint)
+
+    return _layered(target, env, place, lambda http: S3Store(target.bucket, **settings, **http), endpoint, raw)
+
+
+def _raw_listing(
+    target: Target,
+    env: Env,
+    environ: Mapping[str, str],
+    place: Place,
+    settings: Mapping[str, Any],
+    endpoint: str | None,
+) -> RawListing | None:
+    from swamp.store.s3_listing import RawListing, keys_of
+
+    keys = keys_of(settings, settings.get("credential_provider"), environ)
+    if keys is None:
+        return None
+    region, virtual = settings["region"], settings["virtual_hosted_style_request"]
+    amazon = f"https://{target.bucket}.s3.{region}.amazonaws.com/" if virtual else f"https://s3.{region}.amazonaws.com"
+    top = settings.get("endpoint") or amazon
+    url = f"{top.rstrip('/')}/" if virtual else f"{top}/{target.bucket}"
+    return RawListing(place, url, region, keys, env, target.timeout)
 
 
 def _aws_endpoint(environ: Mapping[str, str]) -> str | None:
@@ -215,7 +242,14 @@ def _open_gcs(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectSto
     return _limited(target, connect(target.bucket, endpoint, target.timeout, env))
 
 
-def _layered(target: Target, env: Env, place: Place, build: Any, endpoint: str | None) -> ObjectStore:
+def _layered(
+    target: Target,
+    env: Env,
+    place: Place,
+    build: Any,
+    endpoint: str | None,
+    raw: Callable[[], RawListing | None] = lambda: None,
+) -> ObjectStore:
     from obstore.exceptions import BaseError
 
     from swamp.store.objects import Clients, Objects
@@ -228,7 +262,7 @@ def _layered(target: Target, env: Env, place: Place, build: Any, endpoint: str |
         _ = clients.quick
     except (BaseError, ValueError, TypeError) as error:
         raise _misbuilt(place, error) from None
-    return _limited(target, Objects(place, clients, env))
+    return _limited(target, Objects(place, clients, env, raw))
 
 
 def _limited(target: Target, store: ObjectStore) -> ObjectStore:

@@ -1,0 +1,152 @@
+"""ListObjectsV2 by hand, for buckets that hold keys which obstore refuses to name.
+
+One key such as `a//b`, `a/../b` or one with a control character makes obstore refuse the whole page that it is on.
+Such keys are nobody's files here, but what stands beside them is: this listing shows every key as it is. It knows the
+credentials that the environment, a profile or boto3 gives; a machine's metadata service is obstore's business.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import hmac
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as xml
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, unquote_plus, urlsplit
+
+from swamp.env import Env, parse_rfc3339
+from swamp.errors import StoreError
+from swamp.store.explain import CUT, Answer, Place, to_error
+from swamp.store.keys import is_key
+from swamp.store.port import Level, ObjectMeta
+
+_EMPTY: Final = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Who signs."""
+
+    access: str
+    secret: str = field(repr=False)
+    session: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class RawListing:
+    """One bucket, page by page. `keys` returns None for a bucket that wants no signature."""
+
+    place: Place
+    bucket_url: str
+    region: str
+    keys: Callable[[], Keys | None]
+    env: Env
+    timeout: float
+
+    def pages(self, prefix: str, after: str | None) -> Iterator[Sequence[ObjectMeta]]:
+        asked = {"prefix": prefix} | ({"start-after": after} if after else {})
+        for answer in self._answers(asked):
+            yield [_meta(node) for node in answer.iter() if _tag(node) == "Contents"]
+
+    def level(self, prefix: str) -> Level:
+        dirs: list[str] = []
+        objects: list[ObjectMeta] = []
+        for answer in self._answers({"prefix": prefix, "delimiter": "/"}):
+            objects += [_meta(node) for node in answer.iter() if _tag(node) == "Contents"]
+            dirs += [_text(n, "Prefix").removesuffix("/") for n in answer.iter() if _tag(n) == "CommonPrefixes"]
+        return Level(tuple(filter(is_key, dirs)), tuple(o for o in objects if is_key(o.key)))
+
+    def _answers(self, asked: Mapping[str, str]) -> Iterator[xml.Element]:
+        more: dict[str, str] = {}
+        while True:
+            answer = self._answer({"list-type": "2", "encoding-type": "url", **asked, **more})
+            yield answer
+            following = _text(answer, "NextContinuationToken", decoded=False)
+            if _text(answer, "IsTruncated") != "true" or not following:
+                return
+            more = {"continuation-token": following}
+
+    def _answer(self, asked: Mapping[str, str]) -> xml.Element:
+        query = "&".join(f"{quote(k, safe='')}={quote(v, safe='')}" for k, v in sorted(asked.items()))
+        request = urllib.request.Request(f"{self.bucket_url}?{query}", headers=self._headers(query))
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+                return xml.fromstring(answer.read())
+        except urllib.error.HTTPError as refusal:
+            raise to_error(self.place, Answer("LIST", None, refusal.code, code=_code(refusal))) from None
+        except (OSError, xml.ParseError):
+            raise to_error(self.place, Answer("LIST", None, failure=CUT)) from None
+
+    def _headers(self, query: str) -> dict[str, str]:
+        """Signature version 4 over an empty body."""
+        keys = self.keys()
+        if keys is None:
+            return {}
+        parts, at = urlsplit(self.bucket_url), self.env.clock.now().strftime("%Y%m%dT%H%M%SZ")
+        signed = {"host": parts.netloc, "x-amz-content-sha256": _EMPTY, "x-amz-date": at}
+        signed |= {"x-amz-security-token": keys.session} if keys.session else {}
+        names = ";".join(sorted(signed))
+        lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
+        request = f"GET\n{parts.path or '/'}\n{query}\n{lines}\n{names}\n{_EMPTY}"
+        scope = f"{at[:8]}/{self.region}/s3/aws4_request"
+        text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        key = f"AWS4{keys.secret}".encode()
+        for part in (*scope.split("/"), text):
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        who = f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+        return {name: value for name, value in signed.items() if name != "host"} | {"Authorization": who}
+
+
+def keys_of(settings: Mapping[str, Any], provider: Any, environ: Mapping[str, str]) -> Callable[[], Keys | None] | None:
+    """Where the keys come from; None where only obstore can find them."""
+    if environ.get("AWS_SKIP_SIGNATURE"):
+        return lambda: None
+    if provider is not None:
+        return lambda: _keys(provider())
+    if "access_key_id" in settings:
+        return lambda: _keys(settings)
+    if environ.get("AWS_ACCESS_KEY_ID"):
+        names = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
+        return lambda: _keys({n.lower(): environ.get(f"AWS_{n}") for n in names})
+    return None
+
+
+def _keys(found: Mapping[str, Any]) -> Keys:
+    session = found.get("session_token") or found.get("token")
+    return Keys(str(found["access_key_id"]), str(found["secret_access_key"]), session)
+
+
+def unnameable(place: Place, error: StoreError) -> StoreError:
+    """For stores where nothing but obstore can list: which key is in the way, and what to do about it."""
+    what = error.message.partition("[")[2] or error.message
+    return StoreError(
+        f"a key in {place.url} cannot be a file's path, and hides what is listed beside it: {what.rstrip(']')}",
+        hint="rename or remove that object with the tool that made it, then run the command again",
+        details=error.details,
+    )
+
+
+def _tag(node: xml.Element) -> str:
+    return node.tag.rpartition("}")[2]
+
+
+def _text(node: xml.Element, name: str, *, decoded: bool = True) -> str:
+    found = next((child.text or "" for child in node if _tag(child) == name), "")
+    return unquote_plus(found) if decoded else found
+
+
+def _meta(node: xml.Element) -> ObjectMeta:
+    at = parse_rfc3339(_text(node, "LastModified", decoded=False)).astimezone(dt.UTC)
+    token = _text(node, "ETag", decoded=False).strip('"')
+    return ObjectMeta(_text(node, "Key"), int(_text(node, "Size")), token, at)
+
+
+def _code(refusal: urllib.error.HTTPError) -> str | None:
+    try:
+        return _text(xml.fromstring(refusal.read()), "Code", decoded=False) or None
+    except (OSError, xml.ParseError):
+        return None
