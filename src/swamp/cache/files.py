@@ -99,20 +99,21 @@ def stage_file(
 
     `mtime_ns` backdates the file: a pulled file whose mtime lies in the past has a hint that can be trusted.
     """
-    with on_disk("write into", str(staging)):
-        staging.mkdir(parents=True, exist_ok=True)
-        path, descriptor = _open_temp(staging)
+    path, descriptor = _open_temp(staging)
     try:
-        with on_disk("write", str(path)), os.fdopen(descriptor, "wb", buffering=0) as file:
-            staged = _fill(file.fileno(), path, chunks, size, sha256)
-            if mtime_ns is not None:
-                os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
-            os.fsync(file.fileno())
-            return staged
-    except BaseException:  # also Ctrl-C: what is not whole does not stay
+        staged = _fill(descriptor, path, chunks, size, sha256)
+        if mtime_ns is not None:
+            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+        os.fsync(descriptor)
+        return staged
+    except BaseException as error:  # also Ctrl-C: what is not whole does not stay
         with suppress(OSError):
             path.unlink()
+        if isinstance(error, OSError):
+            raise disk_error(error, "write", str(path)) from error
         raise
+    finally:
+        os.close(descriptor)
 
 
 def _fill(descriptor: int, path: Path, chunks: Iterable[bytes], size: int | None, sha256: str | None) -> Staged:
@@ -137,11 +138,16 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _open_temp(directory: Path) -> tuple[Path, int]:
-    """A new file under a name that no scan takes for a user's."""
-    while True:
-        path = directory / f"{TEMP_PREFIX}{os.getpid()}-{next(_counter)}"
-        with suppress(FileExistsError):
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    """A new file under a name that no scan takes for a user's; the directory is made where there is none."""
+    with on_disk("write into", str(directory)):
+        while True:
+            path = directory / f"{TEMP_PREFIX}{os.getpid()}-{next(_counter)}"
+            try:
+                return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                directory.mkdir(parents=True, exist_ok=True)
 
 
 def place(staged: Staged, tree: Path, path: str) -> Hint:
