@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from swamp.commit.log import has_op, newest_whole, put_log, standing
+from swamp.commit.log import has_op, log_key, newest_whole, put_log, standing
 from swamp.env import Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -152,7 +152,7 @@ class Committer:
         outcome = self._swap(read, root, body, pace)
         if isinstance(outcome, RootRead):
             return outcome if outcome.root is not None else self.read()
-        self._log(held, root, body)
+        self._log(held, root, body, mine=True)
         return RootRead(root, outcome.token, body) if outcome.token else self.read()
 
     def confirmed(self, pace: Pace) -> RootRead:
@@ -205,7 +205,7 @@ class Committer:
             if isinstance(outcome, Committed):
                 # inv[commit.logged]: nothing is built on a commit before its record exists.
                 if rule("commit.log-before-record"):
-                    self._log(held, outcome.root, outcome.body)
+                    self._log(held, outcome.root, outcome.body, mine=True)
                 moved = self._undone(outcome, sent, pace)
                 if moved is None:
                     return outcome
@@ -223,16 +223,27 @@ class Committer:
     def _alone(self) -> AbstractContextManager[Held | None]:
         return nullcontext() if self.capabilities.safe else self.exclusive()
 
-    def _log(self, held: Held | None, root: Root, body: bytes) -> None:
+    def _log(self, held: Held | None, root: Root, body: bytes, *, mine: bool = False) -> None:
         """The record of a root that counts. inv[commit.logged]
 
         Without conditions a root counts when the lease was still mine after it was there: whoever takes the lease
         later reads it, and whoever had it before finds its own lease gone and records nothing. So no two roots of one
         number are recorded, and of two that were written the recorded one is put back. inv[commit.alone]
         """
+        asked = self.env.clock.monotonic()
         if held is not None and rule("commit.alone") and not held.verify():
             raise _NotAlone
         put_log(self.store, self.env, root, body)
+        late = self.env.clock.monotonic() - asked >= LATE_RECORD
+        if held is not None and mine and late and not held.verify():
+            self._withdraw(root)
+            raise _NotAlone
+
+    def _withdraw(self, root: Root) -> None:
+        """A record of mine that came so late that another may have had the lease: it goes, unless its root stands."""
+        now = self._read_any().root
+        if now is None or (root.op, root.seq) not in now.recent_ops:
+            self.store.delete([log_key(root.seq, root.op)])
 
     def _newest(self, held: Held | None) -> RootRead:
         """The root; where a late write may have rolled it back, what the log knows to be later is put back first."""
@@ -242,10 +253,11 @@ class Committer:
         recorded = newest_whole(self.store)
         if recorded is None:
             return read
-        root = rebuilt(recorded, self.env, self.writer)
+        # The next number, not the one after: a record of this that comes late must not stand above another's commit.
+        root = rebuilt(recorded, self.env, self.writer, step=1)
         body = encode(root)
         token = self.store.put(ROOT_KEY, body).token
-        self._log(held, root, body)
+        self._log(held, root, body, mine=True)
         return RootRead(root, token, body)
 
     def _landed(self, held: Held | None, read: RootRead, op: str) -> Committed:
@@ -360,9 +372,9 @@ class _Flush:
     dropped: frozenset[Dropped]
 
 
-def rebuilt(recorded: Root, env: Env, writer: Writer) -> Root:
+def rebuilt(recorded: Root, env: Env, writer: Writer, step: int = 2) -> Root:
     """A recorded root under a number and an epoch that nobody can have seen: seq + 2, gcEpoch + 2."""
-    root = successor(recorded, env.ulid(), rfc3339(env.clock.now()), writer, step=2)
+    root = successor(recorded, env.ulid(), rfc3339(env.clock.now()), writer, step=step)
     return replace(root, gc_epoch=recorded.gc_epoch + 2)
 
 

@@ -76,10 +76,7 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     if recorded is not None:
         return _restored(committer, pace, recorded, None)
     if _has_log(committer):
-        raise CorruptData(
-            "the index root is gone and no record of it is whole",
-            hint="run: swamp datastore doctor --repair --from-listing",
-        )
+        raise _no_whole_record()
     counter = _old_counter(committer.store)
     if discover is not None and counter is None:
         read = discover()
@@ -96,6 +93,13 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     return left.told(_created(committer, pace, create))
 
 
+def _no_whole_record() -> CorruptData:
+    return CorruptData(
+        "the index root is gone and no record of it is whole",
+        hint="run: swamp datastore doctor --repair --from-listing",
+    )
+
+
 def _created(committer: Committer, pace: Pace, create: bool) -> Established:
     if not create:
         return Established(RootRead(None, None))
@@ -108,15 +112,7 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Estab
     repaired = _readable(fetched.body)
     if repaired is not None:  # another machine was first: what it made is the root
         return Established(RootRead(repaired, fetched.meta.token, fetched.body))
-    version = _version(fetched.body)
-    if isinstance(version, int) and version > VERSION:
-        raise damage
-    if isinstance(version, int) and version < VERSION:
-        if _has_log(committer):
-            raise CorruptData(
-                "an older client has overwritten the index root",
-                hint=REPAIR_HINT + " (it restores the root and lists what the old client added)",
-            ) from damage
+    if _is_old(committer, fetched.body, damage):
         counter, left = _old_counter(committer.store), LeftOut()
         found = _adoptable(committer, fetched.body, left)
         return left.told(_published(committer, pace, found, counter, on=fetched.meta.token))
@@ -125,6 +121,42 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Estab
         raise damage
     _keep_damaged(committer, fetched.body)
     return _restored(committer, pace, recorded, fetched.meta.token)
+
+
+def _is_old(committer: Committer, body: bytes, damage: CorruptData) -> bool:
+    """Whether an older version's index stands there, to be adopted. Raises where it must be left alone."""
+    version = _version(body)
+    if not isinstance(version, int) or version == VERSION:
+        return False
+    if version > VERSION:
+        raise damage
+    if _has_log(committer):
+        raise CorruptData(
+            "an older client has overwritten the index root",
+            hint=REPAIR_HINT + " (it restores the root and lists what the old client added)",
+        ) from damage
+    return True
+
+
+def preview(committer: Committer) -> Root | None:
+    """The root that `establish` would put where none can be read, in memory; None where nothing is. Only reads."""
+    old: bytes | None = None
+    try:
+        read = committer.read()
+        if read.root is not None:
+            return read.root
+    except CorruptData as damage:
+        body = committer.store.get(ROOT_KEY).body
+        old = body if _is_old(committer, body, damage) else None
+        if old is None and newest_whole(committer.store) is None:
+            raise
+    recorded = newest_whole(committer.store) if old is None else None
+    if recorded is not None:
+        return recorded
+    if _has_log(committer):
+        raise _no_whole_record()
+    entries = {entry.path: entry.at(1) for entry in _adoptable(committer, old, LeftOut())}
+    return replace(_empty(committer), entries=entries) if entries else None
 
 
 def repair(committer: Committer, pace: Pace) -> Established:

@@ -101,9 +101,12 @@ class HeldLease:
     def verify(self) -> bool:
         """Whether the store shows my own last write. Not proven is not mine: what was done under it is looked at again.
 
-        By the whole body, not by the nonce: an older write of mine that lands late over another's proves nothing.
+        By the whole body, not by the nonce, and only within its time: an older write of mine that lands late, or twice,
+        over another's proves nothing.
         """
         with self._mutex:
+            if self._age() >= self._body.ttl_ms / 1000:
+                return False
             try:
                 body, _ = self._swap.look()
             except StoreError:

@@ -15,7 +15,7 @@ from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, Pending, State
 from swamp.commit.alone import commit_lease
-from swamp.commit.commit import Committer, RootRead
+from swamp.commit.commit import Committer
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, NotFound
 from swamp.index.root import Root, Writer
@@ -226,9 +226,7 @@ class Engine:
         """What `mode` would do. Changes nothing, here or there."""
         looker = self._looker(self._patience())
         scope = tuple(unit_of(path) for path in scope)
-        read = looker.read()
-        if read.root is None:
-            read = RootRead(looker.imagined_root(), None)
+        read = looker.previewed()
         look = looker.look(read, scope, full=full, hydrating=mode != "push", dry=True)
         return look.planned
 

@@ -117,10 +117,19 @@ class Looker:
         self.executor = executor
         return lambda gatherer, out: in_bulk(gatherer, out, self.parts, self.patience)
 
-    def imagined_root(self) -> Root:
-        """What a dry run on a store without a root compares with."""
-        env = self.parts.env
-        return first_root("", "", rfc3339(env.clock.now()), self.parts.committer.writer)
+    def previewed(self) -> RootRead:
+        """What a dry run compares with: the root, or what would come to stand there first. Writes nothing."""
+        from swamp.commit.establish import preview
+
+        try:
+            read = self.read()
+        except CorruptData:
+            read = RootRead(None, None)
+        if read.root is not None:
+            return read
+        committer = self.parts.committer
+        empty = first_root("", "", rfc3339(self.parts.env.clock.now()), committer.writer)
+        return RootRead(preview(committer) or empty, None)
 
     def look(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False) -> Look:
         """Facts and plan against `read`. inv[journal.survives]: rows announced from now on belong to the next sync."""

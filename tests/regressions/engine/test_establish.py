@@ -77,6 +77,37 @@ def test_only_the_machine_that_adopted_a_bucket_says_so(store, a, b, old):
     settled(a, b)
 
 
+@pytest.mark.parametrize("found", ["version 1", "version 2", "a listing", "lost", "damaged"])
+@pytest.mark.parametrize("mode", ["pull", "push", "sync"])
+def test_a_dry_run_shows_what_would_be_found_first_and_changes_nothing(store, a, b, found, mode):
+    if found == "version 1":
+        put_v1(store, {"files/two": b"two"})
+    elif found == "version 2":
+        store.put("files/two", b"two")
+        store.put("_index/_meta.json", json.dumps({"version": 2, "partitions": ["files"], "commitSeq": 3}).encode())
+        entry = {"key": "files/two", "size": 3, "lastModified": OLD}
+        store.put("_index/files.json", json.dumps({"version": 1, "entries": {"files/two": entry}}).encode())
+    elif found == "a listing":
+        store.put("files/two", b"two")
+    else:
+        a.write("files/two", "two")
+        a.push()
+        if found == "lost":
+            store.delete([ROOT_KEY])
+        else:
+            store.put(ROOT_KEY, b"{")
+    b.write("files/mine", "mine")
+    meter = MeterStore(store)
+    before, rows = keys(store), list(b.engine.state.journal())
+    planned = b.process(meter).plan(mode)
+    assert {action.path for action in planned.actions("pull")} == {"files/two"}
+    assert {action.path for action in planned.actions("push")} == {"files/mine"}
+    assert writes(meter) == 0 and keys(store) == before and list(b.engine.state.journal()) == rows
+    assert b.files() == {"files/mine": "mine"}
+    done = b.sync()
+    assert (done.files_pulled, done.files_pushed) == (1, 1), "and then it happens"
+
+
 def test_a_record_whose_segments_are_gone_gives_way_to_an_older_whole_one(store, a, b, monkeypatch):
     monkeypatch.setattr("swamp.commit.commit.LAYER_ROWS", 2)
     a.write("files/1", "1")
