@@ -309,3 +309,22 @@ def test_help_and_lists_do_not_import_spark(web: Machine):
             text=True,
         )
         assert done.stderr.strip().splitlines()[-1] == "[]", args
+
+
+@pytest.mark.parametrize("text", ["id: [", "foo: 1\n", "- 1\n"])
+def test_one_wrong_file_stops_nothing_but_itself(web: Machine, text):
+    """A model or workflow file that cannot be read: told by lists, refused by name, in nobody else's way."""
+    web("workflow", "create", "good").ok()
+    (web.repo / "models" / "command" / "shell" / "bad.yaml").write_text(text)
+    (web.repo / "workflows" / "workflow-bad.yaml").write_text(text)
+    web("model", "method", "run", "web", "execute", "--input", "run=true").ok()
+    assert web("model", "get", web("model", "get", "web").ok()["id"]).ok()["name"] == "web"
+    assert web("workflow", "run", "good").ok()["status"] == "succeeded"
+    run = web("workflow", "run", "search").ok()["results"][0]
+    assert web("workflow", "resume", run["runId"], "--from", "hello").ok()["status"] == "succeeded"
+    for group, file in (("model", "models/command/shell/bad.yaml"), ("workflow", "workflows/workflow-bad.yaml")):
+        listed = web(group, "list")
+        assert [one["file"] for one in listed.ok()["broken"]] == [file] and file in listed.err
+        assert web(group, "get", "bad").failed(2)["error"]
+        assert web(group, "get", "nope").failed(1)["code"] == "not-found"
+        assert web(group, "validate").code == 1

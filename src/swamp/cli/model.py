@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,13 +148,23 @@ def list_models(
 
     with session() as s:
         wanted = normalise_type(type_) if type_ else None
-        found = [d for d in _shop(s).models.all() if wanted in (None, d.type)]
+        models = _shop(s).models
+        found = [d for d in models.all() if wanted in (None, d.type)]
         items = [
             {"name": d.name, "type": d.type, "id": d.id, "version": d.version, "tags": dict(d.tags), "file": d.file}
             for d in found
         ]
         rows = [(d.name, d.type, d.file or "(made on the spot)") for d in found]
-        s.out.result({"items": items, "total": len(items)}, lambda: s.out.table(("NAME", "TYPE", "DEFINED IN"), rows))
+        document = {"items": items, "total": len(items), **warn_of_broken(s, models.broken())}
+        s.out.result(document, lambda: s.out.table(("NAME", "TYPE", "DEFINED IN"), rows))
+
+
+def warn_of_broken(s: Session, files: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Files that a listing could not read: said on stderr, and in the document."""
+    broken = [{"file": file, "error": error} for file, error in files]
+    for one in broken:
+        s.out.warn(f"{one['file']} cannot be read: {one['error'].splitlines()[0]}")
+    return {"broken": broken} if broken else {}
 
 
 @app.command("get")

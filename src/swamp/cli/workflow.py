@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.command import Session, group, session
-from swamp.cli.model import InputFile, Inputs, NewText, Tags, Yes, collect_after, show_problems
+from swamp.cli.model import InputFile, Inputs, NewText, Tags, Yes, collect_after, show_problems, warn_of_broken
 from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
 from swamp.errors import UsageError
 
@@ -76,8 +76,10 @@ def list_workflows() -> None:
         rows = [
             (f.workflow.name, len(f.workflow.jobs), sum(len(j.steps) for j in f.workflow.jobs), f.file) for f in found
         ]
+        broken = warn_of_broken(s, driver.files.broken())
         s.out.result(
-            {"items": items, "total": len(items)}, lambda: s.out.table(("NAME", "JOBS", "STEPS", "FILE"), rows)
+            {"items": items, "total": len(items), **broken},
+            lambda: s.out.table(("NAME", "JOBS", "STEPS", "FILE"), rows),
         )
 
 

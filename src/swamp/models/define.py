@@ -94,7 +94,8 @@ class Models:
 
     def find(self, name_or_id: str) -> Definition:
         """The model with this name or id: from git, else made on the spot earlier. Raises NotFound."""
-        for found in (self._named(name_or_id), self._identified(name_or_id)):
+        for look in (self._named, self._identified):
+            found = look(name_or_id)
             if len(found) > 1:
                 types = ", ".join(sorted(definition.type for definition in found))
                 raise UsageError(f"several models are called `{name_or_id}`: {types}", hint="use the id of one")
@@ -102,17 +103,29 @@ class Models:
                 return found[0]
         names = [definition.name for definition in self.all()]
         meant = suggest(name_or_id, names)
+        unread = f"; {len(broken)} cannot be read: `swamp model validate`" if (broken := list(self.broken())) else ""
         raise NotFound(
             f"there is no model `{name_or_id}`",
-            hint=(f"did you mean `{meant}`? " if meant else "") + "`swamp model list` shows all models",
+            hint=(f"did you mean `{meant}`? " if meant else "") + f"`swamp model list` shows all models{unread}",
         )
 
     def all(self) -> Iterator[Definition]:
-        """All definitions in git, then the ones made on the spot. A file that cannot be read is an error."""
+        """All definitions in git, then the ones made on the spot. A wrong file in git does not hide the others."""
         for file in self._files(self.repo / FOLDER):
-            yield self._load(file)
+            try:
+                yield self._load(file)
+            except UsageError:
+                continue  # `broken` names it, and so does whoever asks for it by name
         for file in self._files(self.tree.root / AUTO):
             yield self._load_auto(file)
+
+    def broken(self) -> Iterator[tuple[str, str]]:
+        """The definition files that cannot be read, and why."""
+        for file in self._files(self.repo / FOLDER):
+            try:
+                self._load(file)
+            except UsageError as error:
+                yield file.relative_to(self.repo).as_posix(), error.message
 
     def _named(self, name: str) -> list[Definition]:
         """By file name: only the files that can hold it are opened."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from swamp.data.document import check_shape
+from swamp.data.document import MAX_BYTES, check_shape
 from swamp.errors import UsageError
 
 Path = tuple[str | int, ...]
@@ -95,6 +95,10 @@ def parse(text: str, source: str) -> Document:
     """Safe YAML with lines. Syntax errors and keys that stand twice are UsageErrors that name the line."""
     import yaml
 
+    if len(text) > MAX_BYTES:
+        raise UsageError(
+            f"{source} is larger than {MAX_BYTES} bytes", hint="a definition is a page or two: cut it down"
+        )
     try:
         check_shape(text, aliases=True)
         loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)

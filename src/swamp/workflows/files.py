@@ -62,7 +62,10 @@ class Workflows:
             return self._load(file)
         names: list[str] = []
         for other in self.paths():
-            document = parse(other.read_text(encoding="utf-8"), self._source(other))
+            try:
+                document = parse(other.read_text(encoding="utf-8"), self._source(other))
+            except UsageError:
+                continue  # it says neither name nor id; `broken` names it
             value = document.value if isinstance(document.value, Mapping) else {}
             if name_or_id in (value.get("id"), value.get("name")):
                 return self._load(other)
@@ -74,7 +77,20 @@ class Workflows:
         )
 
     def all(self) -> Iterator[Found]:
-        return (self._load(file) for file in self.paths())
+        """Every workflow that can be read: a wrong file does not hide the others."""
+        for file in self.paths():
+            try:
+                yield self._load(file)
+            except UsageError:
+                continue
+
+    def broken(self) -> Iterator[tuple[str, str]]:
+        """The files that cannot be read as a workflow, and why."""
+        for file in self.paths():
+            try:
+                self._load(file)
+            except UsageError as error:
+                yield self._source(file), error.message
 
     def paths(self) -> list[Path]:
         return sorted(file for file in (self.repo / FOLDER).glob("*.y*ml") if file.suffix in (".yaml", ".yml"))
