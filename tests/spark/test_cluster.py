@@ -50,12 +50,20 @@ class Cluster:
     def start(self):
         self._run("master.Master", "-h", "127.0.0.1", "-p", str(self.port), "--webui-port", "0")
         _wait(lambda: _answers(self.port), 60)
-        for number in range(2):
+        self.complete()
+
+    @property
+    def workers(self):
+        return [process for process in self.processes[1:] if process.poll() is None]
+
+    def complete(self):
+        """Two workers, also after a test has killed one."""
+        for number in range(len(self.processes), len(self.processes) + 2 - len(self.workers)):
             work = self.folder / f"work{number}"
             arguments = ("-c", "1", "-m", "900m", "-h", "127.0.0.1", "--webui-port", "0", "-d", str(work), self.url)
             self._run("worker.Worker", *arguments)
         log = self.folder / "master.Master0.log"
-        _wait(lambda: log.read_text().count("Registering worker") >= 2, 90)
+        _wait(lambda: log.read_text().count("Registering worker") >= len(self.processes) - 1, 90)
 
     def _run(self, kind, *arguments):
         environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
@@ -100,15 +108,22 @@ def _wait(ready, seconds):
         time.sleep(0.3)
 
 
-@pytest.fixture
-def cluster(tmp_path):
+@pytest.fixture(scope="module")
+def one_cluster(tmp_path_factory):
+    """Starting it costs more than most of what it is used for: all of these tests share it."""
     require_java()
-    made = Cluster(tmp_path)
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
         made.start()
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture
+def cluster(one_cluster):
+    one_cluster.complete()
+    return one_cluster
 
 
 WORK = """
@@ -127,14 +142,19 @@ check_cache_visible(jobs, shared, Path(given["repo"]))
 store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 200))
 root = store.discover().root
 seen["discovered"] = sum(s.rows for s in root.segments)
-spec.open().put("files/007", b"rotten!")
-report = store.verify(root)
-seen["checked"], seen["bad"] = report.checked, [(f.entry.path, f.verdict) for f in report.bad]
-
 frame = session.range(0, 1000, 1, 4)
 options = {"repo": given["repo"], "model": "web", "name": "events"}
 frame.write.format("swamp").mode("append").options(**options).save()
 seen["rows"] = session.read.format("swamp").options(**options).load().distinct().count()
+
+root = store.committer.read().root
+part = next(entry for path, entry in sorted(root.entries.items()) if path.endswith(".parquet"))
+spec.open().put(part.key, b"x" * part.size)  # as long as it was: only its hash can tell
+spec.open().put("files/007", b"rotten, and longer")  # adopted, so that only its size is known
+spec.open().delete(["files/008"])
+report = store.verify(root)
+seen["checked"], seen["bad"] = report.checked, [(f.entry.path, f.verdict) for f in report.bad]
+seen["part"] = part.path
 seen["hosts"] = len({row.k for row in session.range(0, 8, 1, 8).selectExpr("uuid() k").collect()})
 seen["report"] = jobs.report()
 stop_session(session)
@@ -147,13 +167,32 @@ def test_discovery_verify_and_datasets_on_a_cluster(cluster, bucket, shared_repo
     for number in range(200):
         store.put(f"files/{number:03d}", b"x" * 7)
     seen = cluster.drive(WORK, bucket=bucket.url, repo=str(shared_repo))
-    assert seen["discovered"] == seen["checked"] == 200
-    assert seen["bad"] == [["files/007", "corrupt"]] or seen["bad"] == []  # adopted: its hash was never known
+    assert seen["discovered"] == 200
+    assert seen["checked"] == 200 + 4 + 1 + 1  # the parts, their metadata, the model's definition
+    assert seen["bad"] == [[seen["part"], "corrupt"], ["files/007", "corrupt"], ["files/008", "missing"]]
     assert seen["rows"] == 1000
     assert "cannot see the cache" in seen["cache"] and "inline" in seen["cache"]
     assert seen["report"]["applicationId"].startswith("app-")
     assert seen["report"]["tasks"] > 4
 
+
+LEFT = """
+import datetime
+jobs = Jobs(session)
+store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 200))
+back = session.read.format("swamp").options(**options).load()
+seen = {"rows": back.count(), "distinct": back.distinct().count(), "marks": len(list(marks.iterdir()))}
+root = store.committer.read().root
+listed = [m.key for page in spec.open().list("data/") for m in page]
+live = {row["key"] for row in store.entries(root).toArrow().to_pylist()}
+garbage = {m.key for m in store.mark(root, datetime.timedelta(0)).garbage}
+seen["orphans"] = len(set(listed) - live)
+seen["unfound"] = len(set(listed) - live - garbage)
+seen["lost"] = len({key for key in live if key.startswith("data/")} - set(listed))
+seen["versions"] = sum(key.split("~")[0].endswith("metadata.yaml") for key in live)
+stop_session(session)
+print(json.dumps(seen))
+"""
 
 KILLED = """
 session = open_session(settings)
@@ -177,33 +216,66 @@ threading.Thread(target=kill, daemon=True).start()
 options = {"repo": given["repo"], "model": "web", "name": "events"}
 frame = session.range(0, 600, 1, 6).mapInArrow(slowly, "id bigint")
 frame.write.format("swamp").mode("append").options(**options).save()
-back = session.read.format("swamp").options(**options).load()
-seen = {"rows": back.count(), "distinct": back.distinct().count(), "attempts": len(list(marks.iterdir()))}
-jobs = Jobs(session)
-store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 200))
-import datetime
-root = store.committer.read().root
-listed = [m.key for page in spec.open().list("data/") for m in page]
-live = {row["key"] for row in store.entries(root).toArrow().to_pylist()}
-garbage = {m.key for m in store.mark(root, datetime.timedelta(0)).garbage}
-seen["orphans"] = len(set(listed) - live)
-seen["unfound"] = len(set(listed) - live - garbage)
-seen["versions"] = sum(key.split("~")[0].endswith("metadata.yaml") for key in live)
-stop_session(session)
-print(json.dumps(seen))
+"""
+
+
+@pytest.fixture
+def marks(tmp_path):
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.inv("spark.publish-once")
+def test_a_worker_killed_mid_job_costs_time_and_nothing_else(cluster, bucket, shared_repo, marks):
+    victim = cluster.workers[0].pid
+    given = {"bucket": bucket.url, "repo": str(shared_repo), "marks": str(marks), "victim": victim}
+    seen = cluster.drive(KILLED + LEFT, **given)
+    assert cluster.processes[1:] != cluster.workers, "the worker is still alive"
+    assert seen["rows"] == seen["distinct"] == 600
+    assert (seen["versions"], seen["lost"]) == (1, 0)
+    assert seen["marks"] > 6, "no task ran twice: the worker died too late to show anything"
+    assert seen["unfound"] == 0  # what the dead attempts left behind, gc finds
+
+
+DIES = """
+import os, pathlib
+from swamp.store.directory import DirectoryStore
+put_file = DirectoryStore.put_file
+
+def put_and_die(self, key, path):
+    done = put_file(self, key, path)
+    try:
+        (pathlib.Path(os.environ["SWAMP_TEST_MARKS"]) / key.split("~")[0].rpartition("/")[2]).touch(exist_ok=False)
+    except FileExistsError:
+        return done
+    os._exit(7)
+
+DirectoryStore.put_file = put_and_die
+"""
+
+TWICE = """
+session = open_session(settings)
+marks = Path(given["marks"])
+options = {"repo": given["repo"], "model": "web", "name": "events"}
+session.range(0, 400, 1, 4).write.format("swamp").mode("append").options(**options).save()
 """
 
 
 @pytest.mark.inv("spark.publish-once")
-def test_a_worker_killed_mid_job_costs_time_and_nothing_else(cluster, bucket, shared_repo, tmp_path):
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    victim = cluster.processes[1].pid
-    seen = cluster.drive(KILLED, bucket=bucket.url, repo=str(shared_repo), marks=str(marks), victim=victim)
-    assert seen["rows"] == seen["distinct"] == 600
-    assert seen["versions"] == 1
-    assert seen["attempts"] > 6, "no task ran twice: the worker died too late to show anything"
-    assert seen["unfound"] == 0  # what the dead attempts left behind, gc finds
+def test_a_task_that_dies_after_its_upload_runs_again_and_is_published_once(
+    cluster, bucket, shared_repo, marks, tmp_path
+):
+    """Every task uploads its part and dies before anybody hears of it; what the second attempt sends is what counts."""
+    (tmp_path / "dying").mkdir()
+    (tmp_path / "dying" / "sitecustomize.py").write_text(DIES)
+    environ = {"PYTHONPATH": str(tmp_path / "dying"), "SWAMP_TEST_MARKS": str(marks)}
+    conf = {f"spark.executorEnv.{name}": value for name, value in environ.items()}
+    seen = cluster.drive(TWICE + LEFT, bucket=bucket.url, repo=str(shared_repo), marks=str(marks), conf=conf)
+    assert seen["marks"] == 4, "not every task died once"
+    assert seen["rows"] == seen["distinct"] == 400
+    assert (seen["versions"], seen["lost"]) == (1, 0)
+    assert (seen["orphans"], seen["unfound"]) == (4, 0)  # each first attempt's part, and gc finds them all
 
 
 MISSING = """
