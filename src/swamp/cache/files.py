@@ -291,6 +291,13 @@ def read_atomic(path: Path) -> bytes | None:
         raise disk_error(error, "read", str(path)) from error
 
 
+def read_at_most(path: Path, limit: int) -> bytes:
+    """The file's bytes; of one that is longer than `limit` just enough to see that it is. Raises OSError."""
+    with path.open("rb") as file:
+        # Never `read(limit)`: Python makes room for all of it first.
+        return file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Readers see the old bytes or the new ones, also after a power cut."""
     staged = stage_file(path.parent, [data])

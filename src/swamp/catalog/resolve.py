@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from swamp.cache.files import read_at_most
 from swamp.catalog.catalog import Catalog
 from swamp.data.definitions import DefinitionRepository
-from swamp.data.document import load_mapping
+from swamp.data.document import MAX_BYTES, load_mapping
 from swamp.data.names import normalise_type
 from swamp.errors import CorruptData, NotFound, UsageError
 
@@ -30,7 +31,7 @@ def defined_models(models_dir: Path) -> Iterator[Model]:
     for path in sorted(models_dir.rglob("*.yaml")):
         relative = path.relative_to(models_dir)
         try:
-            document = load_mapping(path.read_bytes(), str(relative))
+            document = load_mapping(read_at_most(path, MAX_BYTES), str(relative))
         except CorruptData:
             continue  # validation is the models' business: one broken file must not hide the others
         if isinstance(document.get("id"), str) and len(relative.parts) > 1:

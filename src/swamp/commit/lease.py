@@ -41,6 +41,7 @@ from swamp.store.port import CREATE, Capabilities, Condition, Match, ObjectStore
 GLOBAL_KEY: Final = ".datastore.lock"
 CLOCK_KEY: Final = ".datastore.clock"
 RENEW_S: Final = 10.0
+MAX_LEASE: Final = 64 << 10
 DEFAULT_TIMEOUT_S: Final = 60.0
 TIMEOUT_VARIABLE: Final = "SWAMP_LOCK_TIMEOUT_MS"
 SETTLE_S: Final = 5.0
@@ -96,7 +97,7 @@ def inherited_of(environ: dict[str, str] | os._Environ[str]) -> frozenset[str]:
 def read_lease(store: ObjectStore, key: str) -> Observed | None:
     """The lease as it stands, None if there never was one. Raises StoreError."""
     try:
-        found = store.get(key)
+        found = store.get(key, length=MAX_LEASE)  # cut off it is unreadable, and stale like any other (K06)
     except ObjectMissing:
         return None
     return Observed(key, found.meta.token, found.meta.last_modified, decode(found.body))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from swamp.cache.files import disk_error, on_disk, place, remove_empty_parents, stage_file
-from swamp.data.document import load_mapping
+from swamp.cache.files import disk_error, on_disk, place, read_at_most, remove_empty_parents, stage_file
+from swamp.data.document import MAX_BYTES, load_mapping
 from swamp.sync.port import Tree
 
 SUFFIX: Final = ".yaml"
@@ -51,7 +51,7 @@ class RecordFiles:
 
     def read_bytes(self, path: str) -> bytes | None:
         try:
-            return self._tree.materialize(path).read_bytes() if self._exists(path) else None
+            return read_at_most(self._tree.materialize(path), MAX_BYTES) if self._exists(path) else None
         except FileNotFoundError:
             return None
         except OSError as error:

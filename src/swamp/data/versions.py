@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-from swamp.cache.files import CHUNK, disk_error, on_disk, stage_file
+from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, stage_file
 from swamp.data.document import damaged
-from swamp.data.metadata import Metadata, combined_checksum, decode
+from swamp.data.metadata import MAX_METADATA, Metadata, combined_checksum, decode
 from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.sync.port import Tree
@@ -86,7 +86,7 @@ class VersionReader:
     def read(self, ref: VersionRef) -> DataVersion:
         """Exactly this version, whatever its lifecycle. Raises NotFound or CorruptData."""
         try:
-            raw = (self._tree.root / ref.metadata_path).read_bytes()
+            raw = read_at_most(self._tree.root / ref.metadata_path, MAX_METADATA)
         except (FileNotFoundError, NotADirectoryError):
             hint = f"`swamp data versions MODEL {ref.data.name}` shows which there are"
             raise NotFound(f"{ref.data.name} has no version {ref.version}", hint=hint) from None

@@ -17,6 +17,7 @@ from swamp.index.entry import Dropped, Entry, Row, Tombstone
 SEGMENT_PREFIX: Final = "_index/"
 VERSION: Final = 3
 RECENT_OPS: Final = 256
+MAX_ROOT: Final = 128 << 20
 REPAIR_HINT: Final = "run: swamp datastore doctor --repair"
 
 
@@ -156,6 +157,8 @@ def decode(body: bytes) -> Root:
 
 def parse_json(body: bytes) -> dict[str, Any]:
     """A JSON object, or CorruptData: never a traceback on hostile bytes."""
+    if len(body) > MAX_ROOT:  # JSON takes many times its bytes in memory
+        raise CorruptData(f"the index root has {len(body):,} bytes", hint=REPAIR_HINT)
     try:
         doc = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ from swamp.data.names import auto_id, check_name, normalise_type
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
 from swamp.models.declare import ModelType, argument_names, explain
-from swamp.models.document import Document, Problem, dump, parse, refuse, suggest
+from swamp.models.document import Document, Problem, dump, parse, read_text, refuse, suggest
 from swamp.models.expressions import check_expressions, has_expression
 from swamp.models.inputs import check_schema
 from swamp.models.registry import Registry
@@ -144,7 +144,7 @@ class Models:
 
     def _load(self, file: Path) -> Definition:
         source = file.relative_to(self.repo).as_posix()
-        document = parse(file.read_text(encoding="utf-8"), source)
+        document = parse(read_text(file, source), source)
         refuse(source, self._shape(document))
         return definition_from(document.value, source)
 

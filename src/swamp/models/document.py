@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import pathlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from swamp.cache.files import read_at_most
 from swamp.data.document import MAX_BYTES, check_shape
 from swamp.errors import UsageError
 
@@ -91,14 +93,27 @@ def refuse(source: str, problems: Iterable[Problem], *, hint: str | None = None)
     )
 
 
+def read_text(file: pathlib.Path, source: str) -> str:
+    """A definition's text. One of gigabytes is refused before it is in memory."""
+    raw = read_at_most(file, MAX_BYTES)
+    if len(raw) > MAX_BYTES:
+        raise _too_large(source)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is not UTF-8 text", hint="save it as UTF-8") from error
+
+
+def _too_large(source: str) -> UsageError:
+    return UsageError(f"{source} is larger than {MAX_BYTES} bytes", hint="a definition is a page or two: cut it down")
+
+
 def parse(text: str, source: str) -> Document:
     """Safe YAML with lines. Syntax errors and keys that stand twice are UsageErrors that name the line."""
     import yaml
 
     if len(text) > MAX_BYTES:
-        raise UsageError(
-            f"{source} is larger than {MAX_BYTES} bytes", hint="a definition is a page or two: cut it down"
-        )
+        raise _too_large(source)
     try:
         check_shape(text, aliases=True)
         loader = yaml.CSafeLoader(text) if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader(text)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from swamp.cache.files import read_at_most
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import CorruptData, NotFound, UsageError
 
 FILE_NAME: Final = ".swamp.yaml"
+MAX_CONFIG: Final = 1 << 20
 _UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", re.IGNORECASE)
 _TOP_LEVEL_KEY = re.compile(r"^([A-Za-z_][\w-]*)\s*:")
 
@@ -65,7 +67,10 @@ def read_config(repo: Path) -> RepoConfig:
     """Raises NotFound when there is none, UsageError when a value is not allowed, CorruptData when it is no YAML."""
     path = repo / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = read_at_most(path, MAX_CONFIG)
+        if len(raw) > MAX_CONFIG:
+            raise CorruptData(f"{path} is larger than {MAX_CONFIG} bytes", hint="restore it from git, or correct it")
+        text = raw.decode("utf-8")
     except FileNotFoundError as error:
         raise NotFound(f"{repo} is not a swamp repository", hint="run `swamp repo init`") from error
     except UnicodeDecodeError as error:

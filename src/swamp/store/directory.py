@@ -32,7 +32,7 @@ from swamp.store.budget import MIB
 from swamp.store.foreign_system import explain
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.names import ASIDE, INTERNAL, components_of, plain_path
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
+from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded, check_in_memory
 from swamp.store.walk import Walk
 
 CHUNK_BYTES: Final = MIB
@@ -71,13 +71,18 @@ class DirectoryStore:
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
         with os.fdopen(self._open(key), "rb") as file, self._explained(key):
             meta = self._meta(key, os.fstat(file.fileno()))
+            if length is None:
+                check_in_memory(key, meta.size - start)
             file.seek(start)
             return Fetched(meta, file.read() if length is None else file.read(length))
 
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:
         with os.fdopen(self._open(key), "rb") as file, self._explained(key):
             meta = self._meta(key, os.fstat(file.fileno()))
-            return None if meta.token == token else Fetched(meta, file.read())
+            if meta.token == token:
+                return None
+            check_in_memory(key, meta.size)
+            return Fetched(meta, file.read())
 
     def open(self, key: str, *, start: int = 0) -> FileBody:
         return FileBody(self, key, self._open(key), start)

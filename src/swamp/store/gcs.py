@@ -28,7 +28,7 @@ from swamp.store.budget import MIB, PART_BYTES, ByteBudget
 from swamp.store.explain import CUT, Answer, Place, to_error
 from swamp.store.foreign_google import CAUGHT, read_refusal, read_response, safe_cause
 from swamp.store.keys import check_key, check_prefix
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
+from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded, check_in_memory
 
 CHUNK_BYTES: Final = MIB
 PAGE: Final = 1000
@@ -138,6 +138,7 @@ class GoogleStore:
     def _collected(self, key: str, response: requests.Response | None) -> Fetched:
         assert response is not None
         with response:
+            check_in_memory(key, int(response.headers.get("Content-Length") or 0))
             body = b"".join(self._chunks(key, response))
         return Fetched(self._meta_of(key, response), body)
 

@@ -20,7 +20,7 @@ from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes, read_who
 from swamp.store.explain import CUT, Answer, Place, to_error
 from swamp.store.foreign_obstore import CAUGHT, beyond_end, read_refusal, safe_cause
 from swamp.store.keys import byte_before, check_key, check_prefix
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded
+from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded, check_in_memory
 from swamp.store.ranged import NotPartial, RangedBody, meta_of, token_of
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ class Objects:
 
     def _collected(self, result: Any, key: str) -> Fetched:
         meta, (first, last) = meta_of(result.meta), result.range
+        check_in_memory(key, last - first)
         try:
             body = result.bytes().to_bytes()
         except CAUGHT as error:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from swamp.errors import CorruptData
+
 Token = str
 """An object's version, opaque to callers: ETag, generation or our own. Quotes and vendor habits end in the adapter."""
 
@@ -102,6 +104,20 @@ class Capabilities:
         return {names[k]: v for k, v in asdict(self).items()}
 
 
+MAX_IN_MEMORY: Final = 512 << 20
+"""The largest object that `get` takes: a segment of ten million rows fits. Payloads are streamed."""
+
+
+def check_in_memory(key: str, size: int) -> None:
+    """Before the first byte is read: whoever writes a root of gigabytes must not fill everybody's memory."""
+    if size > MAX_IN_MEMORY:
+        raise CorruptData(
+            f"{key} has {size:,} bytes: nothing that swamp keeps under such a name is that large",
+            hint="see who wrote it, and remove it; `swamp datastore doctor --repair` restores an index from the log",
+            details={"key": key, "size": size},
+        )
+
+
 class ObjectStore(Protocol):
     """Bytes under keys. Every method raises only `swamp.errors.StoreError`s.
 
@@ -122,7 +138,7 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        """The whole object or a range of it, in memory. Raises ObjectMissing."""
+        """The whole object or a range of it, in memory. Raises ObjectMissing; CorruptData beyond `MAX_IN_MEMORY`."""
         ...
 
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:

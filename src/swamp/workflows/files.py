@@ -11,7 +11,7 @@ from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.declare import Method, argument_names
 from swamp.models.define import Definition, Models, write_atomically
-from swamp.models.document import Document, Problem, parse, refuse, suggest
+from swamp.models.document import Document, Problem, parse, read_text, refuse, suggest
 from swamp.models.expressions import has_expression
 from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
 from swamp.workflows.schema import ModelTask, Step, Workflow, WorkflowTask
@@ -63,7 +63,7 @@ class Workflows:
         names: list[str] = []
         for other in self.paths():
             try:
-                document = parse(other.read_text(encoding="utf-8"), self._source(other))
+                document = parse(read_text(other, self._source(other)), self._source(other))
             except UsageError:
                 continue  # it says neither name nor id; `broken` names it
             value = document.value if isinstance(document.value, Mapping) else {}
@@ -100,7 +100,7 @@ class Workflows:
 
     def _load(self, file: Path) -> Found:
         source = self._source(file)
-        return Found(parse_workflow(file.read_text(encoding="utf-8"), source), source)
+        return Found(parse_workflow(read_text(file, source), source), source)
 
     # -- writing
 
@@ -135,7 +135,7 @@ class Workflows:
         """The file and everything that is wrong with it, without running it."""
         file = self._file_of(name)
         source = self._source(file)
-        document, workflow, problems = inspect(file.read_text(encoding="utf-8"), source)
+        document, workflow, problems = inspect(read_text(file, source), source)
         if workflow is not None:
             problems += self._against_models(workflow, document, source)
         return source, sorted(problems, key=lambda problem: problem.line or 0)
