@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from swamp.commit.build import Changes, Flush, build, numbered, rebuilt
 from swamp.commit.log import has_op, log_key, newest_whole, put_log, standing
 from swamp.env import Env, rfc3339
 from swamp.errors import (
@@ -23,12 +24,13 @@ from swamp.errors import (
     StoreError,
     Unavailable,
 )
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
-from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, decode, encode, successor
+from swamp.index.entry import Dropped, Row
+from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, decode, encode
 from swamp.rules import rule
 from swamp.store.port import CREATE, Capabilities, Match, ObjectStore, Token
 from swamp.store.retry import pause_after
 
+__all__ = ["Changes", "Committed", "Committer", "Pace", "Propose", "RootRead", "build", "rebuilt"]
 LAYER_ROWS: Final = 500
 LAYER_BYTES: Final = 128 * 1024
 LATE_RECORD: Final = 5.0  # seconds; a root is not lost, noticed and rebuilt by another machine in less
@@ -42,33 +44,6 @@ class RootRead:
     root: Root | None
     token: Token | None
     body: bytes = b""
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What one commit does to the root. Rows take the commit's number when it wins."""
-
-    puts: tuple[Entry, ...] = ()
-    deletes: tuple[Tombstone, ...] = ()
-    dropped: tuple[Dropped, ...] = ()
-    segments: tuple[SegmentRef, ...] = ()
-    unlisted: frozenset[str] = frozenset()
-    collecting: tuple[str, ...] | None = None
-    gc_epoch_step: int = 0
-    horizon_seq: int = 0
-    forgotten: frozenset[str] = frozenset()
-    swept: frozenset[str] = frozenset()
-    """Keys that a collector has deleted: their rows in the layer have served."""
-    learned: tuple[Entry, ...] = ()
-    """Rows of the newest layer whose hash is now known: same key, same number, so nobody takes them for a change."""
-
-    @property
-    def rows(self) -> int:
-        return len(self.puts) + len(self.deletes) + len(self.dropped)
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset([e.path for e in self.puts] + [t.path for t in self.deletes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +161,7 @@ class Committer:
         self, held: Held | None, propose: Propose, pace: Pace, op: str, start: RootRead | None, logged: str
     ) -> Committed | None:
         read = start if start and held is None else self._newest(held)
-        staged: _Flush | None = None
+        staged: Flush | None = None
         while True:
             pace()
             root = _present(read)
@@ -235,8 +210,9 @@ class Committer:
             raise _NotAlone
         put_log(self.store, self.env, root, body)
         late = self.env.clock.monotonic() - asked >= LATE_RECORD
-        if held is not None and mine and late and not held.verify():
-            self._withdraw(root)
+        if held is not None and late and not held.verify():
+            if mine:
+                self._withdraw(root)
             raise _NotAlone
 
     def _withdraw(self, root: Root) -> None:
@@ -263,10 +239,10 @@ class Committer:
     def _landed(self, held: Held | None, read: RootRead, op: str) -> Committed:
         """The op was committed by an earlier attempt: report the root it is in."""
         root = _present(read)
-        self._log(held, root, read.body)
+        self._log(held, root, read.body, mine=root.op == op)
         return Committed(root, read.body, read.token if root.op == op else None)
 
-    def _flush(self, root: Root, changes: Changes, staged: _Flush | None) -> _Flush | None:
+    def _flush(self, root: Root, changes: Changes, staged: Flush | None) -> Flush | None:
         """A layer past its bound moves into a segment, uploaded before anything names it. inv[commit.root-last]"""
         if staged is not None and staged.changes == changes:
             return staged
@@ -280,10 +256,10 @@ class Committer:
         gone = {d.key for d in changes.dropped}
         dropped = [d for d in root.dropped.values() if d.key not in gone]
         number = 0 if rule("segment.added-seq") else root.seq + 1
-        segment = write_segment([*layer, *dropped, *_numbered(changes, number)])
+        segment = write_segment([*layer, *dropped, *numbered(changes, number)])
         ref = segment.ref(f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet")
         self.put_segment(ref.key, segment.data)
-        return _Flush(changes, ref, frozenset(layer), frozenset(dropped))
+        return Flush(changes, ref, frozenset(layer), frozenset(dropped))
 
     def put_segment(self, key: str, data: bytes) -> None:
         """Uploads a segment; its name is new, so sending it twice is harmless."""
@@ -362,22 +338,6 @@ class Committer:
         return has_op(self.store, op, after_seq=base)
 
 
-@dataclass(frozen=True)
-class _Flush:
-    """A staged segment and the layer rows that it holds: only rows identical to these leave the layer."""
-
-    changes: Changes
-    ref: SegmentRef
-    rows: frozenset[Row]
-    dropped: frozenset[Dropped]
-
-
-def rebuilt(recorded: Root, env: Env, writer: Writer, step: int = 2) -> Root:
-    """A recorded root under a number and an epoch that nobody can have seen: seq + 2, gcEpoch + 2."""
-    root = successor(recorded, env.ulid(), rfc3339(env.clock.now()), writer, step=step)
-    return replace(root, gc_epoch=recorded.gc_epoch + 2)
-
-
 def _present(read: RootRead) -> Root:
     if read.root is None:
         what = "has disappeared" if read.token is None else "was damaged"
@@ -392,57 +352,5 @@ def _over_bound(root: Root, changes: Changes) -> bool:
     if root.layer_rows + changes.rows > LAYER_ROWS:
         return True
     rows: list[Row | Dropped] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
-    rows += _numbered(changes, 0)
+    rows += numbered(changes, 0)
     return sum(len(r.path) + len(r.key) + _ROW_BYTES for r in rows) > LAYER_BYTES
-
-
-def _numbered(changes: Changes, seq: int) -> list[Row | Dropped]:
-    rows: list[Row | Dropped] = [e.at(seq) for e in changes.puts]
-    rows += [t.at(seq) for t in changes.deletes]
-    rows += [d.at(seq) for d in changes.dropped]
-    return rows
-
-
-def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush: _Flush | None = None) -> Root:
-    """The root that follows `root` when `changes` happen to it. Pure."""
-    new = successor(root, op, at, writer)
-    seq = new.seq
-    entries, deleted, dropped = dict(root.entries), dict(root.deleted), dict(root.dropped)
-    for path in changes.forgotten:
-        entries.pop(path, None)
-        deleted.pop(path, None)
-    for known in changes.learned:
-        if known.path in entries and entries[known.path].key == known.key:
-            entries[known.path] = replace(entries[known.path], sha256=known.sha256)
-    for put in changes.puts:
-        entries[put.path] = put.at(seq)
-        tomb = deleted.pop(put.path, None)
-        dropped.pop(put.key, None)  # undelete: what is live again is not garbage
-        if tomb is not None and tomb.key != put.key:
-            dropped[tomb.key] = Dropped(tomb.key, tomb.path, tomb.seq)
-    for key in changes.swept:
-        dropped.pop(key, None)
-    for gone in changes.deletes:
-        entries.pop(gone.path, None)
-        deleted[gone.path] = gone.at(seq)
-    for drop in changes.dropped:
-        dropped[drop.key] = drop.at(seq)
-    segments = [s for s in root.segments if s.key not in changes.unlisted]
-    segments += [s if s.added_seq else replace(s, added_seq=seq) for s in changes.segments]
-    if flush is not None:
-        own = changes.paths
-        own_keys = {d.key for d in changes.dropped}
-        entries = {p: e for p, e in entries.items() if p not in own and e not in flush.rows}
-        deleted = {p: t for p, t in deleted.items() if p not in own and t not in flush.rows}
-        dropped = {k: d for k, d in dropped.items() if k not in own_keys and d not in flush.dropped}
-        segments.append(replace(flush.ref, added_seq=seq))
-    return replace(
-        new,
-        entries=entries,
-        deleted=deleted,
-        dropped=dropped,
-        segments=tuple(segments),
-        collecting=root.collecting if changes.collecting is None else changes.collecting,
-        gc_epoch=root.gc_epoch + changes.gc_epoch_step,
-        horizon_seq=max(root.horizon_seq, changes.horizon_seq),
-    )

@@ -150,11 +150,12 @@ class Oracle:
         root = self._counting()
         if root is None or (self.root is not None and _name(root) == _name(self.root)):
             return
-        new = _name(root) not in self._counted
+        if _name(root) in self._counted:
+            self._fall_back(root)  # it stands again: its steps were looked at when it first did
+            return
         if self.root is not None and not _follows(root, self.root):
-            self._fall_back(self._logged_before(root) if new else root)
-        if new:
-            self._step(root, self.live_of(root))
+            self._fall_back(self._logged_before(root))
+        self._step(root, self.live_of(root))
         self._counted.add(_name(root))
 
     def _counting(self) -> Root | None:

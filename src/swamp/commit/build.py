@@ -1,0 +1,104 @@
+"""What one commit does to a root, as values: the root that follows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from swamp.env import Env, rfc3339
+from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.root import Root, SegmentRef, Writer, successor
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What one commit does to the root. Rows take the commit's number when it wins."""
+
+    puts: tuple[Entry, ...] = ()
+    deletes: tuple[Tombstone, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    segments: tuple[SegmentRef, ...] = ()
+    unlisted: frozenset[str] = frozenset()
+    collecting: tuple[str, ...] | None = None
+    gc_epoch_step: int = 0
+    horizon_seq: int = 0
+    forgotten: frozenset[str] = frozenset()
+    swept: frozenset[str] = frozenset()
+    """Keys that a collector has deleted: their rows in the layer have served."""
+    learned: tuple[Entry, ...] = ()
+    """Rows of the newest layer whose hash is now known: same key, same number, so nobody takes them for a change."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.puts) + len(self.deletes) + len(self.dropped)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset([e.path for e in self.puts] + [t.path for t in self.deletes])
+
+
+@dataclass(frozen=True)
+class Flush:
+    """A staged segment and the layer rows that it holds: only rows identical to these leave the layer."""
+
+    changes: Changes
+    ref: SegmentRef
+    rows: frozenset[Row]
+    dropped: frozenset[Dropped]
+
+
+def rebuilt(recorded: Root, env: Env, writer: Writer, step: int = 2) -> Root:
+    """A recorded root under a number and an epoch that nobody can have seen: seq + 2, gcEpoch + 2."""
+    root = successor(recorded, env.ulid(), rfc3339(env.clock.now()), writer, step=step)
+    return replace(root, gc_epoch=recorded.gc_epoch + 2)
+
+
+def numbered(changes: Changes, seq: int) -> list[Row | Dropped]:
+    rows: list[Row | Dropped] = [e.at(seq) for e in changes.puts]
+    rows += [t.at(seq) for t in changes.deletes]
+    rows += [d.at(seq) for d in changes.dropped]
+    return rows
+
+
+def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush: Flush | None = None) -> Root:
+    """The root that follows `root` when `changes` happen to it. Pure."""
+    new = successor(root, op, at, writer)
+    seq = new.seq
+    entries, deleted, dropped = dict(root.entries), dict(root.deleted), dict(root.dropped)
+    for path in changes.forgotten:
+        entries.pop(path, None)
+        deleted.pop(path, None)
+    for known in changes.learned:
+        if known.path in entries and entries[known.path].key == known.key:
+            entries[known.path] = replace(entries[known.path], sha256=known.sha256)
+    for put in changes.puts:
+        entries[put.path] = put.at(seq)
+        tomb = deleted.pop(put.path, None)
+        dropped.pop(put.key, None)  # undelete: what is live again is not garbage
+        if tomb is not None and tomb.key != put.key:
+            dropped[tomb.key] = Dropped(tomb.key, tomb.path, tomb.seq)
+    for key in changes.swept:
+        dropped.pop(key, None)
+    for gone in changes.deletes:
+        entries.pop(gone.path, None)
+        deleted[gone.path] = gone.at(seq)
+    for drop in changes.dropped:
+        dropped[drop.key] = drop.at(seq)
+    segments = [s for s in root.segments if s.key not in changes.unlisted]
+    segments += [s if s.added_seq else replace(s, added_seq=seq) for s in changes.segments]
+    if flush is not None:
+        own = changes.paths
+        own_keys = {d.key for d in changes.dropped}
+        entries = {p: e for p, e in entries.items() if p not in own and e not in flush.rows}
+        deleted = {p: t for p, t in deleted.items() if p not in own and t not in flush.rows}
+        dropped = {k: d for k, d in dropped.items() if k not in own_keys and d not in flush.dropped}
+        segments.append(replace(flush.ref, added_seq=seq))
+    return replace(
+        new,
+        entries=entries,
+        deleted=deleted,
+        dropped=dropped,
+        segments=tuple(segments),
+        collecting=root.collecting if changes.collecting is None else changes.collecting,
+        gc_epoch=root.gc_epoch + changes.gc_epoch_step,
+        horizon_seq=max(root.horizon_seq, changes.horizon_seq),
+    )
