@@ -30,6 +30,11 @@ with swamp.open_repo(sys.argv[1]) as repo:
             for path in gone:
                 (tree.root / path).unlink()
 """
+READ = """
+import sys, swamp
+with swamp.open_repo(sys.argv[1]) as repo:
+    repo.tree.materialize(sys.argv[2]).read_bytes()
+"""
 
 
 @dataclass
@@ -79,6 +84,10 @@ class Peer:
     def pull(self) -> float:
         raise NotImplementedError
 
+    def pull_again(self) -> float:
+        """The other direction, with nothing to do: from the bucket onto the tree that was pushed."""
+        raise NotImplementedError
+
 
 def _json(text: str) -> dict[str, object]:
     try:
@@ -118,10 +127,25 @@ class Swamp(Peer):
 
     def pull(self) -> float:
         """A fresh machine: setup hydrates. The repository itself is made beforehand."""
-        shutil.rmtree(self.work / "repo-b", ignore_errors=True)
-        shutil.rmtree(self.work / "home-b", ignore_errors=True)
-        self._machine("b")
-        return self.timed(self._swamp("datastore", "setup", f"s3://bench/{self.prefix}", machine="b"))
+        return self._joined("b", self.prefix)
+
+    def pull_again(self) -> float:
+        return self.timed(self._swamp("datastore", "sync", "--pull"))
+
+    def lazy(self, path: str) -> float:
+        """A fresh machine that leaves content in the bucket, and reads one file of it."""
+        setup = self._joined("c", self.prefix, "--hydrate", "lazy")
+        return setup + self.timed([sys.executable, "-c", READ, str(self.work / "repo-c"), path])
+
+    def discover(self, prefix: str) -> float:
+        """A bucket that something else filled: listed, indexed, published; content stays there."""
+        return self._joined("d", prefix, "--hydrate", "lazy")
+
+    def _joined(self, machine: str, prefix: str, *options: str) -> float:
+        for part in ("repo", "home"):
+            shutil.rmtree(self.work / f"{part}-{machine}", ignore_errors=True)
+        self._machine(machine)
+        return self.timed(self._swamp("datastore", "setup", f"s3://bench/{prefix}", *options, machine=machine))
 
 
 class Rclone(Peer):
@@ -135,6 +159,9 @@ class Rclone(Peer):
         shutil.rmtree(self.work / "fresh", ignore_errors=True)
         return self.timed(self._run("sync", f"bench:bench/{self.prefix}", str(self.work / "fresh")))
 
+    def pull_again(self) -> float:
+        return self.timed(self._run("sync", f"bench:bench/{self.prefix}", str(self.work / "tree")))
+
 
 class S5cmd(Peer):
     def _run(self, *args: str) -> list[str]:
@@ -147,6 +174,9 @@ class S5cmd(Peer):
         shutil.rmtree(self.work / "fresh", ignore_errors=True)
         return self.timed(self._run(f"s3://bench/{self.prefix}/*", f"{self.work}/fresh/"))
 
+    def pull_again(self) -> float:
+        return self.timed(self._run(f"s3://bench/{self.prefix}/*", f"{self.work}/tree/"))
+
 
 class Aws(Peer):
     def _run(self, *args: str) -> list[str]:
@@ -158,6 +188,9 @@ class Aws(Peer):
     def pull(self) -> float:
         shutil.rmtree(self.work / "fresh", ignore_errors=True)
         return self.timed(self._run(f"s3://bench/{self.prefix}", str(self.work / "fresh")))
+
+    def pull_again(self) -> float:
+        return self.timed(self._run(f"s3://bench/{self.prefix}", str(self.work / "tree")))
 
 
 PEERS: dict[str, type[Peer]] = {"swamp": Swamp, "rclone": Rclone, "s5cmd": S5cmd, "aws": Aws}

@@ -14,30 +14,44 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swamp.index.root import Root
 
 
-def generate(home: Path, entries: int) -> None:
-    from swamp.cache.layout import CacheDir
-    from swamp.cache.state import BaseRow, State
+def indexed(bucket: Path, entries: int, form: str = "files/{group:04d}/{n:07d}") -> Root:
+    """A bucket in a directory whose root names one segment of `entries` rows; their payloads do not exist."""
     from swamp.index.entry import Entry
     from swamp.index.root import ROOT_KEY, Writer, encode, first_root
     from swamp.index.segment import write_segment
     from swamp.store.open import open_store
 
-    store = open_store(f"file://{home}/bucket")
-    paths = [f"files/{i // 1000:04d}/{i:07d}" for i in range(entries)]
-    rows = (Entry(p, p, 3, "0" * 64, "2026-01-01T00:00:00.000Z") for p in paths)
+    store = open_store(bucket.as_uri())
+    rows = (Entry(path, path, 3, "0" * 64, "2026-01-01T00:00:00.000Z") for path in paths(entries, form))
     segment = write_segment(rows, presorted=True)
     ref = segment.ref("_index/01ARZ3NDEKTSV4RRFFQ69G5FAV.parquet", 1)
     store.put(ref.key, segment.data)
     root = first_root("store", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "2026-01-01T00:00:00.000Z", Writer("r", "h", "u", 1, "0"))
     store.put(ROOT_KEY, encode(replace(root, segments=(ref,))))
+    return root
+
+
+def paths(entries: int, form: str = "files/{group:04d}/{n:07d}") -> list[str]:
+    return [form.format(group=n // 1000, n=n) for n in range(entries)]
+
+
+def generate(home: Path, entries: int) -> None:
+    from swamp.cache.layout import CacheDir
+    from swamp.cache.state import BaseRow, State
+
+    root = indexed(home / "bucket", entries)
     cache = CacheDir(home / "cache").ensure()
     state = State.open(cache.state_db, durable=False)
-    changed = paths[::100]
+    known = paths(entries)
+    changed = known[::100]
     with state.transaction() as tx:
-        for path in paths:
-            tx.put_base(BaseRow(path, path, 3, "0" * 64, 1, False))
+        tx.put_bases(BaseRow(path, path, 3, "0" * 64, 1, False) for path in known)
         tx.announce(changed, "write")
         tx.set_meta("storeId", "store")
         tx.set_meta("pulledSeq", "1")

@@ -29,7 +29,11 @@ from peers import HERE, PEERS, Peer, Swamp
 
 RESULTS = Path(__file__).parent / "results"
 KEY, SECRET = "benchaccesskey", "benchsecretkey1"
-OPERATIONS = ("first push", "no-op", "10 changed", "10 deleted", "fresh pull")
+OPERATIONS = (
+    "first push", "no-op", "no-op push", "no-op pull", "10 changed", "10 deleted", "1 % changed", "fresh pull",
+    "discovery", "lazy + one file",
+)  # fmt: skip
+SWAMP_ONLY = {"discovery", "lazy + one file"}  # no peer keeps an index that could be missing or left remote
 
 
 @dataclass(frozen=True)
@@ -125,16 +129,29 @@ def one_run(workload: Workload, tools: list[str], table: Table, home: Path, env:
     rng = random.Random(turn)
     changed, deleted = rng.sample(paths, 10), rng.sample(paths, 20)
     gone = [p for p in deleted if p not in changed][:10]
-    for peer in peers:
-        table.add(workload.name, "first push", peer, peer.push(first=True))
-    for peer in peers:
-        table.add(workload.name, "no-op", peer, peer.sync() if isinstance(peer, Swamp) else peer.push(first=False))
-    for operation, write, delete in (("10 changed", changed, []), ("10 deleted", [], gone)):
+    some = rng.sample([p for p in paths if p not in gone], max(1, len(paths) // 100))
+    changes = {"10 changed": (changed, []), "10 deleted": ([], gone), "1 % changed": (some, [])}
+    for operation in OPERATIONS:
         for peer in peers:
-            peer.change(write, delete, workload.size)
-            table.add(workload.name, operation, peer, peer.push(first=False))
-    for peer in peers:
-        table.add(workload.name, "fresh pull", peer, peer.pull())
+            if operation in changes:
+                peer.change(*changes[operation], workload.size)
+            seconds = _do(operation, peer, peers, changed[0])
+            if seconds is not None:
+                table.add(workload.name, operation, peer, seconds)
+
+
+def _do(operation: str, peer: Peer, peers: list[Peer], path: str) -> float | None:
+    """Seconds, or None for what this tool does not do."""
+    if operation in SWAMP_ONLY:
+        plain = next((p.prefix for p in peers if p is not peer), None)
+        if not isinstance(peer, Swamp) or plain is None:
+            return None
+        return peer.discover(plain) if operation == "discovery" else peer.lazy(path)
+    if operation == "no-op":
+        return peer.sync() if isinstance(peer, Swamp) else peer.push(first=False)
+    if operation == "fresh pull":
+        return peer.pull()
+    return peer.pull_again() if operation == "no-op pull" else peer.push(first=operation == "first push")
 
 
 def _peers(tools: list[str], home: Path, env: dict[str, str], turn: int) -> list[Peer]:
@@ -188,13 +205,14 @@ def draw(table: Table, workloads: list[Workload], tools: list[str]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(OPERATIONS), figsize=(4 * len(OPERATIONS), 4))
-    for axis, operation in zip(axes, OPERATIONS, strict=True):
+    shown = [o for o in OPERATIONS if o not in SWAMP_ONLY]
+    figure, axes = plt.subplots(2, len(shown) // 2, figsize=(4 * len(shown) // 2, 8))
+    for axis, operation in zip(axes.flat, shown, strict=True):
         for tool in tools:
             points = [(w.files, table.median(w.name, operation, tool)) for w in small]
             axis.plot([x for x, y in points if y], [y for _, y in points if y], marker="o", label=tool)
         axis.set(title=operation, xscale="log", yscale="log", xlabel="files of 2 KB", ylabel="seconds")
-    axes[0].legend()
+    axes.flat[0].legend()
     figure.tight_layout()
     figure.savefig(RESULTS / "latest.png", dpi=90)
 
