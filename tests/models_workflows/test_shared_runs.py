@@ -230,3 +230,33 @@ def test_a_run_goes_on_where_nothing_of_it_was_ever_seen(file_team, hydrate):
         line["command"] for line in audited if f"repoId: {line['repoId']}" in (two.repo / ".swamp.yaml").read_text()
     ]
     assert sorted(by_two) == ["model method run", "workflow approved", "workflow resume"]
+
+
+def test_a_cancel_from_elsewhere_is_heard_before_the_next_step(file_team, tmp_path):
+    """What runs may finish; nothing begins after it, and the run is cancelled for everybody."""
+    one, two = file_team.machine("one"), file_team.machine("two")
+    mark, go = tmp_path / "mark", tmp_path / "go"
+    text = f"""id: c
+name: long
+jobs:
+  - name: j
+    steps:
+      - {{name: a, task: {shell("a", f"touch {mark}; while [ ! -e {go} ]; do sleep 0.1; done")}}}
+      - {{name: b, dependsOn: [{{step: a}}], task: {shell("b", "echo must not run")}}}
+"""
+    give(one, "long", text)
+    process = one.start("workflow", "run", "long")
+    wait_for(mark)
+    two.sync()
+    run = two("workflow", "run", "search").ok()["results"][0]
+    assert two("workflow", "cancel", run["runId"]).ok()["status"] == "cancelling"
+    go.touch()
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 1, err
+    done = json.loads(out)
+    assert done["status"] == "cancelled"
+    assert {s["name"]: s["status"] for s in done["jobs"][0]["steps"]} == {"a": "succeeded", "b": "cancelled"}
+    two.sync()
+    assert two("workflow", "history", "get", run["runId"]).ok()["status"] == "cancelled"
+    assert two.names() == [("a", "log"), ("a", "result")]
+    assert one("workflow", "resume", run["runId"]).ok()["status"] == "succeeded"

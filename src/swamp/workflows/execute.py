@@ -238,6 +238,8 @@ class Execution:
     # -- doing the work
 
     def _start_waiting(self, pool: ThreadPoolExecutor) -> None:
+        if self._launching and self._stop():
+            self._cancel.request()
         if not self._launching or self._halted:
             return
         for entry in list(self._waiting):

@@ -47,6 +47,7 @@ class StepHands:
     nesting: Nesting
     hold: Hold
     scope_paths: tuple[str, ...] = ()
+    """Where a request to cancel may lie: each step looks there when it begins."""
     shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The evaluated task of each step, as a record may show it."""
 
@@ -204,8 +205,14 @@ class StepHands:
             begin=begin,
             line=lambda line: self.book.said(job, state, line),
             end=end,
-            instead=lambda: self._left_by_last(last, definition, instance),
+            instead=lambda: self._before_it_runs(last, definition, instance),
         )
+
+    def _before_it_runs(self, last: str | None, definition: Definition, instance: Instance) -> Output | None:
+        """A request to cancel that the step's own pull has brought is heard; work that was done is taken over."""
+        if any((self.shop.repo.tree.root / path).exists() for path in self.scope_paths):
+            raise Interrupted("cancelled before it ran")
+        return self._left_by_last(last, definition, instance)
 
     def _left_by_last(self, path: str | None, definition: Definition, instance: Instance) -> Output | None:
         """What a killed attempt has left: finished work is taken over, half of it goes. inv[run.not-doubled]"""
