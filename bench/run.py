@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,11 @@ OPERATIONS = (
     "first push", "no-op", "no-op push", "no-op pull", "10 changed", "10 deleted", "1 % changed", "fresh pull",
     "discovery", "lazy + one file",
 )  # fmt: skip
+SERVERS = {
+    "rclone": "`rclone serve s3` (ignores conditions: swamp commits under a lease)",
+    "ministack": "ministack (enforces conditions)",
+    "moto": "moto (enforces conditions)",
+}
 SWAMP_ONLY = {"discovery", "lazy + one file"}  # no peer keeps an index that could be missing or left remote
 
 
@@ -68,8 +74,22 @@ class Table:
 
 
 @contextmanager
-def server(home: Path) -> Iterator[dict[str, str]]:
-    """`rclone serve s3` on loopback, and the environment with which each tool finds it."""
+def server(home: Path, kind: str = "rclone") -> Iterator[dict[str, str]]:
+    """A server on loopback, and the environment with which each tool finds it."""
+    if kind == "rclone":
+        with _rclone(home) as env:
+            yield env
+        return
+    from swamp.testing.servers import start
+
+    with start(kind) as running:
+        assert running.endpoint is not None
+        urllib.request.urlopen(urllib.request.Request(f"{running.endpoint}/bench", method="PUT")).close()
+        yield _environment(running.endpoint)
+
+
+@contextmanager
+def _rclone(home: Path) -> Iterator[dict[str, str]]:
     (home / "data" / "bench").mkdir(parents=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -99,7 +119,7 @@ def _environment(endpoint: str) -> dict[str, str]:
     login = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
     rclone = {
         "TYPE": "s3",
-        "PROVIDER": "Rclone",
+        "PROVIDER": "Other",
         "ENDPOINT": endpoint,
         "ACCESS_KEY_ID": KEY,
         "SECRET_ACCESS_KEY": SECRET,
@@ -164,12 +184,13 @@ def _peers(tools: list[str], home: Path, env: dict[str, str], turn: int) -> list
     return made
 
 
-def write_report(table: Table, workloads: list[Workload], tools: list[str], runs: int) -> str:
+def write_report(table: Table, workloads: list[Workload], tools: list[str], runs: int, kind: str) -> str:
     others = [t for t in tools if t != "swamp"]
     lines = ["# swamp beside its peers", ""]
     lines += [f"Measured {time.strftime('%Y-%m-%d %H:%M')} on {os.cpu_count()} cores, {platform.platform()}, Python"]
     lines[-1] += (
-        f" {platform.python_version()}; `rclone serve s3` on the same machine; medians of {runs} interleaved runs,"
+        f" {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end; {SERVERS[kind]} on the same machine;"
+        f" medians of {runs} interleaved runs,"
     )
     lines += ["cold processes. `ratio` is swamp divided by the fastest peer: below 1 swamp is faster.", ""]
     lines += ["| workload | operation | " + " | ".join(tools) + " | ratio | swamp's requests | swamp's peak MB |"]
@@ -192,7 +213,7 @@ def _row(table: Table, workload: str, operation: str, tools: list[str], others: 
     return "| " + " | ".join([workload, operation, *cells, *tail]) + " |"
 
 
-def draw(table: Table, workloads: list[Workload], tools: list[str]) -> None:
+def draw(table: Table, workloads: list[Workload], tools: list[str], output: str) -> None:
     """Time against number of files, per tool, for the small files."""
     small = sorted((w for w in workloads if w.size == 2048), key=lambda w: w.files)
     if len(small) < 2:
@@ -214,7 +235,7 @@ def draw(table: Table, workloads: list[Workload], tools: list[str]) -> None:
         axis.set(title=operation, xscale="log", yscale="log", xlabel="files of 2 KB", ylabel="seconds")
     axes.flat[0].legend()
     figure.tight_layout()
-    figure.savefig(RESULTS / "latest.png", dpi=90)
+    figure.savefig(RESULTS / f"{output}.png", dpi=90)
 
 
 def main() -> None:
@@ -224,6 +245,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--tools", default="swamp,rclone,s5cmd,aws")
     parser.add_argument("--output", default="latest")
+    parser.add_argument("--server", default="rclone", choices=SERVERS)
     args = parser.parse_args()
     tools = args.tools.split(",")
     chosen = [Workload(n, args.size) for n in args.files] if args.files else DEFAULT
@@ -232,14 +254,14 @@ def main() -> None:
         for turn in range(args.runs):
             home = Path(tempfile.mkdtemp(prefix="swamp-bench-"))
             try:
-                with server(home) as env:
+                with server(home, args.server) as env:
                     one_run(workload, tools, table, home, env, turn)
             finally:
                 shutil.rmtree(home, ignore_errors=True)
-    report = write_report(table, chosen, tools, args.runs)
+    report = write_report(table, chosen, tools, args.runs, args.server)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{args.output}.md").write_text(report)
-    draw(table, chosen, tools)
+    draw(table, chosen, tools, args.output)
     print(report)
 
 
