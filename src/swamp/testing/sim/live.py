@@ -8,7 +8,8 @@ from swamp.errors import SwampError
 from swamp.sync.engine import Engine
 from swamp.testing.sim.act import Process
 from swamp.testing.sim.open import open_engine
-from swamp.testing.sim.oracle import Write, sha_of
+from swamp.testing.sim.oracle import Write
+from swamp.testing.sim.reading import sha_of
 from swamp.testing.sim.schedule import Actor, Crash
 from swamp.testing.sim.world import Backup, Peer, World
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from swamp.sync.engine import Engine
-from swamp.testing.sim.oracle import Delete, Write, sha_of, version_of
+from swamp.testing.sim.oracle import Delete, Write, version_of
+from swamp.testing.sim.reading import sha_of
 from swamp.testing.sim.schedule import Crash
 from swamp.testing.sim.world import Peer, World
 

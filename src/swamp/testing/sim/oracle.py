@@ -12,27 +12,17 @@ author had seen at that path. From that follows, for each step of the root, whet
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from swamp.errors import CorruptData
 from swamp.index.entry import is_payload_key
 from swamp.index.root import ROOT_KEY, Root, decode
-from swamp.testing.sim.bucket import Bucket, Stored
-from swamp.testing.sim.schedule import Scheduler, Violation
-
-LOG_PREFIX = "_index/log/"
-
-
-class Live(NamedTuple):
-    """What a root says of a path that is there."""
-
-    key: str
-    sha: str
+from swamp.testing.sim.bucket import Stored
+from swamp.testing.sim.reading import LOG_PREFIX, Live, Reader, follows, name_of, sha_of
 
 
 @dataclass(eq=False, slots=True)
@@ -63,11 +53,9 @@ class Delete:
 
 
 @dataclass
-class Oracle:
+class Oracle(Reader):
     """Watches the bucket and the users."""
 
-    bucket: Bucket
-    scheduler: Scheduler
     window: float
     """Seconds for which the collector must keep what was dropped."""
     live: dict[str, Live] = field(default_factory=dict)
@@ -88,7 +76,6 @@ class Oracle:
     """Keys that each root replaced or deleted."""
     _counted: set[tuple[str, int]] = field(default_factory=set)
     """Where conditions are not enforced: the roots that have counted so far."""
-    _segments: dict[tuple[str, int], list[tuple[str, int, Live | None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.bucket.watchers.append(self.on_change)
@@ -128,65 +115,42 @@ class Oracle:
         elif before is None and key.endswith(".parquet"):
             self.bucket.begun.setdefault(key, (self.scheduler.now, ""))
         elif before is not None and before.body != after.body and not key.startswith("."):
-            self._fail("object.key-once", f"{key} was written twice with different bytes")
+            self.fail("object.key-once", f"{key} was written twice with different bytes")
 
     def _on_root(self, after: Stored | None) -> None:
         if after is None:
-            self._fail("commit.root-last", "the root was deleted")
+            self.fail("commit.root-last", "the root was deleted")
         try:
             root = decode(after.body)
         except CorruptData:
-            self._fail("commit.root-last", "a root was written that cannot be read")
+            self.fail("commit.root-last", "a root was written that cannot be read")
         if self.damaged:
             self.damaged = False
             self.forget_unlogged(root)
         if self.root is not None and root.seq <= self.root.seq:
-            self._fail("commit.single-winner", f"root {root.seq} after root {self.root.seq}")
+            self.fail("commit.single-winner", f"root {root.seq} after root {self.root.seq}")
         self._step(root, self.live_of(root))
 
     def _on_unconditional(self) -> None:
         """A store without conditions: any root may be put back by a late write. What counts is the root that stands
         there if it follows the newest log record, else that record: whoever commits next has to put it back."""
-        root = self._counting()
-        if root is None or (self.root is not None and _name(root) == _name(self.root)):
+        root = self.counting()
+        if root is None or (self.root is not None and name_of(root) == name_of(self.root)):
             return
-        if _name(root) in self._counted:
+        if name_of(root) in self._counted:
             self._fall_back(root)  # it stands again: its steps were looked at when it first did
             return
-        if self.root is not None and not _follows(root, self.root):
-            self._fall_back(self._logged_before(root))
+        if self.root is not None and not follows(root, self.root):
+            self._fall_back(self.logged_before(root))
         self._step(root, self.live_of(root))
-        self._counted.add(_name(root))
-
-    def _counting(self) -> Root | None:
-        stored, logged = self.bucket.objects.get(ROOT_KEY), self.newest_logged()
-        if stored is None:
-            return logged
-        root = decode(stored.body)
-        if logged is None or any(_follows(root, one) for one in self._logged_at(logged.seq)):
-            return root
-        recorded = f"{LOG_PREFIX}{root.seq:012d}-{root.op}.json" in self.bucket.objects
-        return root if recorded and root.seq == logged.seq else logged
-
-    def _logged_at(self, seq: int) -> list[Root]:
-        """Two, when one was recorded so late that its writer had to look again and was told that it does not count."""
-        found = (k for k in self.bucket.objects if k.startswith(f"{LOG_PREFIX}{seq:012d}-"))
-        return [decode(self.bucket.objects[k].body) for k in sorted(found)]
-
-    def _logged_before(self, root: Root) -> Root | None:
-        """The newest recorded root in the past of `root`."""
-        for key in sorted((k for k in self.bucket.objects if k.startswith(LOG_PREFIX)), reverse=True):
-            found = decode(self.bucket.objects[key].body)
-            if _name(found) != _name(root) and _follows(root, found):
-                return found
-        return None
+        self._counted.add(name_of(root))
 
     def _step(self, root: Root, new: dict[str, Live]) -> None:
         old = self.live
         changed = [p for p in sorted(old.keys() | new.keys()) if old.get(p) != new.get(p)]
         for path in changed:
             self._check_path(path, old.get(path), new.get(path))
-        self._ended[_name(root)] = {old[path].key for path in changed if path in old}
+        self._ended[name_of(root)] = {old[path].key for path in changed if path in old}
         self._check_units(new, changed)
         listed = {s.key for s in root.segments}
         for segment in self.root.segments if self.root else ():
@@ -207,18 +171,18 @@ class Oracle:
             return
         self._check_payload(path, new)
         if new.key in self.dead_keys and new.key not in self.undeleted:
-            self._fail("crash.resolved", f"{path}: the dropped key {new.key} is live again")
+            self.fail("crash.resolved", f"{path}: the dropped key {new.key} is live again")
         self.dead_keys.discard(new.key)
         if old is None:
             self._check_rebirth(path, new)
         elif old.sha != new.sha and not self._saw(path, new.sha, old.sha):
-            self._fail("commit.single-winner", f"{path}: {_s(new.sha)} replaced {_s(old.sha)} unseen")
+            self.fail("commit.single-winner", f"{path}: {_s(new.sha)} replaced {_s(old.sha)} unseen")
         self.ever_live[path].add(new.sha)
 
     def _check_intent(self, path: str, old: Live) -> None:
         begun = max(self.begun(old.key)[0], self.undeleted.get(old.key, 0.0))
         if not any(old.sha in d.seen and d.at >= begun for d in self.deletes[path]):
-            self._fail("delete.intent", f"{path}: {_s(old.sha)} ({old.key}) vanished and nobody deleted it")
+            self.fail("delete.intent", f"{path}: {_s(old.sha)} ({old.key}) vanished and nobody deleted it")
 
     def _check_rebirth(self, path: str, new: Live) -> None:
         killed = self.killed.get((path, new.sha))
@@ -228,7 +192,7 @@ class Oracle:
         _, uploader = self.begun(new.key)
         own = (w for w in self.writes[path] if w.sha == new.sha and w.peer == uploader)
         if not any(w.at > begun or w.peer != author for w in own):  # not a write of its own: the dead one again
-            self._fail("crash.resolved", f"{path}: {_s(new.sha)} was deleted and has risen from the dead")
+            self.fail("crash.resolved", f"{path}: {_s(new.sha)} was deleted and has risen from the dead")
 
     def _saw(self, path: str, new: str, old: str) -> bool:
         return any(w.sha == new and old in w.seen for w in self.writes[path])
@@ -236,11 +200,11 @@ class Oracle:
     def _check_payload(self, path: str, new: Live) -> None:
         stored = self.bucket.objects.get(new.key)
         if stored is None:
-            self._fail("commit.root-last", f"{path} names {new.key}, which is not there")
+            self.fail("commit.root-last", f"{path} names {new.key}, which is not there")
         if sha_of(stored.body) != new.sha:
-            self._fail("commit.root-last", f"{path} names {new.key}, which has other bytes")
+            self.fail("commit.root-last", f"{path} names {new.key}, which has other bytes")
         if not any(w.sha == new.sha for w in self.writes[path]):
-            self._fail("journal.first", f"{path} holds bytes that nobody finished writing: {stored.body[:40]!r}")
+            self.fail("journal.first", f"{path} holds bytes that nobody finished writing: {stored.body[:40]!r}")
 
     def _check_units(self, new: Mapping[str, Live], changed: list[str]) -> None:
         """Metadata names the parts of its version; a record names its version. inv[unit.whole]"""
@@ -248,13 +212,13 @@ class Oracle:
         for unit in sorted(units):
             here = {p: e.sha for p, e in new.items() if version_of(p) == unit}
             if here and here != self._promised(unit, here):
-                self._fail("unit.whole", f"{unit} is not whole: {sorted(here)}")
+                self.fail("unit.whole", f"{unit} is not whole: {sorted(here)}")
         for path in changed:
             if path.startswith("outputs/") and path in new:
                 named = _read(self.bucket.objects[new[path].key].body).get("path", "")
                 gone = any(d.path.startswith(named + "/") for ds in self.deletes.values() for d in ds)
                 if named and f"{named}/metadata.yaml" not in new and not gone:
-                    self._fail("unit.whole", f"{path} names {named}, which is not there")
+                    self.fail("unit.whole", f"{path} names {named}, which is not there")
 
     def _promised(self, unit: str, here: Mapping[str, str]) -> dict[str, str] | None:
         meta = f"{unit}/metadata.yaml"
@@ -272,72 +236,29 @@ class Oracle:
     def _on_delete(self, key: str) -> None:
         now = self.scheduler.now
         if any(e.key == key for e in self.live.values()):
-            self._fail("entry.keeps", f"the payload {key} of a live entry was deleted")
+            self.fail("entry.keeps", f"the payload {key} of a live entry was deleted")
         if self.root is not None and any(s.key == key for s in self.root.segments):
-            self._fail("entry.keeps", f"the segment {key} that the root names was deleted")
+            self.fail("entry.keeps", f"the segment {key} that the root names was deleted")
         if key.startswith(LOG_PREFIX):
             return
         if not is_payload_key(key) and not key.startswith("_index/") and key not in self.left_at:
-            self._fail("entry.keeps", f"{key}, which another tool put there, was deleted")
+            self.fail("entry.keeps", f"{key}, which another tool put there, was deleted")
         since = max(self.left_at.get(key, 0.0), self.begun(key)[0])
         if now - since < self.window - 2:
-            self._fail("gc.window", f"{key} was collected {now - since:.0f} s after it was dropped")
+            self.fail("gc.window", f"{key} was collected {now - since:.0f} s after it was dropped")
 
     def _on_lease(self, key: str, before: Stored | None, after: Stored | None) -> None:
         """`epoch` only grows, and nobody takes a lease that was renewed within a TTL by the store's clock."""
         if before is None:
             return
         if after is None:
-            self._fail("lease.no-clock", f"{key} was deleted")
+            self.fail("lease.no-clock", f"{key} was deleted")
         old, new = json.loads(before.body), json.loads(after.body)
         if new["epoch"] <= old["epoch"]:
-            self._fail("lease.no-clock", f"{key}: epoch {new['epoch']} after {old['epoch']}")
+            self.fail("lease.no-clock", f"{key}: epoch {new['epoch']} after {old['epoch']}")
         young = self.scheduler.now - before.modified < old["ttlMs"] / 1000 - 1
         if old["state"] == "held" and new["nonce"] != old["nonce"] and young:
-            self._fail("lease.no-clock", f"{key} was taken from a living holder")
-
-    # -- roots and logs
-
-    def live_of(self, root: Root) -> dict[str, Live]:
-        """What a root says is there: per path the row with the highest number, wherever it lies."""
-        best: dict[str, tuple[int, Live | None]] = {}
-        for ref in root.segments:
-            for path, seq, row in self._rows(ref.key, ref.added_seq):
-                _offer(best, path, seq, row)
-        for path, tomb in root.deleted.items():
-            _offer(best, path, tomb.seq, None)
-        for path, entry in root.entries.items():
-            _offer(best, path, entry.seq, Live(entry.key, entry.sha256 or self._sha_at(entry.key)))
-        return {p: row for p, (_, row) in best.items() if row is not None}
-
-    def _rows(self, key: str, added: int) -> list[tuple[str, int, Live | None]]:
-        rows = self._segments.get((key, added))
-        if rows is None:
-            stored = self.bucket.objects.get(key)
-            if stored is None:
-                self._fail("commit.root-last", f"the root names the segment {key}, which is not there")
-            rows = self._segments[key, added] = self._parse(stored.body, added)
-        return rows
-
-    def _parse(self, body: bytes, added: int) -> list[tuple[str, int, Live | None]]:
-        from swamp.index.entry import Dropped, Entry
-        from swamp.index.segment import read_segment
-
-        rows: list[tuple[str, int, Live | None]] = []
-        for row in read_segment(body, added):
-            if isinstance(row, Entry):
-                rows.append((row.path, row.seq, Live(row.key, row.sha256 or self._sha_at(row.key))))
-            elif not isinstance(row, Dropped):
-                rows.append((row.path, row.seq, None))
-        return rows
-
-    def _sha_at(self, key: str) -> str:
-        stored = self.bucket.objects.get(key)
-        return sha_of(stored.body) if stored else "?"
-
-    def newest_logged(self) -> Root | None:
-        keys = sorted(k for k in self.bucket.objects if k.startswith(LOG_PREFIX))
-        return decode(self.bucket.objects[keys[-1]].body) if keys else None
+            self.fail("lease.no-clock", f"{key} was taken from a living holder")
 
     def damage(self, remove: bool) -> None:
         """The root is overwritten by something else, or gone; nobody is told."""
@@ -375,7 +296,7 @@ class Oracle:
         logged = self.newest_logged()
         assert logged is not None
         if rebuilt.seq <= logged.seq:
-            self._fail("commit.single-winner", f"root {rebuilt.seq} was rebuilt beside the record of {logged.seq}")
+            self.fail("commit.single-winner", f"root {rebuilt.seq} was rebuilt beside the record of {logged.seq}")
         self._fall_back(logged)
 
     def _fall_back(self, logged: Root | None) -> None:
@@ -384,7 +305,7 @@ class Oracle:
         ended = set().union(*(self._ended.get(name, set()) for name in logged.recent_ops)) if logged else set()
         for path, entry in self.live.items():
             if kept.get(path) != entry and (path, entry.key) in self.acked and entry.key not in ended:
-                self._fail("commit.logged", f"{path}: {entry.key} was acknowledged and is in no log record")
+                self.fail("commit.logged", f"{path}: {entry.key} was acknowledged and is in no log record")
             if kept.get(path) != entry:
                 self.ever_live[path].discard(entry.sha)
         for path in kept.keys() - self.live.keys():
@@ -406,10 +327,6 @@ class Oracle:
         fetched = self.bucket.fetched.get((event.peer, key))
         return (author == event.peer and at < event.at) or (fetched is not None and fetched < event.at)
 
-    def _fail(self, name: str, text: str) -> NoReturn:
-        self.scheduler.note(f"VIOLATION [{name}] {text}")
-        raise Violation(name, text)
-
 
 def _read(body: bytes) -> dict[str, Any]:
     """A document of a user; one that died in the middle of writing it left half of it."""
@@ -418,24 +335,6 @@ def _read(body: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return doc
-
-
-def _offer(best: dict[str, tuple[int, Live | None]], path: str, seq: int, row: Live | None) -> None:
-    if path not in best or seq > best[path][0]:
-        best[path] = (seq, row)
-
-
-def _name(root: Root) -> tuple[str, int]:
-    """One op may be tried under two numbers."""
-    return root.op, root.seq
-
-
-def _follows(root: Root, earlier: Root) -> bool:
-    return _name(earlier) in root.recent_ops
-
-
-def sha_of(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
 
 
 def version_of(path: str) -> str:

@@ -7,7 +7,8 @@ import shutil
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
 from swamp.testing.sim.open import fresh_peer, open_engine
-from swamp.testing.sim.oracle import Delete, Write, sha_of, version_of
+from swamp.testing.sim.oracle import Delete, Write, version_of
+from swamp.testing.sim.reading import sha_of
 from swamp.testing.sim.world import Peer, World
 
 ROUNDS = 8

@@ -17,7 +17,8 @@ from swamp.env import Env, rfc3339
 from swamp.index.root import ROOT_KEY, Writer, encode, first_root
 from swamp.testing.sim.bucket import Bucket, SimStore, Weather
 from swamp.testing.sim.mix import Mix
-from swamp.testing.sim.oracle import Oracle, Write, sha_of
+from swamp.testing.sim.oracle import Oracle, Write
+from swamp.testing.sim.reading import sha_of
 from swamp.testing.sim.schedule import Actor, Odds, Scheduler, Violation, environment
 
 STEP_LIMIT = 60_000
