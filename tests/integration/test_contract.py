@@ -121,3 +121,13 @@ def test_a_version_whose_content_is_given_up_is_gone_for_everybody(local_team: T
     for machine in (a, b, local_team.machine("c")):
         machine.sync()
         assert machine.names() == [("web", "kept")]
+
+
+def test_a_list_is_in_the_order_of_names_not_of_ids(local_team: Team):
+    a = local_team.machine("a")
+    models = [f"model-{letter}" for letter in "dbacefg"]
+    for model in models:
+        a.put(model, "z", "1")
+    a.put(models[0], "y", "1")
+    listed = [(item["modelName"], item["name"]) for item in a("data", "list").ok()["items"]]
+    assert listed == sorted(listed)

@@ -54,9 +54,10 @@ class Data:
         workflow: str | None = None,
         run: str | None = None,
     ) -> Sequence[Row]:
-        """The latest version of every name, of one model or of all."""
+        """The latest version of every name, of one model or of all; by the names that people know."""
         model_type = normalise_type(type) if type else None
         found = self._repo.catalog.latest(model_type=model_type, workflow=workflow, run_id=run)
+        found.sort(key=lambda row: (row.model_name, row.ref.data.name, row.ref.data.type))
         if model is None:
             return found
         wanted = {(ref.type, ref.id) for ref in self._known(model)}
