@@ -1,18 +1,24 @@
-"""A disk that is full, a cache that cannot be written, a clock that was set back: told clearly, and nothing is lost."""
+"""A cache or a bucket that cannot be written, names as long as they get, a clock that was set back: nothing is lost."""
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from machines import Team, read_tree
+from kills import assert_no_help_needed, whole
+from machines import SWAMP, Machine, Place, Ran, Team, read_tree
 from peers import Peer, content, settled, version
 from swamp.env import Env, SystemClock
 from swamp.store.open import open_store
 
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 NOWHERE = Path("/proc/swamp-cannot-write-here")
 """Not even root can make a directory here."""
 
@@ -41,19 +47,97 @@ def test_a_cache_that_cannot_be_made_is_told_and_changes_nothing(local_team: Tea
     assert a.versions("web", "report") == [1]
 
 
-def test_a_checkout_that_cannot_be_written_still_reads(local_team: Team):
-    """Files and directories without write permission; as root, who may write everywhere, it reads all the same."""
+def without_rights() -> None:
+    """Root obeys the bits of a file like anybody else from here on (CI runs as root, who may write everywhere)."""
+    if os.geteuid() != 0:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    for override in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        if libc.prctl(PR_CAPBSET_DROP, override, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "cannot give up a right")
+
+
+def unprivileged(machine: Machine, *args: str) -> Ran:
+    done = subprocess.run(
+        [str(SWAMP), *args, "--json"],
+        env=machine.environment(),
+        cwd=machine.repo,
+        preexec_fn=without_rights,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+    return Ran(args, done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def frozen(*tops: Path) -> Iterator[None]:
+    """Nothing below can be changed by somebody without special rights."""
+    places = [p for top in tops for p in (top, *top.rglob("*")) if not p.is_symlink()]
+    modes = {place: place.stat().st_mode for place in places}
+    for place, mode in modes.items():
+        place.chmod(mode & ~0o222)
+    try:
+        yield
+    finally:
+        for place, mode in modes.items():
+            place.chmod(mode)
+
+
+def test_a_checkout_that_cannot_be_written_is_read(local_team: Team):
     a = local_team.machine("a")
     a.put("web", "report", "1")
-    places = [a.repo / ".swamp", *a.repo.rglob("*/")]
-    for place in places:
-        place.chmod(0o555)
-    try:
-        ran = a("data", "get", "web", "report")
-        assert ran.ok()["content"] == "1"
-    finally:
-        for place in places:
-            place.chmod(0o755)
+    with frozen(a.repo):
+        assert unprivileged(a, "data", "get", "web", "report").ok()["content"] == "1"
+        assert unprivileged(a, "repo", "init", str(a.repo / "inner")).code in (1, 2), "it is frozen indeed"
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_lost(local_team: Team):
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    before = unlocked(local_team)
+    put = ("data", "put", "web", "report", str(a.repo / ".swamp.yaml"))
+    with frozen(a.home / ".swamp"):
+        for words in (put, ("datastore", "sync"), ("datastore", "sync", "--full"), ("data", "get", "web", "report")):
+            ran = unprivileged(a, *words)
+            assert ran.code in (1, 69) and "Traceback" not in ran.err, ran
+            assert "ermission" in ran.err or "read-only" in ran.err or "readonly" in ran.err, ran.err
+    assert unlocked(local_team) == before and a.versions("web", "report") == [1]
+    a.put("web", "report", "2")
+    assert_no_help_needed(a)
+
+
+def test_a_bucket_without_rights_is_told_as_such_and_waits(local_team: Team):
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    with frozen(local_team.directory / "bucket"):
+        error = unprivileged(a, "data", "put", "web", "report", str(a.repo / ".swamp.yaml")).failed(69)
+        assert error["hint"] and "right" in error["error"] + error["hint"], error
+    assert a.versions("web", "report") == [1]
+    a.put("web", "report", "2")
+    assert whole(local_team.machine("b").tree) == whole(a.tree)
+
+
+@pytest.mark.parametrize("letter", ["x", "é"], ids=["ascii", "two bytes"])
+def test_the_longest_name_that_a_store_can_hold_arrives_and_a_longer_one_is_told(
+    moto, tmp_path, fresh_prefix, letter: str
+):
+    """1,024 bytes are a key's limit on S3; 27 of them are the mark of the upload."""
+    team = Team(tmp_path, Place(f"{moto.url}/{fresh_prefix()}", dict(moto.config), dict(moto.environ)))
+    a = team.machine("a")
+    width = len(letter.encode())
+    folder = "files/" + "/".join([letter * (198 // width)] * 4)
+    room = 997 - len(team.place.url.partition("//")[2].partition("/")[2].encode()) - 1 - len(folder.encode()) - 1
+    good = f"{folder}/{letter * (room // width)}"
+    bad = f"{folder}/y{letter * (998 // width - len(folder.encode()) // width)}"
+    for path in (good, bad):
+        (a.tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (a.tree / path).write_text("far")
+    done = a("datastore", "sync", "--full")
+    assert done.code == 1 and done.json["filesPushed"] == 1, done.out
+    assert [f["path"] for f in done.json["failed"]] == [bad]
+    assert read_tree(team.machine("b").tree) == {good: b"far"}
 
 
 class SetBack(SystemClock):

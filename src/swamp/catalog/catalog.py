@@ -280,7 +280,9 @@ class Catalog:
     def _open(self) -> sqlite3.Connection:
         with on_disk("create", str(self._path.parent)):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self._path, timeout=60, isolation_level=None, check_same_thread=False)
+        # A checkout that cannot be written is read all the same: the catalog is a copy, and is made again in memory.
+        place = self._path if os.access(self._path.parent, os.W_OK) else ":memory:"
+        db = sqlite3.connect(place, timeout=60, isolation_level=None, check_same_thread=False)
         if self._trace is not None:
             db.set_trace_callback(self._trace)
         db.execute("PRAGMA journal_mode = WAL")
