@@ -12,7 +12,16 @@ import sys
 from swamp.env import SYSTEM
 from swamp.errors import ConditionFailed
 from swamp.store.open import StoreSpec
-from swamp.store.port import CREATE, Condition, Match
+from swamp.store.port import CREATE, Condition, Match, ObjectStore
+
+
+def agreed(store: ObjectStore, proposed: float) -> float:
+    """When to begin: whoever asks first says it for all. (Each rounding its own clock, they could be a second apart.)"""
+    try:
+        store.put("begin", str(proposed).encode(), CREATE)
+    except ConditionFailed:
+        pass
+    return float(store.get("begin").body)
 
 
 def main(spec: str, racers: str, rounds: str, name: str) -> None:
@@ -20,7 +29,7 @@ def main(spec: str, racers: str, rounds: str, name: str) -> None:
     store.put(f"ready/{name}", b"")
     while sum(len(page) for page in store.list("ready/")) < int(racers):
         SYSTEM.clock.sleep(0.01)
-    begin = int(SYSTEM.clock.now().timestamp()) + 2
+    begin = agreed(store, SYSTEM.clock.now().timestamp() + 2)
     won = []
     for number in range(int(rounds)):
         # All of them arrive at each round at the same moment, whoever was quicker in the last one.

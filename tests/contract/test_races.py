@@ -18,7 +18,7 @@ from swamp.store.port import CREATE, Match
 THREADS, PROCESSES = 16, 4
 
 
-@pytest.fixture(params=["directory", "moto"])
+@pytest.fixture(params=["directory", "moto", "ministack"])
 def server(request, servers):
     return servers[request.param]
 
