@@ -16,7 +16,7 @@ from swamp.store.port import CREATE, Condition, Match, ObjectStore
 
 
 def agreed(store: ObjectStore, proposed: float) -> float:
-    """When to begin: whoever asks first says it for all. (Each rounding its own clock, they could be a second apart.)"""
+    """When to begin: whoever asks first says it for all; each by its own clock, they could be a second apart."""
     try:
         store.put("begin", str(proposed).encode(), CREATE)
     except ConditionFailed:
