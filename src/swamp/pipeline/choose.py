@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EngineChoice = Literal["auto", "spark", "inline"]
 
 BREAK_EVEN_SECONDS: Final = 25.0
-"""What Spark costs before it moves a file: session, first jobs, first plans, 42 s of CPU on two cores, part of it at the
+"""What Spark costs before it moves a file: session, first jobs, first plans: 42 s of CPU on two cores, partly at the
 same time. This and what follows: bench/results/spark-breakeven.md."""
 INLINE_FILES_PER_SECOND: Final = 900.0
 INLINE_BYTES_PER_SECOND: Final = 150e6
