@@ -35,7 +35,10 @@ def swamp(repo, *args, **environ):
     )
 
 
-QUERY = "SELECT name, version, isLatest, size, tags FROM versions WHERE modelName = 'web' ORDER BY name, version"
+QUERY = """
+    SELECT name, version, isLatest, size, tags, cast(map() AS map<string,string>) AS none, double('NaN') AS nan
+    FROM versions WHERE modelName = 'web' ORDER BY name, version
+"""
 
 
 def test_json_is_an_array_of_row_objects_and_nothing_else_is_on_stdout(repo):
@@ -48,6 +51,7 @@ def test_json_is_an_array_of_row_objects_and_nothing_else_is_on_stdout(repo):
         ("report", 2, True),
     ]
     assert rows[0]["tags"] == {"modelName": "web"}
+    assert (rows[0]["none"], rows[0]["nan"]) == ({}, None)
     assert "WARN" not in done.stderr and "Spark" not in done.stderr  # its noise is in a log file
 
 
@@ -70,6 +74,7 @@ def test_mistakes_are_exit_2_with_the_tables_named(repo):
     assert "nope" in error["error"] and "versions" in error["hint"]
     assert swamp(repo, "sql", "SELECT 1", "--format", "parquet").returncode == 2
     assert swamp(repo, "sql", "SELECT 1", "--format", "xml").returncode == 2
+    assert swamp(repo, "sql", "SELECT 1", "--format", "xml", "--json").returncode == 2
 
 
 def test_without_java_the_message_says_how_to_get_it(repo, tmp_path):

@@ -28,9 +28,9 @@ def sql(
     from swamp.pipeline.sql import FORMATS
 
     with session() as s:
+        if format_ not in FORMATS:
+            raise UsageError(f"{format_!r} is not a format", hint=f"use one of {', '.join(FORMATS)}")
         chosen = "json" if s.common.json else format_
-        if chosen not in FORMATS:
-            raise UsageError(f"{chosen!r} is not a format", hint=f"use one of {', '.join(FORMATS)}")
         if chosen == "parquet" and output is None:
             raise UsageError("Parquet is not something to print", hint="add --output FILE")
         _answer(s, query, chosen, Path(output) if output else None, master)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +64,7 @@ def rows_of(frame: DataFrame, jobs: Jobs, patience: Patience) -> Iterator[dict[s
     """The result, row by row as plain values."""
     table = jobs.run("sql", frame.toArrow, patience)
     for batch in table.to_batches(1000):
-        for row in batch.to_pylist():
+        for row in batch.to_pylist(maps_as_pydicts="lossy"):  # an empty map is an empty object, not a list
             yield {name: plain(value) for name, value in row.items()}
 
 
@@ -76,9 +77,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            return {str(key): plain(inner) for key, inner in value}  # Arrow's way to show a map
         return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
 
 

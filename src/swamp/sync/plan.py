@@ -151,13 +151,14 @@ def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
     """The rules that hold for a unit as a whole. A text says why it waits. inv[unit.whole]"""
     version = any(is_version(unit, a.path) for a in actions)
     actions = _edit_beats_delete(actions)
+    actions = _deleted_for_good(unit, actions) if version else actions
     actions = actions if _is_rewritten(unit, actions) else _all_deletes_or_none(actions)
     clashing = next((other for a in actions if a.verb == "push" and (other := room.clash(a)) is not None), None)
     if clashing is not None:
         actions = [
             replace(a, verb="conflict", why=f"cannot stand beside {clashing}") if a.facts.local else a for a in actions
         ]
-    if any(a.verb == "conflict" for a in actions) or (version and _changed_on_both_sides(actions)):
+    if any(a.verb == "conflict" for a in actions) or (version and _mixed(actions)):
         actions = [_conflicted(a) for a in actions]
     if version and any(a.verb == "push" for a in actions) and not _has_metadata(unit, actions):
         return UNFINISHED
@@ -190,6 +191,18 @@ def _is_rewritten(unit: str, actions: list[Action]) -> bool:
     return announced and any(a.verb == "push" for a in actions)
 
 
+def _deleted_for_good(unit: str, actions: list[Action]) -> list[Action]:
+    """Deleted here, and whoever wrote it again died before its metadata: the delete holds, and what was begun stays
+    here, unfinished. The old metadata over new bytes would be a version nobody wrote."""
+    meta = next((a for a in actions if a.path == metadata_of(unit)), None)
+    begun = [a for a in actions if a.verb == "push"]
+    if meta is None or meta.verb != "delete" or not begun or any(a.facts.remote_label == "newer" for a in actions):
+        return actions
+    why = "its version was deleted; what was begun anew is not finished"
+    verbs: dict[str, Verb] = {a.path: "delete" if isinstance(a.facts.remote, Entry) else "nothing" for a in begun}
+    return [replace(a, verb=verbs[a.path], why=why) if a.path in verbs else a for a in actions]
+
+
 def _all_deletes_or_none(actions: list[Action]) -> list[Action]:
     """Delete rows of a unit apply all or none; otherwise its missing files come back. inv[delete.intent]"""
     if not any(a.verb == "delete" for a in actions):
@@ -203,10 +216,11 @@ def _all_deletes_or_none(actions: list[Action]) -> list[Action]:
     ]
 
 
-def _changed_on_both_sides(actions: list[Action]) -> bool:
-    """Different files of one version were changed here and there: together they would be a version nobody wrote."""
+def _mixed(actions: list[Action]) -> bool:
+    """Files of one version from here and from there: together they would be a version nobody wrote."""
     pushed = any(a.verb == "push" for a in actions)
-    return pushed and any(a.facts.remote_label == "newer" and not a.facts.equal for a in actions)
+    newer = (a.facts.remote_label == "newer" and not a.facts.equal for a in actions)
+    return pushed and (any(a.verb == "restore" for a in actions) or any(newer))
 
 
 def _conflicted(action: Action) -> Action:

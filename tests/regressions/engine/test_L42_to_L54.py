@@ -151,6 +151,43 @@ def test_L42_a_version_deleted_in_part_comes_back_whole(a, b):
     assert b.read(f"{unit}/raw") == a.read(f"{unit}/raw") == "one"
 
 
+@pytest.mark.inv("unit.whole")
+def test_L42_a_version_deleted_and_begun_again_without_its_metadata_stays_deleted(a, b):
+    """Old metadata over new bytes would be a version nobody wrote (seed 111673 of the simulator's default mix)."""
+    unit = version("out", 1)
+    a.write_version(unit, "one")
+    a.push()
+    b.pull()
+    for name in ("metadata.yaml", "raw"):
+        a.delete(f"{unit}/{name}")
+    a.write(f"{unit}/raw", "begun anew")
+    a.sync()
+    b.sync()
+    assert not [path for path in (*shared(a.engine), *b.files()) if path.startswith(unit)]
+    assert a.read(f"{unit}/raw") == "begun anew"
+    a.write_version(unit, "finished")
+    a.sync()
+    settled(a, b)
+    assert b.read(f"{unit}/raw") == "finished"
+
+
+@pytest.mark.inv("unit.whole")
+def test_L42_old_and_new_files_of_one_version_are_never_mixed(a, b):
+    """One part was deleted and another rewritten, its metadata was not: that is no version (seed 100329, versions)."""
+    unit = version("out", 1)
+    with a.engine.announce([unit]):
+        for part in "01":
+            a.put(f"{unit}/raw/part-{part}", f"old {part}")
+        a.put(f"{unit}/metadata.yaml", "size: 10\n")
+    a.push()
+    a.delete(f"{unit}/raw/part-0")
+    a.write(f"{unit}/raw/part-1", "new")
+    a.sync()
+    settled(a, b)
+    assert [b.read(f"{unit}/raw/part-{part}") for part in "01"] == ["old 0", "old 1"]
+    assert "new" in a.kept().values()
+
+
 # --- L43
 
 
