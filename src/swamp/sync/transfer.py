@@ -33,7 +33,7 @@ from swamp.sync.result import EngineName
 
 RETRY_SECONDS: Final = 30.0
 FIRST_DELAY: Final = 0.1
-LARGE: Final = 32 * 1024 * 1024
+LARGE: Final = 1024 * 1024  # what a slow line may need longer for than the deadline without progress
 # Trouble that every further file would have too: it stops the work instead of being reported once per file.
 STOPPERS: Final = (AccessDenied, Misconfigured, Interrupted)
 
