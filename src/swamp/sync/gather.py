@@ -12,7 +12,7 @@ from pathlib import Path
 from swamp.cache.paths import is_below, is_internal
 from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, scan, stat_one
 from swamp.cache.state import BaseRow, JournalRow, State, ancestors
-from swamp.index.entry import Entry, Row
+from swamp.index.entry import Entry, Row, Tombstone
 from swamp.rules import rule
 from swamp.sync.facts import Facts
 from swamp.sync.units import unit_of
@@ -126,12 +126,15 @@ class Gatherer:
         base = self._mine(path, base, remote)
         # State was lost: a row over a whole directory must not make edits of the old files below it (L39).
         unknown = base is None and self.view.full
+        edited = intent.edited(path, by_name=unknown)
+        if edited and local is not None and isinstance(remote, Tombstone):
+            base = self._arrived(base, local, remote)
         return Facts(
             path,
             base,
             local,
             remote,
-            edited=intent.edited(path, by_name=unknown),
+            edited=edited,
             deleted=intent.deleted(path),
             in_history=self.view.in_history,
             owed=path in self.deferred,
@@ -148,6 +151,20 @@ class Gatherer:
                 if base is None or base.key != staged.key:
                     base = BaseRow(path, staged.key, staged.size, staged.sha256, seq, present=True)
         return base
+
+    def _arrived(self, base: BaseRow | None, local: Observed, buried: Tombstone) -> BaseRow | None:
+        """A pull that died between its rename and its record left the root's bytes under an old row of the journal.
+
+        If they were deleted since, they are what the tombstone buries and no edit: base, if their hash says so, too.
+        Only for a tombstone that is news here: after it, the same bytes again are somebody's wish. inv[crash.resolved]
+        """
+        if buried.sha256 is None or buried.size != local.size or buried.seq <= self._pulled:
+            return base
+        return BaseRow(buried.path, buried.key, buried.size, buried.sha256, buried.seq, present=True)
+
+    @cached_property
+    def _pulled(self) -> int:
+        return int(self.state.meta("pulledSeq") or 0)
 
     @cached_property
     def _staged(self) -> frozenset[str]:

@@ -70,6 +70,8 @@ class Oracle(Reader):
     """Paths and keys that a user was told are shared."""
     revived: set[tuple[str, str]] = field(default_factory=set)
     undeleted: dict[str, float] = field(default_factory=dict)
+    restored: dict[str, float] = field(default_factory=dict)
+    """When an undelete's commit brought a key back: a delete that was made before then, on the old root, is done."""
     roots: int = 0
     damaged: bool = False
     _ended: dict[tuple[str, int], set[str]] = field(default_factory=dict)
@@ -173,6 +175,8 @@ class Oracle(Reader):
         if new.key in self.dead_keys and new.key not in self.undeleted:
             self.fail("crash.resolved", f"{path}: the dropped key {new.key} is live again")
         self.dead_keys.discard(new.key)
+        if new.key in self.undeleted:
+            self.restored[new.key] = self.scheduler.now
         if old is None:
             self._check_rebirth(path, new)
         elif old.sha != new.sha and not self._saw(path, new.sha, old.sha):
@@ -321,7 +325,7 @@ class Oracle(Reader):
 
     def knew(self, event: Delete, key: str) -> bool:
         """Whether a delete was of this very payload: its machine had sent or fetched it before."""
-        if self.undeleted.get(key, -1.0) > event.at:
+        if max(self.undeleted.get(key, -1.0), self.restored.get(key, -1.0)) > event.at:
             return False
         at, author = self.begun(key)
         fetched = self.bucket.fetched.get((event.peer, key))
