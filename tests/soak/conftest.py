@@ -16,6 +16,7 @@ HEAD = """# Soak
 
 Written by `make soak`: real processes, killed with SIGKILL; real S3 servers behind a proxy that misbehaves; a bucket in
 a directory. Each part says when it was run last; a run of some parts (`make soak ARGS="-k network"`) leaves the others.
+A lost byte fails the run, so "lost 0" stands here by assertion: a part that lost something is not written down.
 """
 collect_ignore_glob = [] if os.environ.get("SWAMP_SOAK_MINUTES") else ["test_*.py"]
 

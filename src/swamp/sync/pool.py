@@ -66,7 +66,6 @@ class Crew(Generic[J, R]):
             try:
                 result, error = self._done.get(timeout=TICK_SECONDS)
             except Empty:
-                result, error = None, None
                 if tick is not None:
                     tick()
                 continue
