@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/spark_files.py [files] [size]      writes bench/results/spark-files.md
 
-Every command is a cold process on its own copy of the same files. The transfer alone is what the push spends between
-its first and its last upload batch, with the session up: measured inside the command, from Spark's own jobs.
+Every command is a cold process on its own copy of the same files. The transfer alone is the sum of the times of the
+command's upload (or download) jobs, with the session up: what passes between them is not in it.
 """
 
 import json
