@@ -43,7 +43,8 @@ def paths(entries: int, form: str = "files/{group:04d}/{n:07d}") -> list[str]:
 
 def generate(home: Path, entries: int) -> None:
     from swamp.cache.layout import CacheDir
-    from swamp.cache.state import BaseRow, State
+    from swamp.cache.rows import BaseRow
+    from swamp.cache.state import State
 
     root = indexed(home / "bucket", entries)
     cache = CacheDir(home / "cache").ensure()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import swamp.commit.commit
 from peers import hasty
 from swamp.cache.files import Hint
+from swamp.cache.rows import BaseRow, decode_row, encode_row
 from swamp.cache.scan import Observed
-from swamp.cache.state import BaseRow, decode_row, encode_row
 from swamp.commit.commit import Changes, Committer, build
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.lookup import all_rows, winning_rows

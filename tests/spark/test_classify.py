@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from swamp.cache.files import Hint
+from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
-from swamp.cache.state import BaseRow
 from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.merge import merge_segments
 from swamp.index.root import SegmentRef

@@ -131,6 +131,12 @@ def is_below(path: str, directory: str) -> bool:
     return not directory or path == directory or path.startswith(directory + "/")
 
 
+def ancestors(path: str) -> tuple[str, ...]:
+    """The directories above `path`: `a/b/c` -> `a`, `a/b`."""
+    parts = path.split("/")
+    return tuple("/".join(parts[:i]) for i in range(1, len(parts)))
+
+
 def resolve_inside(root: Path, path: str) -> Path:
     """Where `path` lies on disk; raises UsageError if that would be outside of `root`, also through links."""
     parts = safe_path(path).split("/")

@@ -6,27 +6,36 @@ Nothing here says "clean": that is computed from these tables and the store. inv
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from swamp.cache.files import Hint
-from swamp.cache.paths import fold
+from swamp.cache.paths import ancestors, fold
+from swamp.cache.rows import (
+    BASE_COLUMNS,
+    BaseRow,
+    JournalKind,
+    JournalRow,
+    Pending,
+    StagedRow,
+    base_row,
+    decode_row,
+    journal_row,
+    whole,
+)
+from swamp.cache.transact import Transaction
 from swamp.errors import Failed
-from swamp.index.entry import Entry, Row, Tombstone
+from swamp.index.entry import Row
 
 SCHEMA_VERSION: Final = 1
-TOUCHED_KEPT: Final = 50_000
-JournalKind = Literal["write", "delete", "found"]
 Hook = Callable[[str], None]
 """Called as `begin`, `commit`, `done` around each transaction: the simulator's place to interleave and to crash."""
 
-_SCHEMA = """
+_PENDING: Final = "SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"
+_SCHEMA: Final = """
 CREATE TABLE base (path TEXT PRIMARY KEY, key TEXT NOT NULL, size INTEGER NOT NULL, sha256 TEXT, seq INTEGER NOT NULL,
   present INTEGER NOT NULL, fold TEXT NOT NULL, h_size INTEGER, h_mtime INTEGER, h_ctime INTEGER, h_inode INTEGER)
   WITHOUT ROWID;
@@ -42,45 +51,6 @@ CREATE TABLE deferred (path TEXT PRIMARY KEY, remote TEXT NOT NULL, reason TEXT 
 CREATE TABLE touched (n INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-
-
-@dataclass(frozen=True, slots=True)
-class BaseRow:
-    """What this cache was proven to hold (`present`) or to know (remote-only) of one path."""
-
-    path: str
-    key: str
-    size: int
-    sha256: str | None
-    seq: int
-    present: bool
-    hint: Hint | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class JournalRow:
-    id: int
-    path: str
-    kind: JournalKind
-    confirmed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StagedRow:
-    """A finished upload that no record has retired yet."""
-
-    key: str
-    path: str
-    sha256: str
-    size: int
-    gc_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    writes: int
-    deletes: int
-    found: int
 
 
 def _no_hook(point: str) -> None:
@@ -162,61 +132,61 @@ class State:
     # -- journal
 
     def journal(self) -> list[JournalRow]:
-        return [_journal_row(r) for r in self._all("SELECT id, path, kind, confirmed FROM journal ORDER BY id")]
+        return [journal_row(r) for r in self._all("SELECT id, path, kind, confirmed FROM journal ORDER BY id")]
 
     def journal_empty(self) -> bool:
         return not self._all("SELECT 1 FROM journal LIMIT 1")
 
     def pending(self) -> Pending:
-        counts = {str(k): _int(n) for k, n in self._all(_PENDING)}
+        counts = {str(k): whole(n) for k, n in self._all(_PENDING)}
         return Pending(*(counts.get(k, 0) for k in ("write", "delete", "found")))
 
     # -- base
 
     def base(self, path: str) -> BaseRow | None:
-        rows = self._all(f"SELECT {_BASE} FROM base WHERE path = ?", (path,))
-        return _base_row(rows[0]) if rows else None
+        rows = self._all(f"SELECT {BASE_COLUMNS} FROM base WHERE path = ?", (path,))
+        return base_row(rows[0]) if rows else None
 
     def base_below(self, prefix: str = "") -> Iterator[BaseRow]:
         """Rows at or below the directory `prefix`, in path order."""
         if not prefix:
-            rows = self._stream(f"SELECT {_BASE} FROM base ORDER BY path")
+            rows = self._stream(f"SELECT {BASE_COLUMNS} FROM base ORDER BY path")
         else:
-            sql = f"SELECT {_BASE} FROM base WHERE path = ? OR (path > ? AND path < ?) ORDER BY path"
+            sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path = ? OR (path > ? AND path < ?) ORDER BY path"
             rows = self._stream(sql, (prefix, prefix + "/", prefix + "0"))
-        return map(_base_row, rows)
+        return map(base_row, rows)
 
     def base_between(self, start: str, stop: str | None = None) -> Iterator[BaseRow]:
         """Rows with `start <= path < stop`, in path order: how several readers share one table."""
-        sql = f"SELECT {_BASE} FROM base WHERE path >= ? AND (? IS NULL OR path < ?) ORDER BY path"
-        return map(_base_row, self._stream(sql, (start, stop, stop)))
+        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path >= ? AND (? IS NULL OR path < ?) ORDER BY path"
+        return map(base_row, self._stream(sql, (start, stop, stop)))
 
     def base_columns(
         self, start: str, stop: str | None = None, length: int = 10_000
     ) -> Iterator[dict[str, tuple[object, ...]]]:
         """The same rows as `base_between`, as columns by name: no object per row, for who reads millions."""
-        sql = f"SELECT {_BASE} FROM base WHERE path >= ? AND (? IS NULL OR path < ?) ORDER BY path"
-        names = [name.strip() for name in _BASE.split(",")]
+        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path >= ? AND (? IS NULL OR path < ?) ORDER BY path"
+        names = [name.strip() for name in BASE_COLUMNS.split(",")]
         for page in self._pages(sql, (start, stop, stop), length):
             yield dict(zip(names, zip(*page, strict=True), strict=True))
 
     def remote_only(self, prefix: str = "") -> Iterator[BaseRow]:
         """Files known and not held, in path order, less those whose deletion waits for a push."""
         gone = "EXISTS (SELECT 1 FROM journal WHERE journal.path = base.path AND kind = 'delete')"
-        sql = f"SELECT {_BASE} FROM base WHERE present = 0 AND NOT {gone}"
+        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE present = 0 AND NOT {gone}"
         if not prefix:
-            return map(_base_row, self._stream(f"{sql} ORDER BY path"))
+            return map(base_row, self._stream(f"{sql} ORDER BY path"))
         below = f"{sql} AND (path = ? OR (path > ? AND path < ?)) ORDER BY path"
-        return map(_base_row, self._stream(below, (prefix, prefix + "/", prefix + "0")))
+        return map(base_row, self._stream(below, (prefix, prefix + "/", prefix + "0")))
 
     def base_count(self) -> tuple[int, int, int]:
         """Files present, their bytes, files that are remote-only."""
         sql = "SELECT SUM(present), SUM(size * present), SUM(1 - present) FROM base"
         files, size, remote = self._all(sql)[0]
-        return _int(files or 0), _int(size or 0), _int(remote or 0)
+        return whole(files or 0), whole(size or 0), whole(remote or 0)
 
     def base_rows(self) -> int:
-        return _int(self._all("SELECT COUNT(*) FROM base")[0][0])
+        return whole(self._all("SELECT COUNT(*) FROM base")[0][0])
 
     def has_base(self) -> bool:
         return bool(self._all("SELECT 1 FROM base LIMIT 1"))
@@ -269,146 +239,12 @@ class State:
         return str(rows[0][0]) if rows else None
 
     def touched_since(self, mark: int) -> tuple[int, tuple[str, ...] | None]:
-        newest = _int(self._all("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'touched'), 0)")[0][0])
-        oldest = _int(self._all("SELECT COALESCE(MIN(n), ?) FROM touched", (newest + 1,))[0][0])
+        newest = whole(self._all("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'touched'), 0)")[0][0])
+        oldest = whole(self._all("SELECT COALESCE(MIN(n), ?) FROM touched", (newest + 1,))[0][0])
         if mark > newest or mark + 1 < oldest:
             return newest, None
         paths = self._all("SELECT DISTINCT path FROM touched WHERE n > ?", (mark,))
         return newest, tuple(str(p) for (p,) in paths)
-
-
-class Transaction:
-    """Writes inside one `State.transaction`."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
-
-    def announce(self, paths: Iterable[str], kind: JournalKind, *, confirmed: bool = False) -> None:
-        rows = list(paths)
-        sql = "INSERT INTO journal (path, kind, confirmed) VALUES (?, ?, ?)"
-        self._db.executemany(sql, [(p, kind, int(confirmed)) for p in rows])
-        self.touch(rows)
-
-    def drop_journal(self, ids: Iterable[int]) -> None:
-        self._db.executemany("DELETE FROM journal WHERE id = ?", [(i,) for i in ids])
-
-    def drop_journal_of(self, paths: Iterable[str]) -> None:
-        self._db.executemany("DELETE FROM journal WHERE path = ?", [(p,) for p in paths])
-
-    def drop_all_deletes(self) -> None:
-        self._db.execute("DELETE FROM journal WHERE kind = 'delete'")
-
-    def confirm_deletes(self) -> None:
-        self._db.execute("UPDATE journal SET confirmed = 1 WHERE kind = 'delete'")
-
-    def newer_row_over(self, path: str, after: int, own: Own = (0, 0)) -> bool:
-        """Whether a row later than `after`, and not my own, stands on `path`, above it or below it."""
-        names = (path, *ancestors(path))
-        marks = ",".join("?" * len(names))
-        sql = f"SELECT 1 FROM journal WHERE {_LATER} AND (path IN ({marks}) OR (path > ? AND path < ?)) LIMIT 1"
-        args = (after, *own, *names, path + "/", path + "0")
-        return self._db.execute(sql, args).fetchone() is not None
-
-    def is_deleted(self, path: str) -> bool:
-        """Whether the user has deleted `path` here and no push has said so yet."""
-        sql = "SELECT 1 FROM journal WHERE path = ? AND kind = 'delete' LIMIT 1"
-        return self._db.execute(sql, (path,)).fetchone() is not None
-
-    def rows_after(self, after: int, own: Own = (0, 0)) -> bool:
-        """Whether anything at all was announced since, by somebody else."""
-        row = self._db.execute(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own)).fetchone()
-        return row is not None
-
-    def last_row(self) -> int:
-        """The newest number that the journal ever gave."""
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
-        return int(row[0]) if row else 0
-
-    def base(self, path: str) -> BaseRow | None:
-        row = self._db.execute(f"SELECT {_BASE} FROM base WHERE path = ?", (path,)).fetchone()
-        return _base_row(row) if row else None
-
-    def bases(self, paths: Sequence[str]) -> dict[str, BaseRow]:
-        """The rows of these paths, asked for a few hundred at a time."""
-        found: dict[str, BaseRow] = {}
-        for start in range(0, len(paths), _ASKED_AT_ONCE):
-            some = paths[start : start + _ASKED_AT_ONCE]
-            sql = f"SELECT {_BASE} FROM base WHERE path IN ({','.join('?' * len(some))})"
-            for row in map(_base_row, self._db.execute(sql, some).fetchall()):
-                found[row.path] = row
-        return found
-
-    def put_base(self, row: BaseRow) -> None:
-        self.put_bases((row,))
-
-    def put_bases(self, rows: Iterable[BaseRow]) -> None:
-        sql = f"INSERT OR REPLACE INTO base ({_BASE}, fold) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        self._db.executemany(sql, map(_base_values, rows))
-
-    def hold(self, rows: Sequence[BaseRow]) -> None:
-        """Base says so now: no upload of these paths is open any more, and nothing of them is owed."""
-        self.put_bases(rows)
-        paths = [(row.path,) for row in rows]
-        self._db.executemany("DELETE FROM staged WHERE path = ?", paths)
-        self._db.executemany("DELETE FROM deferred WHERE path = ?", paths)
-
-    def drop_base(self, path: str) -> None:
-        self._db.execute("DELETE FROM base WHERE path = ?", (path,))
-
-    def void_base(self) -> None:
-        """Another store's truth says nothing here. inv[state.bound]"""
-        for table in ("base", "staged", "deferred"):
-            self._db.execute(f"DELETE FROM {table}")
-
-    def put_staged(self, rows: Iterable[StagedRow]) -> None:
-        sql = "INSERT OR REPLACE INTO staged (key, path, sha256, size, gc_epoch) VALUES (?, ?, ?, ?, ?)"
-        self._db.executemany(sql, [(r.key, r.path, r.sha256, r.size, r.gc_epoch) for r in rows])
-
-    def drop_staged(self, key: str) -> None:
-        self._db.execute("DELETE FROM staged WHERE key = ?", (key,))
-
-    def drop_staged_for(self, path: str) -> None:
-        self._db.execute("DELETE FROM staged WHERE path = ?", (path,))
-
-    def defer(self, path: str, remote: Row | None, reason: str) -> None:
-        sql = "INSERT OR REPLACE INTO deferred (path, remote, reason) VALUES (?, ?, ?)"
-        self._db.execute(sql, (path, encode_row(remote), reason))
-
-    def deferred_paths(self) -> list[str]:
-        return [str(p) for (p,) in self._db.execute("SELECT path FROM deferred").fetchall()]
-
-    def undefer(self, path: str) -> None:
-        self._db.execute("DELETE FROM deferred WHERE path = ?", (path,))
-
-    def set_meta(self, name: str, value: str | None) -> None:
-        if value is None:
-            self._db.execute("DELETE FROM meta WHERE name = ?", (name,))
-        else:
-            self._db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
-
-    def meta(self, name: str) -> str | None:
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return str(row[0]) if row else None
-
-    def touch(self, paths: Iterable[str]) -> None:
-        """Tells the catalog. Old marks are forgotten: a catalog that is that far behind rebuilds itself."""
-        before = self._last_touched()
-        self._db.executemany("INSERT INTO touched (path) VALUES (?)", [(path,) for path in paths])
-        last = self._last_touched()
-        if last // 1000 > before // 1000:
-            self._db.execute("DELETE FROM touched WHERE n <= ?", (last - TOUCHED_KEPT,))
-
-    def _last_touched(self) -> int:
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'touched'").fetchone()
-        return int(row[0]) if row else 0
-
-
-Own = tuple[int, int]
-"""A range of journal rows that the asking sync wrote itself."""
-_ASKED_AT_ONCE = 500
-_PENDING = "SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"
-_LATER = "id > ? AND NOT id BETWEEN ? AND ?"
-_BASE = "path, key, size, sha256, seq, present, h_size, h_mtime, h_ctime, h_inode"
 
 
 def _connect(path: Path, durable: bool) -> sqlite3.Connection:
@@ -438,51 +274,3 @@ def _explained(error: sqlite3.OperationalError, path: Path | None) -> Failed:
         f"the cache's state database{where} cannot be used: {error}",
         hint="check free space and permissions of the cache directory (swamp datastore status shows it)",
     )
-
-
-def ancestors(path: str) -> tuple[str, ...]:
-    """The directories above `path`: `a/b/c` -> `a`, `a/b`."""
-    parts = path.split("/")
-    return tuple("/".join(parts[:i]) for i in range(1, len(parts)))
-
-
-def encode_row(row: Row | None) -> str:
-    match row:
-        case None:
-            return "null"
-        case Entry():
-            return json.dumps(["e", row.key, row.size, row.sha256, row.last_modified, row.seq, row.missing, row.extra])
-        case Tombstone():
-            return json.dumps(["t", row.key, row.size, row.sha256, row.seq])
-
-
-def decode_row(path: str, text: str) -> Row | None:
-    doc = json.loads(text)
-    if doc is None:
-        return None
-    kind, *fields = doc
-    return Entry(path, *fields) if kind == "e" else Tombstone(path, *fields)
-
-
-def _int(value: object) -> int:
-    return int(value)  # type: ignore[call-overload, no-any-return]
-
-
-def _journal_row(row: tuple[object, ...]) -> JournalRow:
-    number, path, kind, confirmed = row
-    return JournalRow(_int(number), str(path), kind, bool(confirmed))  # type: ignore[arg-type]
-
-
-def _base_values(row: BaseRow) -> tuple[object, ...]:
-    h = row.hint
-    hint = (h.size, h.mtime_ns, h.ctime_ns, h.inode) if h else _NO_HINT
-    return (row.path, row.key, row.size, row.sha256, row.seq, int(row.present), *hint, fold(row.path))
-
-
-_NO_HINT = (None,) * 4
-
-
-def _base_row(row: tuple[object, ...]) -> BaseRow:
-    path, key, size, sha, seq, present, *hint = row
-    known = None if hint[0] is None else Hint(*(_int(h) for h in hint))
-    return BaseRow(str(path), str(key), _int(size), sha and str(sha), _int(seq), bool(present), known)  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.layout import CacheDir
+from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, ScanProblem
-from swamp.cache.state import BaseRow, State
+from swamp.cache.state import State
 from swamp.env import SYSTEM
 from swamp.index.entry import Row
 from swamp.pipeline import classify, stages

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from swamp.cache.rows import BaseRow
     from swamp.cache.scan import Observed
-    from swamp.cache.state import BaseRow
     from swamp.index.entry import Row
     from swamp.store.open import StoreSpec
     from swamp.sync.gather import Gathered, Gatherer

@@ -6,7 +6,7 @@ What is here instead is moved aside, never deleted. inv[conflict.keeps-both]
 from __future__ import annotations
 
 from swamp.cache.files import hash_file, hint_of, move_aside
-from swamp.cache.state import BaseRow
+from swamp.cache.rows import BaseRow
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
 

@@ -12,8 +12,9 @@ from swamp.cache.files import Staged, place
 from swamp.cache.layout import CacheDir
 from swamp.cache.locks import FileLock
 from swamp.cache.paths import resolve_inside, safe_path
+from swamp.cache.rows import Pending
 from swamp.cache.scan import Observed, scan
-from swamp.cache.state import Hook, Pending, State
+from swamp.cache.state import Hook, State
 from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer
 from swamp.env import SYSTEM, Env

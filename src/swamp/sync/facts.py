@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
-from swamp.cache.state import BaseRow
 from swamp.index.entry import Entry, Row, Tombstone
 from swamp.rules import rule
 from swamp.sync.decide import Decision, Local, Remote, decide

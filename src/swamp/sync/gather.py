@@ -9,9 +9,10 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
-from swamp.cache.paths import is_below, is_internal
+from swamp.cache.paths import ancestors, is_below, is_internal
+from swamp.cache.rows import BaseRow, JournalRow
 from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, scan, stat_one
-from swamp.cache.state import BaseRow, JournalRow, State, ancestors
+from swamp.cache.state import State
 from swamp.index.entry import Entry, Row, Tombstone
 from swamp.rules import rule
 from swamp.sync.facts import Facts

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from swamp.cache.paths import ancestors
 from swamp.cache.scan import ScanProblem
-from swamp.cache.state import ancestors
 from swamp.commit.commit import RootRead
 from swamp.commit.log import Standing, put_log, standing
 from swamp.env import rfc3339

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from swamp.cache.paths import fold
-from swamp.cache.state import ancestors
+from swamp.cache.paths import ancestors, fold
 from swamp.index.entry import Entry
 from swamp.sync.decide import Verb
 from swamp.sync.facts import Facts

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from swamp.cache.places import Places
-from swamp.cache.state import BaseRow, Transaction
+from swamp.cache.rows import BaseRow
+from swamp.cache.transact import Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
 from swamp.index.entry import Entry, Row

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from swamp.cache.files import hash_file, hint_of, read_atomic
-from swamp.cache.paths import fold, is_internal
+from swamp.cache.paths import ancestors, fold, is_internal
+from swamp.cache.rows import BaseRow, StagedRow
 from swamp.cache.scan import Observed, stat_one
-from swamp.cache.state import BaseRow, StagedRow, Transaction, ancestors
+from swamp.cache.transact import Transaction
 from swamp.commit.commit import Changes, Committed, RootRead
 from swamp.errors import ObjectMissing, SwampError
 from swamp.index.entry import Dropped, Entry, Row, Tombstone

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from swamp.cache.files import Hint, trusted
 from swamp.cache.layout import CacheDir
 from swamp.cache.locks import FileLock
-from swamp.cache.paths import is_below
-from swamp.cache.state import JournalRow, State, Transaction, ancestors
+from swamp.cache.paths import ancestors, is_below
+from swamp.cache.rows import JournalRow
+from swamp.cache.state import State
+from swamp.cache.transact import Transaction
 from swamp.commit.commit import Committer
 from swamp.env import Env, rfc3339
 from swamp.index.root import Root

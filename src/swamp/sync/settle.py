@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from swamp.cache.files import move_aside
+from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, Seen, scan, stat_one
-from swamp.cache.state import BaseRow, Transaction
+from swamp.cache.transact import Transaction
 from swamp.index.entry import Entry
 from swamp.rules import rule
 from swamp.sync.facts import Facts

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from swamp.cache.paths import is_internal, is_safe
-from swamp.cache.state import BaseRow, State
+from swamp.cache.rows import BaseRow
+from swamp.cache.state import State
 from swamp.commit.log import has_op
 from swamp.errors import CorruptData
 from swamp.index.entry import Dropped, Entry, Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 
-from swamp.cache.state import ancestors
+from swamp.cache.paths import ancestors
 from swamp.commit.collect import collect
 from swamp.commit.compact import compact
 from swamp.commit.lease import Holder, Terms, acquire, model_key

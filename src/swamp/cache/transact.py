@@ -1,0 +1,150 @@
+"""What one transaction of state.db writes: all of it or none, on disk when `State.transaction` returns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from swamp.cache.paths import ancestors
+from swamp.cache.rows import (
+    BASE_COLUMNS,
+    BaseRow,
+    JournalKind,
+    Own,
+    StagedRow,
+    base_row,
+    base_values,
+    encode_row,
+)
+from swamp.index.entry import Row
+
+TOUCHED_KEPT: Final = 50_000
+_ASKED_AT_ONCE: Final = 500
+_LATER: Final = "id > ? AND NOT id BETWEEN ? AND ?"
+
+
+class Transaction:
+    """Writes inside one `State.transaction`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def announce(self, paths: Iterable[str], kind: JournalKind, *, confirmed: bool = False) -> None:
+        rows = list(paths)
+        sql = "INSERT INTO journal (path, kind, confirmed) VALUES (?, ?, ?)"
+        self._db.executemany(sql, [(p, kind, int(confirmed)) for p in rows])
+        self.touch(rows)
+
+    def drop_journal(self, ids: Iterable[int]) -> None:
+        self._db.executemany("DELETE FROM journal WHERE id = ?", [(i,) for i in ids])
+
+    def drop_journal_of(self, paths: Iterable[str]) -> None:
+        self._db.executemany("DELETE FROM journal WHERE path = ?", [(p,) for p in paths])
+
+    def drop_all_deletes(self) -> None:
+        self._db.execute("DELETE FROM journal WHERE kind = 'delete'")
+
+    def confirm_deletes(self) -> None:
+        self._db.execute("UPDATE journal SET confirmed = 1 WHERE kind = 'delete'")
+
+    def newer_row_over(self, path: str, after: int, own: Own = (0, 0)) -> bool:
+        """Whether a row later than `after`, and not my own, stands on `path`, above it or below it."""
+        names = (path, *ancestors(path))
+        marks = ",".join("?" * len(names))
+        sql = f"SELECT 1 FROM journal WHERE {_LATER} AND (path IN ({marks}) OR (path > ? AND path < ?)) LIMIT 1"
+        args = (after, *own, *names, path + "/", path + "0")
+        return self._db.execute(sql, args).fetchone() is not None
+
+    def is_deleted(self, path: str) -> bool:
+        """Whether the user has deleted `path` here and no push has said so yet."""
+        sql = "SELECT 1 FROM journal WHERE path = ? AND kind = 'delete' LIMIT 1"
+        return self._db.execute(sql, (path,)).fetchone() is not None
+
+    def rows_after(self, after: int, own: Own = (0, 0)) -> bool:
+        """Whether anything at all was announced since, by somebody else."""
+        row = self._db.execute(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own)).fetchone()
+        return row is not None
+
+    def last_row(self) -> int:
+        """The newest number that the journal ever gave."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
+        return int(row[0]) if row else 0
+
+    def base(self, path: str) -> BaseRow | None:
+        row = self._db.execute(f"SELECT {BASE_COLUMNS} FROM base WHERE path = ?", (path,)).fetchone()
+        return base_row(row) if row else None
+
+    def bases(self, paths: Sequence[str]) -> dict[str, BaseRow]:
+        """The rows of these paths, asked for a few hundred at a time."""
+        found: dict[str, BaseRow] = {}
+        for start in range(0, len(paths), _ASKED_AT_ONCE):
+            some = paths[start : start + _ASKED_AT_ONCE]
+            sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path IN ({','.join('?' * len(some))})"
+            for row in map(base_row, self._db.execute(sql, some).fetchall()):
+                found[row.path] = row
+        return found
+
+    def put_base(self, row: BaseRow) -> None:
+        self.put_bases((row,))
+
+    def put_bases(self, rows: Iterable[BaseRow]) -> None:
+        sql = f"INSERT OR REPLACE INTO base ({BASE_COLUMNS}, fold) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        self._db.executemany(sql, map(base_values, rows))
+
+    def hold(self, rows: Sequence[BaseRow]) -> None:
+        """Base says so now: no upload of these paths is open any more, and nothing of them is owed."""
+        self.put_bases(rows)
+        paths = [(row.path,) for row in rows]
+        self._db.executemany("DELETE FROM staged WHERE path = ?", paths)
+        self._db.executemany("DELETE FROM deferred WHERE path = ?", paths)
+
+    def drop_base(self, path: str) -> None:
+        self._db.execute("DELETE FROM base WHERE path = ?", (path,))
+
+    def void_base(self) -> None:
+        """Another store's truth says nothing here. inv[state.bound]"""
+        for table in ("base", "staged", "deferred"):
+            self._db.execute(f"DELETE FROM {table}")
+
+    def put_staged(self, rows: Iterable[StagedRow]) -> None:
+        sql = "INSERT OR REPLACE INTO staged (key, path, sha256, size, gc_epoch) VALUES (?, ?, ?, ?, ?)"
+        self._db.executemany(sql, [(r.key, r.path, r.sha256, r.size, r.gc_epoch) for r in rows])
+
+    def drop_staged(self, key: str) -> None:
+        self._db.execute("DELETE FROM staged WHERE key = ?", (key,))
+
+    def drop_staged_for(self, path: str) -> None:
+        self._db.execute("DELETE FROM staged WHERE path = ?", (path,))
+
+    def defer(self, path: str, remote: Row | None, reason: str) -> None:
+        sql = "INSERT OR REPLACE INTO deferred (path, remote, reason) VALUES (?, ?, ?)"
+        self._db.execute(sql, (path, encode_row(remote), reason))
+
+    def deferred_paths(self) -> list[str]:
+        return [str(p) for (p,) in self._db.execute("SELECT path FROM deferred").fetchall()]
+
+    def undefer(self, path: str) -> None:
+        self._db.execute("DELETE FROM deferred WHERE path = ?", (path,))
+
+    def set_meta(self, name: str, value: str | None) -> None:
+        if value is None:
+            self._db.execute("DELETE FROM meta WHERE name = ?", (name,))
+        else:
+            self._db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
+
+    def meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else None
+
+    def touch(self, paths: Iterable[str]) -> None:
+        """Tells the catalog. Old marks are forgotten: a catalog that is that far behind rebuilds itself."""
+        before = self._last_touched()
+        self._db.executemany("INSERT INTO touched (path) VALUES (?)", [(path,) for path in paths])
+        last = self._last_touched()
+        if last // 1000 > before // 1000:
+            self._db.execute("DELETE FROM touched WHERE n <= ?", (last - TOUCHED_KEPT,))
+
+    def _last_touched(self) -> int:
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'touched'").fetchone()
+        return int(row[0]) if row else 0
