@@ -23,7 +23,9 @@ raised in a Spark task and read on the driver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+HINT: Final = "hint: "
 
 
 class SwampError(Exception):
@@ -37,6 +39,8 @@ class SwampError(Exception):
         self.message = message
         self.hint = hint
         self.details: dict[str, Any] = dict(details or {})
+        if hint:
+            self.add_note(f"{HINT}{hint}")  # a Spark task hands on a traceback and nothing else: notes are part of it
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.hint, self.details)

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from swamp.errors import CorruptData, NotFound
+from swamp.index.columns import BATCH, ROW_GROUP, check_segment
 from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.lookup import all_rows, live_rows, lookup, rows_since, winning_rows
 from swamp.index.merge import forgettable, merge_segments, winner
 from swamp.index.root import Root
-from swamp.index.segment import BATCH, ROW_GROUP, check_segment, read_segment, write_segment
+from swamp.index.segment import read_segment, write_segment
 
 BIG = 2**63 - 1
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -9,11 +9,11 @@ from itertools import groupby
 from operator import attrgetter
 
 from swamp.cache.paths import is_below
-from swamp.errors import CorruptData
+from swamp.index.columns import Source
 from swamp.index.entry import Dropped, Entry, Row
 from swamp.index.merge import newer, winner
-from swamp.index.root import REPAIR_HINT, Root, SegmentRef
-from swamp.index.segment import AnyRow, Source, check_segment, read_segment
+from swamp.index.root import Root, SegmentRef
+from swamp.index.segment import AnyRow, listed_rows
 
 FetchSegment = Callable[[SegmentRef], Source]
 """Brings a segment's bytes or a local file of them; they are verified here."""
@@ -58,9 +58,7 @@ def all_rows(root: Root, fetch: FetchSegment) -> Iterator[AnyRow]:
     yield from _layer(root)
     yield from root.dropped.values()
     for ref in root.segments:
-        source = fetch(ref)
-        check_segment(ref, source)
-        yield from read_segment(source, ref.added_seq)
+        yield from listed_rows(ref, fetch(ref))
 
 
 def _layer(root: Root) -> list[Row]:
@@ -98,13 +96,9 @@ def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegmen
 def _read(
     ref: SegmentRef, fetch: FetchSegment, prefix: str = "", paths: Collection[str] | None = None
 ) -> Iterator[Row]:
-    """A segment's deciding rows, after its bytes were verified; it may not claim a range that its rows leave."""
-    source = fetch(ref)
-    check_segment(ref, source)
+    """A segment's deciding rows, after it was verified."""
     stop = prefix + "0" if prefix else None
-    for row in read_segment(source, ref.added_seq, start=prefix, stop=stop, paths=paths, dropped=False):
+    for row in listed_rows(ref, fetch(ref), start=prefix, stop=stop, paths=paths, dropped=False):
         assert not isinstance(row, Dropped)
-        if not ref.covers(row.path):
-            raise CorruptData(f"{ref.key} holds rows outside of the range that the root names", hint=REPAIR_HINT)
         if is_below(row.path, prefix):
             yield row

@@ -18,6 +18,8 @@ SEGMENT_PREFIX: Final = "_index/"
 VERSION: Final = 3
 RECENT_OPS: Final = 256
 MAX_ROOT: Final = 128 << 20
+MAX_NUMBER: Final = (1 << 63) - 1
+"""What SQLite, Arrow and Spark can count to."""
 REPAIR_HINT: Final = "run: swamp datastore doctor --repair"
 
 
@@ -262,7 +264,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
         raise TypeError(f"expected a number, found {value!r:.40}")
     return value
 

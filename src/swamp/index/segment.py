@@ -8,35 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import io
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.cache.files import on_disk
 from swamp.errors import CorruptData
+from swamp.index.columns import (
+    COLUMNS,
+    FORMAT,
+    NEEDED,
+    ROW_GROUP,
+    Source,
+    guarded,
+    listed_columns,
+    read_columns,
+    segment_schema,
+)
+from swamp.index.columns import check_segment as check_segment
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
-from swamp.index.footer import Footer, Group, read_footer
-from swamp.index.inspect import MAX_BATCH, MAX_GROUP, inspect, written_out
-from swamp.index.root import REPAIR_HINT, SegmentRef
+from swamp.index.root import SegmentRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 AnyRow = Row | Dropped
-Source = bytes | Path
-"""A segment's bytes, or a local file that holds them."""
-
-ROW_GROUP: Final = 16_384
-BATCH: Final = 1_024  # measured: a quarter of the memory of 4,096 for a wide merge, and no slower
-_FORMAT: Final = {b"swamp.segment": b"1"}
 _KINDS: Final = {Entry: "entry", Tombstone: "deleted", Dropped: "dropped"}
-# pyarrow's own errors are subclasses of these.
-_DAMAGE: Final = (ValueError, OSError, LookupError, TypeError, NotImplementedError, MemoryError, OverflowError)
-_NEEDED: Final = frozenset({"path", "kind", "key"})
-_COLUMNS: Final = ("path", "kind", "key", "size", "sha256", "lastModified", "seq", "missing", "extra")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +96,8 @@ def _arro3_schema() -> Any:
     from arro3.core import DataType, Field, Schema
 
     types = {"size": DataType.int64(), "seq": DataType.int64(), "missing": DataType.bool()}
-    fields = [Field(n, types.get(n, DataType.utf8()), nullable=n not in _NEEDED) for n in _COLUMNS]
-    return Schema(fields, metadata=_FORMAT)
+    fields = [Field(n, types.get(n, DataType.utf8()), nullable=n not in NEEDED) for n in COLUMNS]
+    return Schema(fields, metadata=FORMAT)
 
 
 def write_segment_columns(batches: Iterable[pa.RecordBatch]) -> Segment:
@@ -109,7 +105,7 @@ def write_segment_columns(batches: Iterable[pa.RecordBatch]) -> Segment:
     from arro3.core import RecordBatch, RecordBatchReader
     from arro3.io import write_parquet
 
-    out, schema, span = io.BytesIO(), _schema(), _Span()
+    out, schema, span = io.BytesIO(), segment_schema(), _Span()
     shaped = [_counted(batch, schema, span) for batch in batches if batch.num_rows]
     ours = [RecordBatch.from_arrow(batch) for batch in shaped]
     write_parquet(RecordBatchReader.from_batches(_arro3_schema(), ours), out, **_WRITER)
@@ -146,15 +142,6 @@ _WRITER: Final[dict[str, Any]] = {
 }
 
 
-def _schema() -> pa.Schema:
-    import pyarrow as pa
-
-    text = pa.string()
-    types = (text, text, text, pa.int64(), text, text, pa.int64(), pa.bool_(), text)
-    fields = [pa.field(n, t, nullable=n not in _NEEDED) for n, t in zip(_COLUMNS, types, strict=True)]
-    return pa.schema(fields, metadata=_FORMAT)
-
-
 def _groups(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
     group: list[AnyRow] = []
     for row in rows:
@@ -180,22 +167,6 @@ def _columns(rows: list[AnyRow]) -> dict[str, list[Any]]:
     }
 
 
-def check_segment(ref: SegmentRef, source: Source) -> None:
-    """Raises CorruptData unless these are the very bytes that the root names."""
-    with on_disk("read", str(source) if isinstance(source, Path) else ref.key):
-        size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        same = size == ref.bytes and _digest(source) == ref.sha256
-    if not same:
-        raise _damaged(f"{ref.key} is not the segment that the root names: {size} bytes, or another hash")
-
-
-def _digest(source: Source) -> str:
-    if isinstance(source, bytes):
-        return hashlib.sha256(source).hexdigest()
-    with source.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_segment(
     source: Source,
     added_seq: int,
@@ -209,136 +180,40 @@ def read_segment(
 
     Row groups that cannot hold such a path are not read. Damaged or hostile bytes raise CorruptData.
     """
-    last = ""
-    for batch in _batches(source, start, stop, paths):
-        for row in _rows(batch, added_seq):
-            if row.path < last:
-                raise _damaged("an index segment is not sorted")
-            last = row.path
-            if start <= last and (stop is None or last < stop) and (dropped or not isinstance(row, Dropped)):
-                yield row
+    return _rows(read_columns(source, added_seq, start=start, stop=stop, paths=paths), dropped)
 
 
-def _batches(source: Source, start: str, stop: str | None, paths: Collection[str] | None) -> Iterator[pa.RecordBatch]:
-    with _guarded():
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        raw = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
-        footer = read_footer(raw)
-        _check_sizes(footer)
-        # No text and no list in a footer is longer than the footer itself.
-        limits = dict.fromkeys(("thrift_string_size_limit", "thrift_container_size_limit"), footer.length)
-        asked = None if paths is None else sorted(path.encode() for path in paths)
-        wanted = [i for i, group in enumerate(footer.groups) if _may_hold(group, start, stop, asked)]
-        claims = inspect(raw, [footer.groups[i] for i in wanted], BATCH)
-        file = pq.ParquetFile(raw, read_dictionary=list(claims.dictionaries), pre_buffer=False, **limits)
-        _check_shape(file.schema_arrow)
-        size, columns = claims.batch_rows, list(_COLUMNS)
-        found = file.iter_batches(size, wanted, columns=columns, use_threads=False) if wanted else iter(())
-    while True:
-        with _guarded():
-            batch = next(found, None)
-            if batch is not None:
-                batch = written_out(batch, claims.dictionaries)
-                if batch.nbytes > MAX_BATCH:  # before every value of it becomes a Python object
-                    raise ValueError("rows of impossible length")
-            if batch is not None and paths is not None:
-                batch = batch.filter(_is_in(batch.column("path"), paths))
-        if batch is None:
-            return
-        yield batch
+def listed_rows(
+    ref: SegmentRef,
+    source: Source,
+    *,
+    start: str = "",
+    stop: str | None = None,
+    paths: Collection[str] | None = None,
+    dropped: bool = True,
+) -> Iterator[AnyRow]:
+    """The same of a segment that a root names, after it has been compared with what the root says of it."""
+    return _rows(listed_columns(ref, source, start=start, stop=stop, paths=paths), dropped)
 
 
-def _check_shape(schema: pa.Schema) -> None:
-    """The footer must describe a segment of ours."""
-    kept = schema.metadata or {}
-    if kept.get(b"swamp.segment") != b"1" or tuple(schema.names[: len(_COLUMNS)]) != _COLUMNS:
-        raise _damaged("this is not an index segment that this swamp can read")
-    expected = _schema()
-    if any(_plain(schema.field(name).type) != expected.field(name).type for name in _COLUMNS):
-        raise _damaged("an index segment has columns of other types")
+def _rows(batches: Iterator[pa.RecordBatch], dropped: bool) -> Iterator[AnyRow]:
+    for batch in batches:
+        with guarded():
+            columns = [batch.column(name).to_pylist() for name in COLUMNS]
+            made = [_MAKE[kind](path, *rest) for path, kind, *rest in zip(*columns, strict=True)]
+        yield from made if dropped else (row for row in made if not isinstance(row, Dropped))
 
 
-def _plain(kind: Any) -> Any:
-    import pyarrow as pa
-
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def _entry(path: str, key: str, size: int, sha: str | None, at: str | None, seq: int, gone: Any, extra: Any) -> AnyRow:
+    return Entry(path, key, size, sha, at or "", seq, bool(gone), extra or "")
 
 
-def _check_sizes(footer: Footer) -> None:
-    """Groups that fit into memory."""
-    for group in footer.groups:
-        unpacked = max(group.unpacked, sum(column.unpacked for column in group.columns))
-        if not 0 <= unpacked <= MAX_GROUP or not 0 <= group.rows <= 64 * ROW_GROUP:
-            raise _damaged("an index segment claims row groups of impossible size")
+def _deleted(path: str, key: str, size: int, sha: str | None, at: Any, seq: int, *_: Any) -> AnyRow:
+    return Tombstone(path, key, size, sha, seq)
 
 
-def _may_hold(group: Group, start: str, stop: str | None, paths: Sequence[bytes] | None) -> bool:
-    """UTF-8 sorts as its characters do."""
-    lowest, highest = group.columns[0].lowest, group.columns[0].highest
-    if lowest is None or highest is None:
-        return True
-    if highest < start.encode() or (stop is not None and lowest >= stop.encode()):
-        return False
-    return paths is None or bisect_left(paths, lowest) < bisect_right(paths, highest)
-
-
-def _is_in(column: Any, paths: Collection[str]) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.is_in(column, value_set=pa.array(list(paths), pa.string()))
-
-
-def _rows(batch: pa.RecordBatch, added_seq: int) -> list[AnyRow]:
-    with _guarded():
-        if any(batch.column(name).null_count for name in _COLUMNS[:3]):
-            raise ValueError("a row without a path, a kind or a key")
-        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
-        return [_MAKE[kind](added_seq, path, *rest) for path, kind, *rest in zip(*columns, strict=True)]
-
-
-def _entry(
-    added: int, path: str, key: str, size: int, sha: str | None, at: str | None, seq: int | None, gone: Any, extra: Any
-) -> AnyRow:
-    return Entry(path, key, _size(size), sha, at or "", _seq(seq, added), bool(gone), extra or "")
-
-
-def _deleted(added: int, path: str, key: str, size: int, sha: str | None, at: Any, seq: int | None, *_: Any) -> AnyRow:
-    return Tombstone(path, key, _size(size), sha, _seq(seq, added))
-
-
-def _dropped(added: int, path: str, key: str, size: Any, sha: Any, at: Any, seq: int | None, *_: Any) -> AnyRow:
-    return Dropped(key, path, _seq(seq, added))
+def _dropped(path: str, key: str, size: Any, sha: Any, at: Any, seq: int, *_: Any) -> AnyRow:
+    return Dropped(key, path, seq)
 
 
 _MAKE: Final[dict[str, Callable[..., AnyRow]]] = {"entry": _entry, "deleted": _deleted, "dropped": _dropped}
-
-
-def _size(size: int | None) -> int:
-    if size is None or size < 0:
-        raise ValueError("a row without a size")
-    return size
-
-
-def _seq(seq: int | None, added: int) -> int:
-    """inv[segment.added-seq]: a numberless row is as old as the commit that listed its segment, none is younger."""
-    if seq is None:
-        return added
-    if not 0 < seq <= added:
-        raise ValueError(f"a row with number {seq} in a segment of number {added}")
-    return seq
-
-
-@contextmanager
-def _guarded() -> Iterator[None]:
-    """Whatever a damaged file makes the Parquet reader say, it is CorruptData."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise _damaged(f"an index segment cannot be read: {str(error)[:200]}") from error
-
-
-def _damaged(message: str) -> CorruptData:
-    return CorruptData(message, hint=REPAIR_HINT)

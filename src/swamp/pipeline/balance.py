@@ -20,6 +20,9 @@ ROUNDS: Final = 2
 ALONE: Final = 64 * 1024 * 1024
 """A file of this size is dealt out by itself where nobody can look at all of them first."""
 
+MOST_TASKS: Final = 10_000
+"""Tasks of one job, whatever an index says of rows and sizes: what is planned, the driver holds."""
+
 
 def cost_of(size: int) -> int:
     return size + FILE_COST
@@ -28,7 +31,12 @@ def cost_of(size: int) -> int:
 def bins_for(files: int, size: int, parallelism: int) -> int:
     """How many bins: a few large ones. A task runs many files at once, so more of them would only start more often."""
     cost = size + files * FILE_COST
-    return int(min(max(-(-cost // BIN_COST), parallelism * ROUNDS), max(files, 1)))
+    return int(min(max(-(-cost // BIN_COST), parallelism * ROUNDS), max(files, 1), MOST_TASKS))
+
+
+def tasks_for(rows: int, each: int, least: int = 1) -> int:
+    """How many tasks so many rows are, with `each` rows in one; at least so many."""
+    return min(max(least, -(-rows // each)), MOST_TASKS)
 
 
 def pack(items: Iterable[T], size: Callable[[T], int], bins: int) -> list[tuple[int, T]]:

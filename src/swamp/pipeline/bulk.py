@@ -21,7 +21,7 @@ from swamp.errors import CorruptData, Failed, Unavailable
 from swamp.index.entry import Dropped, Entry
 from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef, first_root
 from swamp.pipeline import stages
-from swamp.pipeline.balance import ALONE, bins_for
+from swamp.pipeline.balance import ALONE, MOST_TASKS, bins_for, tasks_for
 from swamp.pipeline.copying import CopyObjects
 from swamp.pipeline.indexing import (
     ENTRY,
@@ -86,9 +86,16 @@ class OnStore:
         if usable_only:
             layer = [row for row in layer if usable(row["path"])]
         refs = stages.frame_of(self.jobs.session, SEGMENTS, map(ref_row, chosen))
-        newest = stages.frame_of(self.jobs.session, INDEX, layer)
+        newest = self._layer(layer)
         kernel = ReadSegments(self.spec, usable_only)
         return stages.read_index(refs, newest, kernel, min(len(chosen), self.jobs.parallelism * 4))
+
+    def _layer(self, rows: list[dict[str, Any]]) -> DataFrame:
+        """The newest layer as a table. JSON can hold text that is no Unicode; a table cannot."""
+        try:
+            return stages.frame_of(self.jobs.session, INDEX, rows)
+        except UnicodeEncodeError as error:
+            raise CorruptData("the index root holds text that is not Unicode", hint=REPAIR_HINT) from error
 
     def entries(self, root: Root) -> DataFrame:
         """The files that exist."""
@@ -120,10 +127,10 @@ class OnStore:
         from pyspark.sql import functions as sf
 
         large = sf.coalesce(sf.sum((sf.col("size") >= ALONE).cast("int")), sf.lit(0))
-        size = sf.coalesce(sf.sum("size"), sf.lit(0))
+        size = sf.coalesce(sf.sum(sf.col("size").cast("decimal(38,0)")), sf.lit(0))  # sizes that lie may overflow
         frame = entries.agg(sf.count("*").alias("files"), size.alias("size"), large.alias("large"))
-        row: dict[str, int] = self.jobs.run("count", frame.toArrow, self.patience).to_pylist()[0]
-        return row
+        row = self.jobs.run("count", frame.toArrow, self.patience).to_pylist()[0]
+        return {"files": row["files"], "size": int(row["size"]), "large": min(row["large"], MOST_TASKS)}
 
     # -- discover: cut, adopt, ranged, ordered, write_segments, publish
 
@@ -167,7 +174,7 @@ class OnStore:
 
     def _segments(self, rows: DataFrame, count: int, added_seq: int) -> list[SegmentRef]:
         """New segments in path order, written by executors; they are nothing until they are published."""
-        ordered = stages.ordered(stages.ranged(rows, -(-count // SEGMENT_TARGET)))
+        ordered = stages.ordered(stages.ranged(rows, tasks_for(count, SEGMENT_TARGET)))
         written = stages.write_segments(ordered, self.spec, added_seq)
         table = self.jobs.run("write segments", written.toArrow, self.patience)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
@@ -196,8 +203,8 @@ class OnStore:
     def merged(self, root: Root, inputs: tuple[SegmentRef, ...], horizon_seq: int) -> list[SegmentRef]:
         """The inputs as few new segments under the highest number among them: no reader takes them for news."""
         rows = sum(ref.rows for ref in inputs)
-        layer = stages.frame_of(self.jobs.session, INDEX, layer_rows(root))
-        ranged = stages.ranged(self.index(root, inputs), -(-rows // SEGMENT_TARGET))
+        layer = self._layer(layer_rows(root))
+        ranged = stages.ranged(self.index(root, inputs), tasks_for(rows, SEGMENT_TARGET))
         ordered = stages.ordered(stages.merge(ranged, layer, horizon_seq))
         written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
         table = self.jobs.run("compact", written.toArrow, self.patience)

@@ -20,6 +20,7 @@ from swamp.cache.state import State
 from swamp.env import SYSTEM
 from swamp.index.entry import Row
 from swamp.pipeline import classify, stages
+from swamp.pipeline.balance import tasks_for
 from swamp.pipeline.beacon import Address, Beat
 from swamp.pipeline.indexing import index_row, row_from
 from swamp.pipeline.inventory import subtrees
@@ -111,7 +112,7 @@ class Comparison:
         """Exchange partitions that a task sorts in memory; at least a round for every core."""
         root = self.gatherer.view.root
         rows = 2 * self.gatherer.state.base_rows() + sum(ref.rows for ref in root.segments)
-        return max(self.on.jobs.parallelism, -(-rows // PART_ROWS))
+        return tasks_for(rows, PART_ROWS, least=self.on.jobs.parallelism)
 
     def base(self) -> DataFrame:
         cuts = [path for ref in self.gatherer.view.root.segments for path in (ref.min_path, ref.max_path)]

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
+from swamp.index.columns import listed_columns
 from swamp.index.entry import Dropped, Entry, Tombstone, path_of_key
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.index.segment import AnyRow, check_segment, write_segment_columns
+from swamp.index.segment import AnyRow, write_segment_columns
 from swamp.pipeline.clients import StoreAddress, opened
 from swamp.pipeline.kernels import Batches, rows_of
 from swamp.pipeline.publish import put_patiently
@@ -47,10 +48,9 @@ class ReadSegments:
         store = opened(self.store)
         for row in rows_of(batches):
             ref = ref_from(row)
-            body = store.get(ref.key).body
-            check_segment(ref, body)
-            for batch in _index_batches(body, ref.added_seq):
-                yield _without_unusable(batch) if self.usable_only else batch
+            for batch in listed_columns(ref, store.get(ref.key).body, length=READ_ROWS):
+                found = _index_batch(batch)
+                yield _without_unusable(found) if self.usable_only else found
 
 
 def _without_unusable(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -66,21 +66,17 @@ def _without_unusable(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pa.array(looked))
 
 
-def _index_batches(body: bytes, added_seq: int) -> Batches:
+def _index_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A segment's columns as the index has them."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     named = {"last_modified": "lastModified"}
     schema = INDEX.arrow()
-    file = pq.ParquetFile(pa.BufferReader(body), pre_buffer=False)
-    for batch in file.iter_batches(READ_ROWS, use_threads=False):
-        columns = {f.name: batch.column(named.get(f.name, f.name)) for f in schema}
-        # inv[segment.added-seq]: a row without a number is as old as the commit that listed its segment.
-        columns["seq"] = pc.fill_null(columns["seq"], added_seq)
-        columns["missing"] = pc.fill_null(columns["missing"], False)
-        columns["extra"] = pc.fill_null(columns["extra"], "")
-        yield pa.RecordBatch.from_arrays([columns[f.name].cast(f.type) for f in schema], schema=schema)
+    columns = {f.name: batch.column(named.get(f.name, f.name)) for f in schema}
+    columns["missing"] = pc.fill_null(columns["missing"], False)
+    columns["extra"] = pc.fill_null(columns["extra"], "")
+    return pa.RecordBatch.from_arrays([columns[f.name].cast(f.type) for f in schema], schema=schema)
 
 
 @dataclass(frozen=True)

@@ -180,18 +180,18 @@ class Running(Generic[T]):
         self.seconds = self._env.clock.monotonic() - started
 
 
-_OURS = re.compile(r"swamp\.errors\.(\w+): (.*)")
+_OURS = re.compile(rf"swamp\.errors\.(\w+): (.*)(?:\n{errors.HINT}(.*))?")
 
 
 def translated(error: BaseException, stage: str) -> BaseException:
-    """Spark's error as ours: a swamp error raised in a task keeps its kind and message."""
+    """Spark's error as ours: a swamp error raised in a task keeps its kind, its message and its hint."""
     if isinstance(error, SwampError) or not isinstance(error, Exception):
         return error
     text = str(error)
-    for name, message in reversed(_OURS.findall(text)):
+    for name, message, hint in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, SwampError):
-            return kind(message.strip(), details={"stage": stage})
+            return kind(message.strip(), hint=hint.strip() or None, details={"stage": stage})
     if "No module named 'swamp" in text:
         return errors.MissingTool(
             "a Spark executor does not have the swamp package",

@@ -13,7 +13,7 @@ from swamp.errors import CorruptData
 from swamp.index.entry import Dropped, Entry, Row
 from swamp.index.lookup import rows_since, winning_rows
 from swamp.index.root import Root, SegmentRef
-from swamp.index.segment import check_segment, read_segment
+from swamp.index.segment import listed_rows
 from swamp.rules import rule
 from swamp.store.port import ObjectStore
 
@@ -95,9 +95,7 @@ def _dropped(store: ObjectStore, root: Root, seq: int, keys: frozenset[str]) -> 
     found = {key: root.dropped[key] for key in keys if key in root.dropped}
     for ref in root.segments:
         if ref.added_seq > seq:
-            body = fetch_segment(store, ref)
-            check_segment(ref, body)
-            for row in read_segment(body, ref.added_seq):
+            for row in listed_rows(ref, fetch_segment(store, ref)):
                 if row.key in keys and isinstance(row, Dropped):
                     found[row.key] = row
     return found
