@@ -17,7 +17,7 @@ from swamp.store.open import StoreSpec
 from swamp.store.port import ObjectStore
 
 SWAMP = Path(sys.executable).with_name("swamp")
-_PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "TMPDIR", "COVERAGE_PROCESS_START")
+_PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "JDK_JAVA_OPTIONS", "TMPDIR", "COVERAGE_PROCESS_START")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """A real standalone cluster on loopback, from the pip package's own scripts: one master, two workers.
 
-Drivers run as processes of their own, as users' do: each prints one JSON document with what it saw.
+Drivers run as processes of their own, as users' do: each prints one JSON document with what it saw. Starting one costs
+more than most of what it does, so one driver plays three chapters, each on a bucket of its own, and three tests read
+what it saw.
 """
 
 import json
@@ -16,10 +18,14 @@ import pyspark
 import pytest
 from spark_files import require_java
 
+from swamp.repo.config import write_config
+from swamp.repo.init import init_repo
+from swamp.store.open import StoreSpec
+
 HOME = Path(pyspark.__file__).parent
 pytestmark = pytest.mark.timeout(1200)  # three JVMs more than other tests: a busy machine needs its time
 PRELUDE = """
-import json, os, signal, sys, threading, time
+import datetime, json, os, signal, sys, threading, time
 from pathlib import Path
 from swamp.pipeline.session import SparkSettings, open_session, stop_session
 from swamp.pipeline.jobs import Jobs
@@ -34,7 +40,6 @@ conf = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.c
         "spark.executor.cores": "1", "spark.sql.shuffle.partitions": "2", "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1", **given.get("conf", {})}
 settings = SparkSettings(given["master"], None, conf)
-spec = StoreSpec(given.get("bucket", "file:///nowhere"))
 """
 
 
@@ -127,76 +132,72 @@ def cluster(one_cluster):
 
 
 WORK = """
-session = open_session(settings)
-jobs = Jobs(session)
 from swamp.pipeline.executors import check_executors, check_cache_visible
 from swamp.errors import Misconfigured
-check_executors(jobs, settings)
-seen = {}
-try:
-    check_cache_visible(jobs, settings, Path(given["repo"]))
-except Misconfigured as error:
-    seen["cache"] = error.message + " " + error.hint
-shared = SparkSettings(settings.master, None, {**conf, "spark.swamp.sharedCache": "true"})
-check_cache_visible(jobs, shared, Path(given["repo"]))
-store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 200))
-root = store.discover().root
-seen["discovered"] = sum(s.rows for s in root.segments)
-frame = session.range(0, 1000, 1, 4)
-options = {"repo": given["repo"], "model": "web", "name": "events"}
-frame.write.format("swamp").mode("append").options(**options).save()
-seen["rows"] = session.read.format("swamp").options(**options).load().distinct().count()
 
-root = store.committer.read().root
-part = next(entry for path, entry in sorted(root.entries.items()) if path.endswith(".parquet"))
-spec.open().put(part.key, b"x" * part.size)  # as long as it was: only its hash can tell
-spec.open().put("files/007", b"rotten, and longer")  # adopted, so that only its size is known
-spec.open().delete(["files/008"])
-report = store.verify(root)
-seen["checked"], seen["bad"] = report.checked, [(f.entry.path, f.verdict) for f in report.bad]
-seen["part"] = part.path
-seen["hosts"] = len({row.k for row in session.range(0, 8, 1, 8).selectExpr("uuid() k").collect()})
-seen["report"] = jobs.report()
-stop_session(session)
-print(json.dumps(seen))
+session = open_session(settings)
+jobs = Jobs(session)
+
+def on(chapter):
+    spec = StoreSpec(given[chapter]["bucket"])
+    return spec, OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 200))
+
+def write(frame, chapter):
+    frame.write.format("swamp").mode("append").options(**options(chapter)).save()
+
+def options(chapter):
+    return {"repo": given[chapter]["repo"], "model": "web", "name": chapter}
+
+def work():
+    check_executors(jobs, settings)
+    seen, cache = {}, Path(given["work"]["repo"])
+    try:
+        check_cache_visible(jobs, settings, cache)
+    except Misconfigured as error:
+        seen["cache"] = error.message + " " + error.hint
+    check_cache_visible(jobs, SparkSettings(settings.master, None, {**conf, "spark.swamp.sharedCache": "true"}), cache)
+    spec, store = on("work")
+    seen["discovered"] = sum(s.rows for s in store.discover().root.segments)
+    write(session.range(0, 1000, 1, 4), "work")
+    seen["rows"] = session.read.format("swamp").options(**options("work")).load().distinct().count()
+
+    root = store.committer.read().root
+    part = next(entry for path, entry in sorted(root.entries.items()) if path.endswith(".parquet"))
+    spec.open().put(part.key, b"x" * part.size)  # as long as it was: only its hash can tell
+    spec.open().put("files/007", b"rotten, and longer")  # adopted, so that only its size is known
+    spec.open().delete(["files/008"])
+    report = store.verify(root)
+    seen["checked"], seen["bad"] = report.checked, [(f.entry.path, f.verdict) for f in report.bad]
+    seen["part"] = part.path
+    seen["report"] = jobs.report()
+    return seen
 """
 
-
-def test_discovery_verify_and_datasets_on_a_cluster(cluster, bucket, shared_repo):
-    store = bucket.open()
-    for number in range(200):
-        store.put(f"files/{number:03d}", b"x" * 7)
-    seen = cluster.drive(WORK, bucket=bucket.url, repo=str(shared_repo))
-    assert seen["discovered"] == 200
-    assert seen["checked"] == 200 + 4 + 1 + 1  # the parts, their metadata, the model's definition
-    assert seen["bad"] == [[seen["part"], "corrupt"], ["files/007", "corrupt"], ["files/008", "missing"]]
-    assert seen["rows"] == 1000
-    assert "cannot see the cache" in seen["cache"] and "inline" in seen["cache"]
-    assert seen["report"]["applicationId"].startswith("app-")
-    assert seen["report"]["tasks"] > 4
-
-
 LEFT = """
-import datetime
-jobs = Jobs(session)
-store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 200))
-back = session.read.format("swamp").options(**options).load()
-seen = {"rows": back.count(), "distinct": back.distinct().count(), "marks": len(list(marks.iterdir()))}
-root = store.committer.read().root
-listed = [m.key for page in spec.open().list("data/") for m in page]
-live = {row["key"] for row in store.entries(root).toArrow().to_pylist()}
-garbage = {m.key for m in store.mark(root, datetime.timedelta(0)).garbage}
-seen["orphans"] = len(set(listed) - live)
-seen["unfound"] = len(set(listed) - live - garbage)
-seen["lost"] = len({key for key in live if key.startswith("data/")} - set(listed))
-seen["versions"] = sum(key.split("~")[0].endswith("metadata.yaml") for key in live)
-stop_session(session)
-print(json.dumps(seen))
+def left(chapter):
+    spec, store = on(chapter)
+    back = session.read.format("swamp").options(**options(chapter)).load()
+    marks = list(Path(given[chapter]["marks"]).iterdir())
+    seen = {"rows": back.count(), "distinct": back.distinct().count(), "marks": len(marks)}
+    root = store.committer.read().root
+    listed = [m.key for page in spec.open().list("data/") for m in page]
+    live = {row["key"] for row in store.entries(root).toArrow().to_pylist()}
+    garbage = {m.key for m in store.mark(root, datetime.timedelta(0)).garbage}
+    seen["orphans"] = len(set(listed) - live)
+    seen["unfound"] = len(set(listed) - live - garbage)
+    seen["lost"] = len({key for key in live if key.startswith("data/")} - set(listed))
+    seen["versions"] = sum(key.split("~")[0].endswith("metadata.yaml") for key in live)
+    return seen
+"""
+
+TWICE = """
+def twice():
+    write(session.range(0, 400, 1, 4), "twice")
+    return left("twice")
 """
 
 KILLED = """
-session = open_session(settings)
-marks = Path(given["marks"])
+marks = Path(given["killed"]["marks"])
 
 def slowly(batches):
     import time as clock
@@ -212,31 +213,17 @@ def kill():
         time.sleep(0.1)
     os.killpg(given["victim"], signal.SIGKILL)
 
-threading.Thread(target=kill, daemon=True).start()
-options = {"repo": given["repo"], "model": "web", "name": "events"}
-frame = session.range(0, 600, 1, 6).mapInArrow(slowly, "id bigint")
-frame.write.format("swamp").mode("append").options(**options).save()
+def killed():
+    threading.Thread(target=kill, daemon=True).start()
+    write(session.range(0, 600, 1, 6).mapInArrow(slowly, "id bigint"), "killed")
+    return left("killed")
 """
 
-
-@pytest.fixture
-def marks(tmp_path):
-    folder = tmp_path / "marks"
-    folder.mkdir()
-    return folder
-
-
-@pytest.mark.inv("spark.publish-once")
-def test_a_worker_killed_mid_job_costs_time_and_nothing_else(cluster, bucket, shared_repo, marks):
-    victim = cluster.workers[0].pid
-    given = {"bucket": bucket.url, "repo": str(shared_repo), "marks": str(marks), "victim": victim}
-    seen = cluster.drive(KILLED + LEFT, **given)
-    assert cluster.processes[1:] != cluster.workers, "the worker is still alive"
-    assert seen["rows"] == seen["distinct"] == 600
-    assert (seen["versions"], seen["lost"]) == (1, 0)
-    assert seen["marks"] > 6, "no task ran twice: the worker died too late to show anything"
-    assert seen["unfound"] == 0  # what the dead attempts left behind, gc finds
-
+PLAY = """
+seen = {"work": work(), "twice": twice(), "killed": killed()}  # the last one costs a worker
+stop_session(session)
+print(json.dumps(seen))
+"""
 
 DIES = """
 import os, pathlib
@@ -251,45 +238,89 @@ def put_and_die(self, key, path):
         return done
     os._exit(7)
 
-DirectoryStore.put_file = put_and_die
+def put_as_its_chapter_wants(self, key, path):
+    return (put_and_die if "/twice/" in key else put_file)(self, key, path)
+
+DirectoryStore.put_file = put_as_its_chapter_wants
 """
 
-TWICE = """
-session = open_session(settings)
-marks = Path(given["marks"])
-options = {"repo": given["repo"], "model": "web", "name": "events"}
-session.range(0, 400, 1, 4).write.format("swamp").mode("append").options(**options).save()
-"""
+
+@pytest.fixture(scope="module")
+def story(one_cluster, tmp_path_factory):
+    """What one driver saw in three chapters; in the end one of the cluster's workers is dead."""
+    given = {chapter: _place(tmp_path_factory.mktemp(chapter)) for chapter in ("work", "twice", "killed")}
+    store = StoreSpec(given["work"]["bucket"]).open()
+    for number in range(200):
+        store.put(f"files/{number:03d}", b"x" * 7)
+    dying = tmp_path_factory.mktemp("dying")
+    (dying / "sitecustomize.py").write_text(DIES)
+    environ = {"PYTHONPATH": str(dying), "SWAMP_TEST_MARKS": given["twice"]["marks"]}
+    conf = {f"spark.executorEnv.{name}": value for name, value in environ.items()}
+    one_cluster.complete()
+    victim = one_cluster.workers[0]
+    seen = one_cluster.drive(WORK + LEFT + TWICE + KILLED + PLAY, conf=conf, victim=victim.pid, **given)
+    assert victim.poll() is not None, "the worker is still alive"
+    return seen
+
+
+def _place(folder):
+    """A bucket, a repository on it, and a folder for marks."""
+    for name in ("bucket", "marks"):
+        (folder / name).mkdir()
+    init_repo(folder / "repo")
+    url = (folder / "bucket").as_uri()
+    write_config(folder / "repo", {"datastore": {"type": "file", "url": url}})
+    return {"bucket": url, "repo": str(folder / "repo"), "marks": str(folder / "marks")}
+
+
+def test_discovery_verify_and_datasets_on_a_cluster(story):
+    seen = story["work"]
+    assert seen["discovered"] == 200
+    assert seen["checked"] == 200 + 4 + 1 + 1  # the parts, their metadata, the model's definition
+    assert seen["bad"] == [[seen["part"], "corrupt"], ["files/007", "corrupt"], ["files/008", "missing"]]
+    assert seen["rows"] == 1000
+    assert "cannot see the cache" in seen["cache"] and "inline" in seen["cache"]
+    assert seen["report"]["applicationId"].startswith("app-")
+    assert seen["report"]["tasks"] > 4
 
 
 @pytest.mark.inv("spark.publish-once")
-def test_a_task_that_dies_after_its_upload_runs_again_and_is_published_once(
-    cluster, bucket, shared_repo, marks, tmp_path
-):
+def test_a_task_that_dies_after_its_upload_runs_again_and_is_published_once(story):
     """Every task uploads its part and dies before anybody hears of it; what the second attempt sends is what counts."""
-    (tmp_path / "dying").mkdir()
-    (tmp_path / "dying" / "sitecustomize.py").write_text(DIES)
-    environ = {"PYTHONPATH": str(tmp_path / "dying"), "SWAMP_TEST_MARKS": str(marks)}
-    conf = {f"spark.executorEnv.{name}": value for name, value in environ.items()}
-    seen = cluster.drive(TWICE + LEFT, bucket=bucket.url, repo=str(shared_repo), marks=str(marks), conf=conf)
+    seen = story["twice"]
     assert seen["marks"] == 4, "not every task died once"
     assert seen["rows"] == seen["distinct"] == 400
     assert (seen["versions"], seen["lost"]) == (1, 0)
     assert (seen["orphans"], seen["unfound"]) == (4, 0)  # each first attempt's part, and gc finds them all
 
 
+@pytest.mark.inv("spark.publish-once")
+def test_a_worker_killed_mid_job_costs_time_and_nothing_else(story):
+    seen = story["killed"]
+    assert seen["rows"] == seen["distinct"] == 600
+    assert (seen["versions"], seen["lost"]) == (1, 0)
+    assert seen["marks"] > 6, "no task ran twice: the worker died too late to show anything"
+    assert seen["unfound"] == 0  # what the dead attempts left behind, gc finds
+
+
 MISSING = """
 from swamp.errors import MissingTool
 from swamp.pipeline.executors import check_executors
-session = open_session(settings)
-jobs = Jobs(session)
-try:
-    check_executors(jobs, settings)
-    seen = {"ok": True}
-except MissingTool as error:
-    seen = {"error": error.message, "hint": error.hint}
-stop_session(session)
-print(json.dumps(seen))
+
+def check(more):
+    settings = SparkSettings(given["master"], None, {**conf, **more})
+    session = open_session(settings)
+    jobs = Jobs(session)
+    try:
+        check_executors(jobs, settings)
+        return {"ok": True}
+    except MissingTool as error:
+        return {"error": error.message, "hint": error.hint}
+    finally:
+        jobs.close()
+        session.stop()  # the application and its executors; the JVM is good for another one
+
+print(json.dumps([check(more) for more in given["applications"]]))
 """
 
 
@@ -300,10 +331,11 @@ def test_executors_without_the_package_are_named_and_an_archive_brings_it(cluste
     hidden.mkdir()
     source = Path(__file__).parents[2] / "src"
     (hidden / "sitecustomize.py").write_text(f"import sys\nsys.path = [p for p in sys.path if p != {str(source)!r}]\n")
-    conf = {"spark.executorEnv.PYTHONPATH": str(hidden)}
-    seen = cluster.drive(MISSING, conf=conf)
-    assert "No module named 'swamp'" in seen["error"]
-    assert "swamp spark package" in seen["hint"]
     archive = build_archive(tmp_path / "swamp.tar.gz", exclude=["google-cloud-storage"])
-    conf = {"spark.executorEnv.PYTHONPATH": f"{hidden}:./swamp-code", "spark.swamp.archive": str(archive.file)}
-    assert cluster.drive(MISSING, conf=conf) == {"ok": True}
+    without = {"spark.executorEnv.PYTHONPATH": str(hidden)}
+    brought = {"spark.executorEnv.PYTHONPATH": f"{hidden}:./swamp-code", "spark.swamp.archive": str(archive.file)}
+    conf = {"spark.cores.max": "1"}  # one executor has all that there is to see
+    first, second = cluster.drive(MISSING, conf=conf, applications=[without, brought])
+    assert "No module named 'swamp'" in first["error"]
+    assert "swamp spark package" in first["hint"]
+    assert second == {"ok": True}

@@ -1,4 +1,8 @@
-"""`swamp sql` and `swamp spark` as a user runs them."""
+"""`swamp sql` and `--engine spark` as a user runs them.
+
+One test of each starts a process of its own, and Spark in it; the others run the command here, in the session that all
+of these tests share: what they show does not depend on who started the JVM.
+"""
 
 import csv
 import io
@@ -9,6 +13,8 @@ import sys
 
 import pytest
 from spark_files import require_java
+
+from swamp.errors import UsageError
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -35,6 +41,22 @@ def swamp(repo, *args, **environ):
     )
 
 
+@pytest.fixture
+def swamp_here(spark, monkeypatch, capsys):
+    """The same command in this process: its exit code and stdout. An error is raised, as it is to `main`."""
+
+    def run(repo, *args, **environ):
+        from swamp.cli.main import build
+
+        for name, value in {"NO_COLOR": "1", **environ}.items():
+            monkeypatch.setenv(name, value)
+        capsys.readouterr()
+        code = build().main([*args, "--repo-dir", str(repo)], prog_name="swamp", standalone_mode=False)
+        return code or 0, capsys.readouterr().out
+
+    return run
+
+
 QUERY = """
     SELECT name, version, isLatest, size, tags, cast(map() AS map<string,string>) AS none, double('NaN') AS nan
     FROM versions WHERE modelName = 'web' ORDER BY name, version
@@ -55,23 +77,22 @@ def test_json_is_an_array_of_row_objects_and_nothing_else_is_on_stdout(repo):
     assert "WARN" not in done.stderr and "Spark" not in done.stderr  # its noise is in a log file
 
 
-def test_csv_and_parquet_go_to_files(repo, tmp_path):
+def test_csv_and_parquet_go_to_files(repo, swamp_here, tmp_path):
     import pyarrow.parquet as pq
 
     text = "SELECT name, count(*) n FROM versions GROUP BY name ORDER BY name"
-    done = swamp(repo, "sql", text, "--format", "csv")
-    assert list(csv.reader(io.StringIO(done.stdout))) == [["name", "n"], ["log", "1"], ["report", "2"]]
+    _, out = swamp_here(repo, "sql", text, "--format", "csv")
+    assert list(csv.reader(io.StringIO(out))) == [["name", "n"], ["log", "1"], ["report", "2"]]
     target = tmp_path / "out.parquet"
-    done = swamp(repo, "sql", text, "--format", "parquet", "--output", str(target))
-    assert done.returncode == 0 and done.stdout == ""
+    assert swamp_here(repo, "sql", text, "--format", "parquet", "--output", str(target)) == (0, "")
     assert pq.read_table(target).to_pylist() == [{"name": "log", "n": 1}, {"name": "report", "n": 2}]
 
 
-def test_mistakes_are_exit_2_with_the_tables_named(repo):
-    done = swamp(repo, "sql", "SELECT nope FROM data", "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    error = json.loads(done.stderr.splitlines()[-1])
-    assert "nope" in error["error"] and "versions" in error["hint"]
+def test_mistakes_are_exit_2_with_the_tables_named(repo, swamp_here):
+    with pytest.raises(UsageError) as wrong:
+        swamp_here(repo, "sql", "SELECT nope FROM data", "--json")
+    assert wrong.value.exit_code == 2
+    assert "nope" in wrong.value.message and "versions" in wrong.value.hint
     assert swamp(repo, "sql", "SELECT 1", "--format", "parquet").returncode == 2
     assert swamp(repo, "sql", "SELECT 1", "--format", "xml").returncode == 2
     assert swamp(repo, "sql", "SELECT 1", "--format", "xml", "--json").returncode == 2
@@ -83,9 +104,8 @@ def test_without_java_the_message_says_how_to_get_it(repo, tmp_path):
     assert "Java" in done.stderr and "apt install" in done.stderr
 
 
-def test_sync_and_verify_on_spark_from_the_command_line(plain_repo, tmp_path):
+def test_sync_and_verify_on_spark_from_the_command_line(plain_repo, swamp_here, tmp_path):
     """`--engine spark` says which application did the work; a rotten object is exit 65."""
-    require_java()
     home = {"SWAMP_HOME": str(tmp_path / "home")}
     (tmp_path / "bucket").mkdir()
     done = swamp(plain_repo, "datastore", "setup", (tmp_path / "bucket").as_uri(), "--json", **home)
@@ -107,7 +127,7 @@ def test_sync_and_verify_on_spark_from_the_command_line(plain_repo, tmp_path):
     payload.write_bytes(b"!")
     for file in (tmp_path / "home").rglob("7 ü"):
         file.unlink()
-    done = swamp(plain_repo, "datastore", "verify", "--engine", "spark", "--json", **home)
-    assert done.returncode == 65, done.stderr
-    found = json.loads(done.stdout)
+    code, out = swamp_here(plain_repo, "datastore", "verify", "--engine", "spark", "--json", **home)
+    assert code == 65
+    found = json.loads(out)
     assert (found["checked"], found["corrupt"], found["missing"]) == (40, ["files/7 ü"], [])
