@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from swamp.errors import ConditionFailed, ObjectMissing, UsageError
+from swamp.env import SYSTEM
+from swamp.errors import ConditionFailed, ObjectMissing, Unavailable, UsageError
 from swamp.store.budget import ByteBudget, part_bytes, read_whole
+from swamp.store.gentle import GentleStore
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.layers import LimitStore, MeterStore, PrefixStore, RetryStore
 from swamp.store.open import open_store
-from swamp.store.port import CREATE, Match
+from swamp.store.port import CREATE, Match, ObjectMeta
 from swamp.testing.contract import BAD_KEYS, ODD_KEYS, StoreContract
 
 
@@ -27,7 +29,7 @@ class TestAllLayersTogether(StoreContract):
 
     @pytest.fixture
     def store(self, bucket):
-        inner = RetryStore(LimitStore(MeterStore(PrefixStore(PrefixStore(bucket, "a b/é"), "#%?"))))
+        inner = RetryStore(LimitStore(GentleStore(MeterStore(PrefixStore(PrefixStore(bucket, "a b/é"), "#%?")))))
         return LimitStore(inner, uploads=4, downloads=4)
 
 
@@ -182,3 +184,57 @@ def test_a_file_is_read_whole_even_if_it_shrank_or_grew(tmp_path, size):
 def test_match_is_by_token_only(bucket):
     token = bucket.put("k", b"x").token
     assert Match(token) == Match(token) != Match("other")
+
+
+class _Directories:
+    """A server that keeps objects in directories: notes when two requests make the same one at once."""
+
+    url = "memory://directories"
+
+    def __init__(self) -> None:
+        self.made: set[str] = set()
+        self.making: list[str] = []
+        self.twins: list[str] = []
+        self.together = 0
+        self.most = 0
+        self._lock = threading.Lock()
+
+    def put(self, key, body, condition=None):
+        parents = [key.rsplit("/", n)[0] for n in range(1, key.count("/") + 1)]
+        with self._lock:
+            new = [p for p in parents if p not in self.made]
+            self.twins += [p for p in new if p in self.making]
+            self.making += new
+            self.together += 1
+            self.most = max(self.most, self.together)
+        time.sleep(0.002)
+        if body == b"refused":
+            with self._lock:
+                self.making, self.together = [p for p in self.making if p not in new], self.together - 1
+            raise Unavailable("500")
+        with self._lock:
+            self.made |= set(new)
+            self.making = [p for p in self.making if p not in new]
+            self.together -= 1
+        return ObjectMeta(key, len(body), "t", SYSTEM.clock.now())
+
+
+def test_no_directory_is_made_by_two_uploads_at_once():
+    server = _Directories()
+    store = GentleStore(server)
+    keys = [f"a/b{n // 20}/c{n // 10}/{n}" for n in range(200)]
+    with ThreadPoolExecutor(16) as crew:
+        list(crew.map(lambda key: store.put(key, b"x"), keys))
+    assert server.twins == []
+    assert server.most > 4  # they went together wherever the directory was there
+
+
+def test_a_directory_whose_first_upload_failed_is_made_by_the_next():
+    server = _Directories()
+    store = GentleStore(server)
+    with pytest.raises(Unavailable):
+        store.put("a/b/1", b"refused")
+    with ThreadPoolExecutor(8) as crew:
+        list(crew.map(lambda n: store.put(f"a/b/{n}", b"x"), range(40)))
+    assert server.twins == []
+    assert server.made == {"a", "a/b"}

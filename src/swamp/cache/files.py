@@ -94,29 +94,33 @@ def stage_file(
     sha256: str | None = None,
     *,
     mtime_ns: int | None = None,
+    durable: bool = True,
 ) -> Staged:
     """Writes `chunks` below `staging`; raises CorruptData if they are not what was promised. Leaves no half file.
 
     `mtime_ns` backdates the file: a pulled file whose mtime lies in the past has a hint that can be trusted.
+    Without `durable` the caller flushes before it renames (`cache.flush`). inv[cache.no-torn-file]
     """
-    path, descriptor = _open_temp(staging)
+    path, descriptor = _open_temp(os.fspath(staging))
     try:
-        staged = _fill(descriptor, path, chunks, size, sha256)
+        written, digest = _fill(descriptor, chunks, size, sha256)
         if mtime_ns is not None:
             os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-        os.fsync(descriptor)
-        return staged
+        if durable:
+            os.fsync(descriptor)
+        return Staged(Path(path), written, digest)
     except BaseException as error:  # also Ctrl-C: what is not whole does not stay
         with suppress(OSError):
-            path.unlink()
+            os.unlink(path)  # noqa: PTH108
         if isinstance(error, OSError):
-            raise disk_error(error, "write", str(path)) from error
+            raise disk_error(error, "write", path) from error
         raise
     finally:
         os.close(descriptor)
 
 
-def _fill(descriptor: int, path: Path, chunks: Iterable[bytes], size: int | None, sha256: str | None) -> Staged:
+def _fill(descriptor: int, chunks: Iterable[bytes], size: int | None, sha256: str | None) -> tuple[int, str]:
+    """How many bytes were written, and their hash."""
     digest, written = hashlib.sha256(), 0
     for chunk in chunks:
         written += len(chunk)
@@ -126,28 +130,31 @@ def _fill(descriptor: int, path: Path, chunks: Iterable[bytes], size: int | None
         _write_all(descriptor, chunk)
     if size is not None and written != size:
         raise CorruptData(f"expected {size} bytes, {written} arrived", details={"size": size})
-    if sha256 is not None and digest.hexdigest() != sha256:
+    found = digest.hexdigest()
+    if sha256 is not None and found != sha256:
         raise CorruptData("the bytes that arrived are not the bytes that were stored", details={"sha256": sha256})
-    return Staged(path, written, digest.hexdigest())
+    return written, found
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    done = os.write(descriptor, data)
+    while done < len(data):
+        done += os.write(descriptor, memoryview(data)[done:])
 
 
-def _open_temp(directory: Path) -> tuple[Path, int]:
+def _open_temp(directory: str) -> tuple[str, int]:
     """A new file under a name that no scan takes for a user's; the directory is made where there is none."""
-    with on_disk("write into", str(directory)):
-        while True:
-            path = directory / f"{TEMP_PREFIX}{os.getpid()}-{next(_counter)}"
-            try:
-                return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            except FileExistsError:
-                continue
-            except FileNotFoundError:
-                directory.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = f"{directory}/{TEMP_PREFIX}{os.getpid()}-{next(_counter)}"
+        try:
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            continue
+        except FileNotFoundError:
+            with on_disk("write into", directory):
+                os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+        except OSError as error:
+            raise disk_error(error, "write into", directory) from error
 
 
 def place(staged: Staged, tree: Path, path: str) -> Hint:

@@ -6,6 +6,7 @@ import os
 import stat
 import unicodedata
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,13 @@ def _fault_of(path: str) -> str | None:
         return "it is empty"
     if len(path) > MAX_PATH_BYTES:  # before any other work: a hostile index may hold megabytes here
         return f"it is longer than {MAX_PATH_BYTES} bytes"
-    return _fault_of_text(path) or next(filter(None, map(_fault_of_component, path.split("/"))), None)
+    directory, slash, name = path.rpartition("/")
+    return _fault_of_text(path) or (_fault_of_directory(directory) if slash else None) or _fault_of_component(name)
+
+
+@lru_cache(maxsize=1024)  # neighbours share it, and an index is read in path order
+def _fault_of_directory(directory: str) -> str | None:
+    return next(filter(None, map(_fault_of_component, directory.split("/"))), None)
 
 
 def _fault_of_text(path: str) -> str | None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 from swamp.cache.files import Hint, disk_error, hint_of, in_the_way, remove_empty
-from swamp.cache.paths import safe_path
+from swamp.cache.paths import ancestors, safe_path
 from swamp.cache.scan import Observed, Seen, stat_one
 
 OPEN_AT_MOST: Final = 200
@@ -28,6 +28,10 @@ class Places:
         self._tree = os.fspath(tree)
         self._open: dict[str, int] = {}
         self._changed: set[str] = set()
+        self._missing: set[str] = set()
+        """Directories that were not there when somebody looked; one that is made here is taken out."""
+        self._absent: set[str] = set()
+        self._filled: set[str] = set()
 
     def __enter__(self) -> Places:
         return self
@@ -40,14 +44,23 @@ class Places:
         found = self._stat(path)
         if isinstance(found, os.stat_result) and stat.S_ISREG(found.st_mode):
             return Observed(path, hint_of(found))
-        return None if found == "nothing" else stat_one(Path(self._tree), path)
+        if found != "nothing":
+            return stat_one(Path(self._tree), path)
+        self._absent.add(path)
+        return None
 
     def obstacle(self, path: str) -> str | None:
         """What keeps a file from being placed at `path`, below the tree; None if nothing does."""
+        if path in self._absent and (path.rpartition("/")[0] in self._open or not self._stands_above(path)):
+            return None  # nothing was there a moment ago
         found = self._stat(path)
         if found == "nothing" or (isinstance(found, os.stat_result) and not stat.S_ISDIR(found.st_mode)):
             return None
         return in_the_way(Path(self._tree), path)
+
+    def _stands_above(self, path: str) -> bool:
+        """Whether a file that was placed here stands where a directory of `path` must be."""
+        return not self._filled.isdisjoint(ancestors(path))
 
     def _stat(self, path: str) -> os.stat_result | Literal["nothing", "no way"]:
         parent, _, name = path.rpartition("/")
@@ -66,6 +79,7 @@ class Places:
         try:
             directory = self._renamed(file, parent, name)
             self._changed.add(parent)
+            self._filled.add(path)
             return hint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
         except OSError as error:
             raise disk_error(error, "write", path) from error
@@ -82,13 +96,17 @@ class Places:
         return directory
 
     def let_go(self) -> None:
-        """Before somebody removes directories: handles of what is removed would lead nowhere."""
+        """When somebody removes directories: handles of what is removed would lead nowhere."""
         self._leave(sync=True)
+        self._missing.clear()
+        self._absent.clear()
 
     def _enter(self, directory: str, *, make: bool = False) -> int:
         known = self._open.get(directory)
         if known is not None:
             return known
+        if directory in self._missing and not make:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
         if len(self._open) >= OPEN_AT_MOST:
             self.let_go()
         opened = self._open_tree(make) if not directory else self._open_below(directory, make)
@@ -107,8 +125,10 @@ class Places:
             return os.open(name, _ENTER, dir_fd=parent)
         except FileNotFoundError:
             if not make:
+                self._missing.add(directory)
                 raise
         os.mkdir(name, dir_fd=parent)
+        self._missing.discard(directory)
         self._changed.add(above)
         return os.open(name, _ENTER, dir_fd=parent)
 

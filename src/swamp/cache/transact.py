@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from typing import Final
 
 from swamp.cache.paths import ancestors
@@ -21,6 +22,7 @@ from swamp.index.entry import Row
 
 TOUCHED_KEPT: Final = 50_000
 _ASKED_AT_ONCE: Final = 500
+_INSERTED_AT_ONCE: Final = 64
 _LATER: Final = "id > ? AND NOT id BETWEEN ? AND ?"
 
 
@@ -32,8 +34,7 @@ class Transaction:
 
     def announce(self, paths: Iterable[str], kind: JournalKind, *, confirmed: bool = False) -> None:
         rows = list(paths)
-        sql = "INSERT INTO journal (path, kind, confirmed) VALUES (?, ?, ?)"
-        self._db.executemany(sql, [(p, kind, int(confirmed)) for p in rows])
+        self._insert("INSERT INTO journal (path, kind, confirmed)", ((p, kind, int(confirmed)) for p in rows))
         self.touch(rows)
 
     def drop_journal(self, ids: Iterable[int]) -> None:
@@ -89,15 +90,22 @@ class Transaction:
         self.put_bases((row,))
 
     def put_bases(self, rows: Iterable[BaseRow]) -> None:
-        sql = f"INSERT OR REPLACE INTO base ({BASE_COLUMNS}, fold) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        self._db.executemany(sql, map(base_values, rows))
+        self._insert(f"INSERT OR REPLACE INTO base ({BASE_COLUMNS}, fold)", map(base_values, rows))
+
+    def _insert(self, into: str, rows: Iterable[Sequence[object]]) -> None:
+        """Many rows to a statement: each one is a moment in which every other thread asks for the interpreter."""
+        feed = iter(rows)
+        while some := list(islice(feed, _INSERTED_AT_ONCE)):
+            mark = f"({','.join('?' * len(some[0]))})"
+            self._db.execute(f"{into} VALUES {','.join([mark] * len(some))}", list(chain.from_iterable(some)))
 
     def hold(self, rows: Sequence[BaseRow]) -> None:
         """Base says so now: no upload of these paths is open any more, and nothing of them is owed."""
         self.put_bases(rows)
         paths = [(row.path,) for row in rows]
-        self._db.executemany("DELETE FROM staged WHERE path = ?", paths)
-        self._db.executemany("DELETE FROM deferred WHERE path = ?", paths)
+        for table in ("staged", "deferred"):
+            if self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
+                self._db.executemany(f"DELETE FROM {table} WHERE path = ?", paths)
 
     def drop_base(self, path: str) -> None:
         self._db.execute("DELETE FROM base WHERE path = ?", (path,))
@@ -108,8 +116,8 @@ class Transaction:
             self._db.execute(f"DELETE FROM {table}")
 
     def put_staged(self, rows: Iterable[StagedRow]) -> None:
-        sql = "INSERT OR REPLACE INTO staged (key, path, sha256, size, gc_epoch) VALUES (?, ?, ?, ?, ?)"
-        self._db.executemany(sql, [(r.key, r.path, r.sha256, r.size, r.gc_epoch) for r in rows])
+        values = ((r.key, r.path, r.sha256, r.size, r.gc_epoch) for r in rows)
+        self._insert("INSERT OR REPLACE INTO staged (key, path, sha256, size, gc_epoch)", values)
 
     def drop_staged(self, key: str) -> None:
         self._db.execute("DELETE FROM staged WHERE key = ?", (key,))
@@ -140,7 +148,7 @@ class Transaction:
     def touch(self, paths: Iterable[str]) -> None:
         """Tells the catalog. Old marks are forgotten: a catalog that is that far behind rebuilds itself."""
         before = self._last_touched()
-        self._db.executemany("INSERT INTO touched (path) VALUES (?)", [(path,) for path in paths])
+        self._insert("INSERT INTO touched (path)", ((path,) for path in paths))
         last = self._last_touched()
         if last // 1000 > before // 1000:
             self._db.execute("DELETE FROM touched WHERE n <= ?", (last - TOUCHED_KEPT,))

@@ -105,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(error, common)
     finally:
         _flush()
+        gc.freeze()  # the process ends: nobody needs what a last search for cycles would free
 
 
 def _run(args: list[str]) -> int:

@@ -70,8 +70,7 @@ def payload_key(path: str, ulid: str) -> str:
 
 def is_payload_key(key: str) -> bool:
     """Whether a name ends in `~` and a ULID: ours, never a user's."""
-    head, tilde, tail = key.rpartition("~")
-    return bool(head) and tilde == "~" and len(tail) == ULID_LENGTH and is_ulid(tail)
+    return key[-ULID_LENGTH - 1 : -ULID_LENGTH] == "~" and len(key) > ULID_LENGTH + 1 and is_ulid(key[-ULID_LENGTH:])
 
 
 def path_of_key(key: str) -> str:

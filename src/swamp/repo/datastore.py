@@ -129,7 +129,15 @@ class Datastore:
         if self.config.type not in BUILT_IN and self.config.url is None:
             return None
         url = self.config.url or self.config.type
-        return StoreSpec(url, {**self.config.config, **_store_settings()}, self.config.namespace)
+        config = {**self.config.config, **_store_settings()}
+        return StoreSpec(url, config, self.config.namespace, gentle=not self.capabilities.safe)
+
+    @cached_property
+    def _bulk_store(self) -> ObjectStore:
+        """Where many uploads go at once. A server that ignores conditions often is a directory with a door."""
+        from swamp.store.gentle import GentleStore
+
+        return self.store if self.capabilities.safe else GentleStore(self.store)
 
     @cached_property
     def chooser(self) -> Chooser:
@@ -141,7 +149,7 @@ class Datastore:
             setting=settings.engine,
             block=settings.spark,
             address=self.spec,
-            store=self.store,
+            store=self._bulk_store,
             cache=self.cache.ensure().base,
             progress=self.context.progress,
             push_threads=settings.push_concurrency,

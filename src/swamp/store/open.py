@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured
 from swamp.store.explain import Place, redact
+from swamp.store.gentle import GentleStore
 from swamp.store.keys import check_key
 from swamp.store.layers import LimitStore, PrefixStore
 from swamp.store.login import aws_login, azure_login, refuse_secrets
@@ -66,10 +67,13 @@ class StoreSpec:
     url: str
     config: Mapping[str, Any] = field(default_factory=dict)
     namespace: str | None = None
+    gentle: bool = False
+    """Whether uploads into a new directory go one at a time (`store.gentle`)."""
 
     def open(self, env: Env = SYSTEM) -> ObjectStore:
         store = open_store(self.url, self.config, env)
-        return PrefixStore(store, self.namespace) if self.namespace else store
+        store = PrefixStore(store, self.namespace) if self.namespace else store
+        return GentleStore(store) if self.gentle else store
 
 
 def open_store(

@@ -49,7 +49,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """`staging` is the directory for the file; `mtime_ns` backdates it so that its hint can be trusted."""
+    """`staging` is the directory for the file; `mtime_ns` backdates it so that its hint can be trusted.
+
+    Who asks for a file that need not be `durable` flushes it before it is renamed; an executor may do it all the same.
+    """
 
     path: str
     key: str
@@ -57,11 +60,12 @@ class Download:
     sha256: str | None
     staging: str
     mtime_ns: int | None = None
+    durable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """A whole, verified, durable file at `file`; or why there is none (`missing`: no such key)."""
+    """A whole, verified file at `file`; or why there is none (`missing`: no such key)."""
 
     path: str
     key: str

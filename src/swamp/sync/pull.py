@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from swamp.cache.flush import can_flush_together, flush_together
 from swamp.cache.places import Places
 from swamp.cache.rows import BaseRow
 from swamp.cache.transact import Transaction
@@ -24,7 +25,9 @@ from swamp.sync.settle import Moment, adopt, forget, keep_both, leave, put_aside
 from swamp.sync.units import unit_of
 from swamp.sync.view import View
 
-PLACE_BATCH: Final = 500
+PLACE_BATCH: Final = 1000
+FLUSH_TOGETHER: Final = 64
+"""From so many files on, one flush of the file system is cheaper than theirs, whatever else it has to write."""
 _QUIET_NS: Final = 3_000_000_000
 _FETCHED = frozenset({"pull", "restore", "conflict"})
 _PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", "bury", "nothing"})
@@ -50,6 +53,8 @@ class Pull:
     got: dict[str, Got] = field(default_factory=dict)
     held: list[BaseRow] = field(default_factory=list)
     op: str = ""
+    together: bool = False
+    """Whether files come to staging unflushed, and a batch is flushed at once before it is placed."""
 
     def run(self) -> None:
         self.op = self.parts.env.ulid()
@@ -74,11 +79,15 @@ class Pull:
         """Units as soon as all their files are in staging; those that need none come first."""
         missing: dict[str, set[str]] = {}
         jobs: list[Download] = []
+        wanted = {unit.unit: [a for a in unit.actions if self._is_fetched(a)] for unit in units}
+        self.together = sum(map(len, wanted.values())) >= FLUSH_TOGETHER and can_flush_together(
+            self.parts.cache.staging
+        )
+        staging, latest = str(self.parts.cache.staging), self.parts.now_ns() - _QUIET_NS
         for unit in units:
-            wanted = [a for a in unit.actions if self._is_fetched(a)]
-            missing[unit.unit] = {a.path for a in wanted}
-            jobs += [self._job(a) for a in wanted]
-            if not wanted:
+            missing[unit.unit] = {a.path for a in wanted[unit.unit]}
+            jobs += [self._job(a, staging, latest) for a in wanted[unit.unit]]
+            if not wanted[unit.unit]:
                 yield unit
         by_name = {u.unit: u for u in units}
         for got in self._downloaded(jobs):
@@ -91,20 +100,11 @@ class Pull:
     def _is_fetched(self, action: Action) -> bool:
         return action.verb in _FETCHED and isinstance(action.facts.remote, Entry)
 
-    def _job(self, action: Action) -> Download:
+    def _job(self, action: Action, staging: str, latest: int) -> Download:
         remote = action.facts.remote
         assert isinstance(remote, Entry)
-        return Download(
-            action.path, remote.key, remote.size, remote.sha256, str(self.parts.cache.staging), self._quiet(remote)
-        )
-
-    def _quiet(self, entry: Entry) -> int:
-        """An mtime that lies in the past, so that the file's stat can vouch for it at once. inv[hint.racy]"""
-        latest = int(self.parts.env.clock.now().timestamp() * 1e9) - _QUIET_NS
-        try:
-            return min(latest, int(parse_rfc3339(entry.last_modified).timestamp() * 1e9))
-        except ValueError:
-            return latest
+        quiet = min(latest, _mtime_of(remote, latest))
+        return Download(action.path, remote.key, remote.size, remote.sha256, staging, quiet, not self.together)
 
     def _downloaded(self, jobs: list[Download]) -> Iterator[Got]:
         if not jobs:
@@ -126,6 +126,8 @@ class Pull:
         """One batch of whole units: renamed and recorded in one transaction while nobody mutates."""
         if not units:
             return
+        if self.together:
+            flush_together(self.parts.cache.staging)  # inv[cache.no-torn-file]: bytes before names
         with tree_exclusive(self.parts, "tree-lock.rename"), self.parts.state.transaction() as tx:
             with Places(self.parts.cache.tree) as places:
                 moment = Moment.of(tx, places.look, units, self.snapshot)
@@ -247,6 +249,14 @@ class Pull:
             for path in tx.deferred_paths():
                 if path not in known and unit_of(path) not in self.tally.unresolved:
                     tx.undefer(path)  # everything was compared: nobody is owed this any more
+
+
+def _mtime_of(entry: Entry, otherwise: int) -> int:
+    """An mtime that lies in the past, so that the file's stat can vouch for it at once. inv[hint.racy]"""
+    try:
+        return int(parse_rfc3339(entry.last_modified).timestamp() * 1e9)
+    except ValueError:
+        return otherwise
 
 
 def _news(base: BaseRow | None, remote: Row | None) -> bool:

@@ -84,12 +84,18 @@ def download_one(
     cancel: Cancel | None = None,
     on_bytes: Callable[[int], None] = _ignored,
 ) -> Got:
-    """The whole file in staging, verified and durable, or nothing there."""
+    """The whole file in staging, verified (and durable, if the job wants it), or nothing there."""
 
     def attempt() -> Staged:
         with store.open(job.key) as body:
-            chunks = _counted(body, on_bytes)
-            return stage_file(Path(job.staging), chunks, job.size, job.sha256, mtime_ns=job.mtime_ns)
+            return stage_file(
+                Path(job.staging),
+                _counted(body, on_bytes),
+                job.size,
+                job.sha256,
+                mtime_ns=job.mtime_ns,
+                durable=job.durable,
+            )
 
     try:
         staged = _retried(attempt, env, cancel, also=CorruptData)
