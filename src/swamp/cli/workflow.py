@@ -366,5 +366,5 @@ def history_logs(run_id: RunId) -> None:
     """Show what the steps of a run said."""
     with session() as s, _driver(s) as driver:
         found = driver.find(run_id)
-        text = driver.log_text(found)
+        text = driver.logs.text(found)
         s.out.result({"id": found.id, "lines": text.splitlines()}, lambda: s.out.line(text.rstrip("\n")))

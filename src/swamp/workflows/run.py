@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from swamp.data.document import dump
 from swamp.data.records import RecordFiles
 from swamp.data.runs import RUNS, RunRepository, path_of
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, SwampError, UsageError
-from swamp.models.context import Log
 from swamp.models.inputs import check_inputs, secret_values
-from swamp.models.mask import MASK
 from swamp.models.workshop import Workshop
 from swamp.sync.progress import Cancel
 from swamp.workflows.book import Book, Nobody, Watcher
 from swamp.workflows.encode import RunEncoder
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import Workflows
-from swamp.workflows.graph import after
+from swamp.workflows.keep import Listener, RunLogs, keep_evaluated
 from swamp.workflows.perform import StepHands
 from swamp.workflows.presence import Hold, Presence, presence_of
+from swamp.workflows.reopen import do_again, inputs_again, must_be_resumable, reopen
 from swamp.workflows.schema import Workflow
 from swamp.workflows.state import JobState, RunState, StepState, run_of
 
@@ -51,6 +48,10 @@ class Driver:
     @cached_property
     def runs(self) -> RunRepository:
         return RunRepository(self.shop.repo.tree)
+
+    @cached_property
+    def logs(self) -> RunLogs:
+        return RunLogs(self.shop)
 
     @cached_property
     def presence(self) -> Presence:
@@ -125,29 +126,18 @@ class Driver:
             with self.shared_record("", "workflow resume"):  # only pulls: what was done elsewhere is built on here
                 run = run_of(self.runs.get(run_id, workflow_id))
             workflow = self.workflow_of(run)
-            self._must_be_resumable(run, from_step)
-            run.inputs = self._inputs_again(workflow, run, inputs or {})
+            must_be_resumable(run, from_step)
+            run.inputs = inputs_again(self.shop.masker, workflow, run, inputs or {})
             if from_step is not None:
-                self._again(workflow, run, from_step)
+                do_again(workflow, run, from_step)
             retry = run.status != "suspended"
             book = self.book(run)
             with self._not_left_running(book):
                 with self.shared_record(path, "workflow resume"), book.change():
-                    self._reopen(run)
+                    reopen(run, rfc3339(self.shop.env.clock.now()))
                     self._withdraw_request(run)
                 self._go(workflow, book, hold, "workflow resume", retry=retry)
         return run
-
-    def _inputs_again(self, workflow: Workflow, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A record holds no secrets, so an input that was one has to be given again."""
-        values = check_inputs({**run.inputs, **given}, workflow.inputs, f"workflow {workflow.name}")
-        self.shop.masker.learn(value for value in secret_values(values, workflow.inputs) if value != MASK)
-        lost = [name for name, value in values.items() if MASK in json.dumps(value, default=str)]
-        if lost:
-            raise UsageError(
-                f"the input `{lost[0]}` was a secret and is not in the record", hint=f"add --input {lost[0]}=…"
-            )
-        return values
 
     def find(self, run_id: str) -> RunState:
         """The run as this machine knows it. Raises NotFound."""
@@ -172,33 +162,6 @@ class Driver:
                 f"the workflow {run.workflow_name} of this run is not in this repository",
                 hint=f"get its file (workflows/workflow-{run.workflow_name}.yaml) and run the command again",
             ) from error
-
-    def _must_be_resumable(self, run: RunState, from_step: str | None) -> None:
-        if run.status == "succeeded" and from_step is None:
-            raise UsageError(f"run {run.id} has succeeded", hint="do a part again with `resume --from STEP`")
-
-    def _again(self, workflow: Workflow, run: RunState, wanted: str) -> None:
-        """Forget what `wanted` (job.step, or step) and all that depends on it did; their data stays as it is."""
-        targets = {(job.name, step.template) for job, step in run.steps if wanted in _names(job, step)}
-        if not targets:
-            names = sorted({step.template for _, step in run.steps})
-            raise UsageError(f"there is no step `{wanted}` in this run", hint=f"its steps: {', '.join(names)}")
-        again = after(workflow, targets)
-        for job, step in run.steps:
-            if (job.name, step.template) in again:
-                step.extra = {}
-                step.reset()
-
-    def _reopen(self, run: RunState) -> None:
-        run.status, run.completed_at, run.error = "running", None, None
-        run.pid, run.host = os.getpid(), socket.gethostname()
-        run.extra.pop("interrupted", None)
-        run.extra["resumedAt"] = rfc3339(self.shop.env.clock.now())
-        for job in run.jobs:
-            job.status = "pending"
-            for step in job.steps:
-                if step.status in ("running", "cancelled"):
-                    step.status, step.error = "pending", None
 
     # -- the run itself
 
@@ -233,8 +196,8 @@ class Driver:
             if run.over:
                 run.completed_at = rfc3339(self.shop.env.clock.now())
             run.duration_ms = (run.duration_ms or 0) + round((self.shop.env.clock.monotonic() - began) * 1000)
-            self._keep_evaluated(workflow, run, hands)
-            self._close_log(run)
+            keep_evaluated(self.shop, workflow, run, hands.shown_tasks)
+            self.logs.close(run)
             self._withdraw_request(run)
         if self.shop.repo.cancel.requested:
             raise Interrupted(
@@ -274,73 +237,7 @@ class Driver:
         def save(run: RunState) -> None:
             (own if self._sharing else aside).write(path, encoder.encode(run))
 
-        listener = _Listener(self.watcher, lambda: self._log_of(run))
-        return Book(run, save, self.shop.env, watcher=listener)
-
-    @cached_property
-    def _logs(self) -> dict[str, Log]:
-        return {}
-
-    def _log_of(self, run: RunState) -> Log:
-        """The run's log on this machine, from the first line on; a resumed run goes on in it."""
-        if run.id not in self._logs:
-            text = self._kept_log(run)
-            log = Log(self.shop.local / "run-logs" / f"{run.id}.log", self.shop.masker, lambda line: None)
-            if text:
-                log.write(text.rstrip("\n"))
-            self._logs[run.id] = log
-        return self._logs[run.id]
-
-    def log_text(self, run: RunState) -> str:
-        """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
-        live = self.shop.local / "run-logs" / f"{run.id}.log"
-        return live.read_text(encoding="utf-8") if live.exists() else self._kept_log(run)
-
-    def _kept_log(self, run: RunState) -> str:
-        """The log that an earlier attempt has left in the tree, here or on another machine."""
-        try:
-            return self.shop.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
-        except NotFound:
-            return ""
-
-    def _close_log(self, run: RunState) -> None:
-        log = self._logs.pop(run.id, None)
-        if log is None:
-            return
-        log.close()
-        self.shop.keep_log(log.file, f"workflow-runs/{run.id}.log")
-        log.file.unlink(missing_ok=True)
-
-    def _keep_evaluated(self, workflow: Workflow, run: RunState, hands: StepHands) -> None:
-        """The workflow as this run saw it: expanded steps with their tasks, without secrets."""
-        path = f"workflows-evaluated/{run.workflow_id}/{run.id}.yaml"
-        files = RecordFiles(self.shop.repo.tree, "workflows-evaluated")
-        earlier = {
-            (job["name"], step["name"]): step.get("task")
-            for job in (files.read(path) or {}).get("jobs") or ()
-            for step in job.get("steps") or ()
-        }
-        document = {
-            "id": workflow.id,
-            "name": workflow.name,
-            "version": workflow.version,
-            "runId": run.id,
-            "inputs": run.inputs,
-            "jobs": [
-                {
-                    "name": job.name,
-                    "steps": [
-                        {
-                            "name": s.name,
-                            "task": hands.shown_tasks.get((job.name, s.name)) or earlier.get((job.name, s.name)),
-                        }
-                        for s in job.steps
-                    ],
-                }
-                for job in run.jobs
-            ],
-        }
-        files.write(path, dump(self.shop.masker.value(document)))
+        return Book(run, save, self.shop.env, watcher=Listener(self.watcher, self.logs, run))
 
     def _withdraw_request(self, run: RunState) -> None:
         """A request to cancel is answered once: a later resume must not be stopped by it."""
@@ -379,25 +276,6 @@ class Driver:
         return execution.left_waiting
 
 
-def _names(job: JobState, step: StepState) -> tuple[str, ...]:
-    return step.name, step.template, f"{job.name}.{step.name}", f"{job.name}.{step.template}"
-
-
 def stop_path(workflow_id: str, run_id: str) -> str:
     """The request to cancel a run: a file of the tree, so that it reaches the run wherever it is."""
     return f"{RUNS}/{workflow_id}/cancel-{run_id}.request"
-
-
-@dataclass
-class _Listener:
-    """Passes on what happens in a run and keeps what its steps said."""
-
-    watcher: Watcher
-    log: Callable[[], Log]
-
-    def changed(self, run: RunState) -> None:
-        self.watcher.changed(run)
-
-    def said(self, job: str, step: str, line: str) -> None:
-        self.log().write(f"{job}/{step} | {line}")
-        self.watcher.said(job, step, line)

@@ -1,0 +1,105 @@
+"""Keeps what a run leaves beside its record: what its steps said, and the workflow as this run saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from swamp.data.document import dump
+from swamp.data.records import RecordFiles
+from swamp.errors import NotFound
+from swamp.models.context import Log
+from swamp.models.workshop import Workshop
+from swamp.workflows.book import Watcher
+from swamp.workflows.schema import Workflow
+from swamp.workflows.state import RunState
+
+EVALUATED = "workflows-evaluated"
+
+
+@dataclass
+class RunLogs:
+    """Logs of runs: a file of this machine while a run goes, a file of the tree when it is over."""
+
+    shop: Workshop
+    _open: dict[str, Log] = field(default_factory=dict)
+
+    def of(self, run: RunState) -> Log:
+        """The run's log on this machine, from the first line on; a resumed run goes on in it."""
+        if run.id not in self._open:
+            text = self._kept(run)
+            log = Log(self.shop.local / "run-logs" / f"{run.id}.log", self.shop.masker, lambda line: None)
+            if text:
+                log.write(text.rstrip("\n"))
+            self._open[run.id] = log
+        return self._open[run.id]
+
+    def text(self, run: RunState) -> str:
+        """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
+        live = self.shop.local / "run-logs" / f"{run.id}.log"
+        return live.read_text(encoding="utf-8") if live.exists() else self._kept(run)
+
+    def close(self, run: RunState) -> None:
+        """Into the tree, where the other machines find it."""
+        log = self._open.pop(run.id, None)
+        if log is None:
+            return
+        log.close()
+        self.shop.keep_log(log.file, f"workflow-runs/{run.id}.log")
+        log.file.unlink(missing_ok=True)
+
+    def _kept(self, run: RunState) -> str:
+        """The log that an earlier attempt has left in the tree, here or on another machine."""
+        try:
+            return self.shop.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
+        except NotFound:
+            return ""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Passes on what happens in a run and keeps what its steps said."""
+
+    watcher: Watcher
+    logs: RunLogs
+    run: RunState
+
+    def changed(self, run: RunState) -> None:
+        self.watcher.changed(run)
+
+    def said(self, job: str, step: str, line: str) -> None:
+        self.logs.of(self.run).write(f"{job}/{step} | {line}")
+        self.watcher.said(job, step, line)
+
+
+def keep_evaluated(shop: Workshop, workflow: Workflow, run: RunState, tasks: Mapping[tuple[str, str], Any]) -> None:
+    """The workflow as this run saw it: expanded steps with their tasks, without secrets.
+
+    Steps that an earlier attempt did keep the task that it wrote down.
+    """
+    path = f"{EVALUATED}/{run.workflow_id}/{run.id}.yaml"
+    files = RecordFiles(shop.repo.tree, EVALUATED)
+    known = {**_tasks_of(files.read(path) or {}), **{place: task for place, task in tasks.items() if task}}
+    jobs = [
+        {"name": job.name, "steps": [{"name": s.name, "task": known.get((job.name, s.name))} for s in job.steps]}
+        for job in run.jobs
+    ]
+    document = {
+        "id": workflow.id,
+        "name": workflow.name,
+        "version": workflow.version,
+        "runId": run.id,
+        "inputs": run.inputs,
+        "jobs": jobs,
+    }
+    files.write(path, dump(shop.masker.value(document)))
+
+
+def _tasks_of(document: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """(job, step) -> task, of a document that `keep_evaluated` wrote."""
+    return {
+        (job["name"], step["name"]): step.get("task")
+        for job in document.get("jobs") or ()
+        for step in job.get("steps") or ()
+    }

@@ -1,0 +1,64 @@
+"""Opens a run that has ended, or was left, to go on: which of its steps, with which inputs, in whose hands."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from swamp.errors import UsageError
+from swamp.models.inputs import check_inputs, secret_values
+from swamp.models.mask import MASK, Masker
+from swamp.workflows.graph import after
+from swamp.workflows.schema import Workflow
+from swamp.workflows.state import JobState, RunState, StepState
+
+
+def must_be_resumable(run: RunState, from_step: str | None) -> None:
+    """Raises UsageError for a run in which nothing is left to do."""
+    if run.status == "succeeded" and from_step is None:
+        raise UsageError(f"run {run.id} has succeeded", hint="do a part again with `resume --from STEP`")
+
+
+def inputs_again(masker: Masker, workflow: Workflow, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of the record and those `given` now. A record holds no secrets: they have to be given again."""
+    values = check_inputs({**run.inputs, **given}, workflow.inputs, f"workflow {workflow.name}")
+    masker.learn(value for value in secret_values(values, workflow.inputs) if value != MASK)
+    lost = [name for name, value in values.items() if MASK in json.dumps(value, default=str)]
+    if lost:
+        raise UsageError(
+            f"the input `{lost[0]}` was a secret and is not in the record", hint=f"add --input {lost[0]}=…"
+        )
+    return values
+
+
+def do_again(workflow: Workflow, run: RunState, wanted: str) -> None:
+    """Forget what `wanted` (job.step, or step) and all that depends on it did; their data stays as it is."""
+    targets = {(job.name, step.template) for job, step in run.steps if wanted in _names(job, step)}
+    if not targets:
+        names = sorted({step.template for _, step in run.steps})
+        raise UsageError(f"there is no step `{wanted}` in this run", hint=f"its steps: {', '.join(names)}")
+    again = after(workflow, targets)
+    for job, step in run.steps:
+        if (job.name, step.template) in again:
+            step.extra = {}
+            step.reset()
+
+
+def _names(job: JobState, step: StepState) -> tuple[str, ...]:
+    return step.name, step.template, f"{job.name}.{step.name}", f"{job.name}.{step.template}"
+
+
+def reopen(run: RunState, now: str) -> None:
+    """Running again, in this process: what was under way when it stopped is still to be done."""
+    run.status, run.completed_at, run.error = "running", None, None
+    run.pid, run.host = os.getpid(), socket.gethostname()
+    run.extra.pop("interrupted", None)
+    run.extra["resumedAt"] = now
+    for job in run.jobs:
+        job.status = "pending"
+        for step in job.steps:
+            if step.status in ("running", "cancelled"):
+                step.status, step.error = "pending", None
