@@ -159,6 +159,7 @@ jobs:
     two.sync()
     run = only_run(two)
     assert run is not None and run["status"] == "running"
+    file_team.place.shorten_leases()
     done = two("workflow", "resume", run["runId"], timeout=200).ok()
     assert {step["name"]: step["status"] for job in done["jobs"] for step in job["steps"]} == {
         "a": "succeeded",

@@ -102,7 +102,7 @@ class BucketPresence:
         read_lease(self._store, key)  # an unreachable store is told at once, as what it is
         local = self._local(run_id)
         try:
-            lease = self._acquire(key, local)
+            lease = self._acquire(key, local, self._patience(local))
         except LockTimeout as error:
             raise _still_running(run_id, error) from error
         try:
@@ -112,7 +112,12 @@ class BucketPresence:
             shutil.rmtree(local, ignore_errors=True)
         self._forget(key)
 
-    def _acquire(self, key: str, local: Path) -> HeldLease:
+    def _patience(self, local: Path) -> float:
+        """Long enough to see that a dead process renews nothing; one that lives on this machine is not waited out."""
+        asked = self.repo.settings.lock_timeout
+        return asked if self._here_is(local) == "alive" else max(TAKEOVER_SECONDS, asked)
+
+    def _acquire(self, key: str, local: Path, timeout: float) -> HeldLease:
         from swamp.commit.lease import Holder, acquire
 
         datastore = self.repo.datastore
@@ -121,7 +126,7 @@ class BucketPresence:
             key,
             holder=Holder.of_process(),
             env=self.repo.env,
-            timeout_s=max(TAKEOVER_SECONDS, self.repo.settings.lock_timeout),
+            timeout_s=timeout,
             capabilities=datastore.capabilities,
             local_lock_dir=local,
             inherited=(),
@@ -135,12 +140,13 @@ class BucketPresence:
             self.repo.notify(f"the finished run's lease {key} stays in the datastore: {error.message}")
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
-        local = self._local(run_id)
-        for file in local.glob("*.lock") if local.is_dir() else ():
-            found = by_lock(file)
-            if found is not None:
-                return found
-        return by_lease(self.repo.datastore, lease_key(workflow_id, run_id), fresh=fresh)
+        here = self._here_is(self._local(run_id))
+        return here or by_lease(self.repo.datastore, lease_key(workflow_id, run_id), fresh=fresh)
+
+    def _here_is(self, local: Path) -> Verdict | None:
+        """What the locks of this machine say of a run, None if they know nothing of it."""
+        files = local.glob("*.lock") if local.is_dir() else ()
+        return next(filter(None, map(by_lock, files)), None)
 
     def here(self) -> list[str]:
         return [directory.name for directory in sorted(self._runs.glob("*")) if directory.is_dir()]
