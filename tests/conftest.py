@@ -1,4 +1,4 @@
-"""Servers for the whole session, one of each per worker, started when the first test asks.
+"""Servers for the whole session, one of each per worker, started when the first test asks; and who kills their clients.
 
 `SWAMP_REQUIRE=moto,ministack,azurite,rclone,gcs` turns "skipped, it is not installed" into a failure.
 """
@@ -8,12 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from swamp.env import SYSTEM
 from swamp.errors import MissingTool
 from swamp.testing.servers import Running, start
+
+if TYPE_CHECKING:
+    from kills import Killer
+    from machines import Place
 
 _REQUIRED_AS = {"gcs-emulator": "gcs"}
 
@@ -82,6 +88,34 @@ def servers(_no_cloud_settings_of_this_machine: None) -> Iterator[Servers]:
 def fresh_prefix() -> Callable[[], str]:
     """A new place in a shared bucket for every test."""
     return lambda: f"t{SYSTEM.ulid().lower()}"
+
+
+@pytest.fixture(params=["file", "moto"])
+def killer(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> Iterator[Killer]:
+    """Kills commands at their requests to S3, or at their calls to the file system of a bucket in a directory."""
+    from kills import Killer
+    from swamp.testing.proxy import FaultProxy
+
+    if request.param == "file":
+        yield Killer(tmp_path)
+        return
+    with FaultProxy(servers["moto"].endpoint) as proxy:
+        yield Killer(tmp_path, proxy)
+
+
+@pytest.fixture
+def new_place(killer: Killer, servers: Servers, tmp_path: Path, fresh_prefix: Callable[[], str]) -> Callable[[], Place]:
+    """Makes buckets where that killer can reach them."""
+    from machines import Place
+
+    def make() -> Place:
+        if killer.proxy is None:
+            return Place((tmp_path / fresh_prefix()).as_uri())
+        moto = servers["moto"]
+        config = {**moto.config, "endpoint": killer.proxy.endpoint}
+        return Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ))
+
+    return make
 
 
 def _fixture_of(name: str) -> Callable[[Servers], Running]:

@@ -17,7 +17,7 @@ from swamp.cache.state import Hook
 from swamp.env import Env, SystemClock
 from swamp.index.entry import Entry
 from swamp.index.lookup import live_rows
-from swamp.index.root import Root, Writer
+from swamp.index.root import ROOT_KEY, Root, Writer
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 from swamp.sync.engine import Engine, Policy
 from swamp.sync.progress import Patience
@@ -234,6 +234,14 @@ def content(engine: Engine) -> dict[str, str]:
 
 def keys(store: ObjectStore, prefix: str = "") -> set[str]:
     return {meta.key for page in store.list(prefix) for meta in page}
+
+
+def ruin_root(store: ObjectStore, damage: bytes | None) -> None:
+    """The root is lost, or holds these bytes."""
+    if damage is None:
+        store.delete([ROOT_KEY])
+    else:
+        store.put(ROOT_KEY, damage)
 
 
 def assert_quiet(peers: Iterable[Peer]) -> None:

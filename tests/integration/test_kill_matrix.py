@@ -6,37 +6,13 @@ in tests/soak; dataset writes are in tests/regressions/test_L54_restarted_job.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from kill_scenarios import SCENARIOS, run_matrix
 from kills import Killer
-from machines import Place, Team
-from swamp.testing.proxy import FaultProxy
+from machines import Team
 
 POINTS = 4
-
-
-@pytest.fixture(params=["file", "moto"])
-def killer(request, servers, tmp_path) -> Iterator[Killer]:
-    if request.param == "file":
-        yield Killer(tmp_path)
-        return
-    with FaultProxy(servers["moto"].endpoint) as proxy:
-        yield Killer(tmp_path, proxy)
-
-
-@pytest.fixture
-def new_place(killer: Killer, servers, tmp_path, fresh_prefix):
-    def make() -> Place:
-        if killer.proxy is None:
-            return Place((tmp_path / fresh_prefix()).as_uri())
-        moto = servers["moto"]
-        config = {**moto.config, "endpoint": killer.proxy.endpoint}
-        return Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ))
-
-    return make
 
 
 @pytest.mark.inv("cache.disposable")

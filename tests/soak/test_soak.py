@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -16,7 +15,6 @@ from kill_scenarios import SCENARIOS, run_matrix
 from kills import Killer, assert_no_help_needed, whole
 from machines import Place, Team
 from networks import DEADLINE, KINDS, BadNetwork, Pair, place_behind, place_beside, run_rounds
-from swamp.testing.proxy import FaultProxy
 
 MINUTES = float(os.environ.get("SWAMP_SOAK_MINUTES", "5"))
 MACHINES = int(os.environ.get("SWAMP_SOAK_MACHINES", "8"))
@@ -74,27 +72,6 @@ def test_a_bad_network_two_hundred_times(moto, tmp_path, fresh_prefix, report):
         "acknowledged and lost: 0",
     )
     assert set(faults) == set(KINDS), "a kind of fault that never came"
-
-
-@pytest.fixture(params=["file", "moto"])
-def killer(request, servers, tmp_path) -> Iterator[Killer]:
-    if request.param == "file":
-        yield Killer(tmp_path)
-        return
-    with FaultProxy(servers["moto"].endpoint) as proxy:
-        yield Killer(tmp_path, proxy)
-
-
-@pytest.fixture
-def new_place(killer: Killer, servers, tmp_path, fresh_prefix) -> Callable[[], Place]:
-    def make() -> Place:
-        if killer.proxy is None:
-            return Place((tmp_path / fresh_prefix()).as_uri())
-        moto = servers["moto"]
-        config = {**moto.config, "endpoint": killer.proxy.endpoint}
-        return Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ))
-
-    return make
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,8 +1,8 @@
 """One Spark session for all of these tests; they skip (or fail, with SWAMP_REQUIRE=spark) where there is no Java."""
 
 import pytest
-from spark_files import require_java
 
+from jobs import require_java
 from swamp.repo.config import write_config
 from swamp.repo.init import init_repo
 from swamp.store.open import StoreSpec

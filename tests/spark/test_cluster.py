@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from spark_files import require_java
 
+from jobs import require_java
 from swamp.repo.config import write_config
 from swamp.repo.init import init_repo
 from swamp.store.open import StoreSpec

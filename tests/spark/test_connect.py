@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from spark_files import require_java
 
+from jobs import require_java
 from swamp.index.lookup import live_rows
 from swamp.pipeline.publish import committer_for
 

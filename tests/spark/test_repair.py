@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from spark_files import require_java
 
+from jobs import require_java
 from swamp.index.root import ROOT_KEY
 from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.indexing import ENTRY

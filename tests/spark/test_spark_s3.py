@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from spark_files import require_java
 
+from jobs import require_java
 from swamp.repo.config import write_config
 from swamp.repo.init import init_repo
 

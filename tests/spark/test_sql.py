@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 import pytest
-from spark_files import require_java
 
+from jobs import require_java
 from swamp.errors import UsageError
 
 pytestmark = pytest.mark.timeout(900)

@@ -311,9 +311,8 @@ def test_L45_a_swap_without_an_answer_has_one_outcome_the_true_one(store, a, b, 
     settled(a, b)
 
 
-@pytest.mark.inv("commit.unknown-is-not-failure")
-@pytest.mark.inv("crash.resolved")
-def test_L45_a_commit_that_landed_unseen_and_was_built_upon_is_not_made_twice(store, a, b):
+def land_unseen(store, a, b) -> None:
+    """The commit of `files/x` lands, and `a` hears nothing of it."""
     a.write("files/seed", "seed")
     a.push()
     b.pull()
@@ -322,6 +321,12 @@ def test_L45_a_commit_that_landed_unseen_and_was_built_upon_is_not_made_twice(st
     deaf = FaultyStore(store, [Fault("after", "put", ROOT_KEY, times=None), silence])
     with pytest.raises(OutcomeUnknown):
         a.process(deaf, timeout=3.0).push()
+
+
+@pytest.mark.inv("commit.unknown-is-not-failure")
+@pytest.mark.inv("crash.resolved")
+def test_L45_a_commit_that_landed_unseen_and_was_built_upon_is_not_made_twice(store, a, b):
+    land_unseen(store, a, b)
     b.sync()
     b.write("files/x", "x, edited by b")
     b.push()
@@ -333,14 +338,7 @@ def test_L45_a_commit_that_landed_unseen_and_was_built_upon_is_not_made_twice(st
 
 @pytest.mark.inv("crash.resolved")
 def test_L45_a_file_that_landed_unseen_and_was_deleted_since_does_not_come_back(store, a, b):
-    a.write("files/seed", "seed")
-    a.push()
-    b.pull()
-    a.write("files/x", "x")
-    silence = Fault("before", "get", ROOT_KEY, skip=1, times=None)
-    deaf = FaultyStore(store, [Fault("after", "put", ROOT_KEY, times=None), silence])
-    with pytest.raises(OutcomeUnknown):
-        a.process(deaf, timeout=3.0).push()
+    land_unseen(store, a, b)
     b.pull()
     b.delete("files/x")
     b.push()

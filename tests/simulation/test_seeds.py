@@ -1,21 +1,27 @@
-"""Plays a chunk of seeds of one mix. Three test files share the mixes, so that as many workers share the time."""
+"""Thousands of seeds: peers, crashes, lost answers and disasters, and everything stays where it belongs.
+
+`make sim SEEDS=100000` plays more.
+"""
 
 from __future__ import annotations
+
+import pytest
 
 from swamp.testing.sim.lean import MIXES, mix_named
 from swamp.testing.sim.run import run
 
-CHUNKS = 4
+CHUNKS = 4  # so that several workers share the time
 SEEDS_PER_CHUNK = 40
 FLOOR = {"operations": 10.0, "faults": 0.2, "crashes": 0.0, "roots": 2.0}
 
 
-def share(part):
-    """Every third mix."""
-    return [mix.name for mix in MIXES][part::3]
-
-
-def play(name, chunk):
+@pytest.mark.inv("sync.derived")
+@pytest.mark.inv("journal.survives")
+@pytest.mark.inv("crash.resolved")
+@pytest.mark.inv("commit.single-winner")
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("name", [mix.name for mix in MIXES])
+def test_nothing_acknowledged_is_lost_and_everybody_converges(name, chunk):
     """A failing seed prints its whole trace and the command that plays it again."""
     mix = mix_named(name)
     seeds = range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)
@@ -30,3 +36,7 @@ def play(name, chunk):
     print(f"\n{name}: {len(seeds)} seeds, {seen}")
     for what, floor in FLOOR.items():
         assert seen[what] >= floor * len(seeds), f"{name} tests too little: {seen}"
+
+
+def test_there_are_at_least_two_thousand_seeds():
+    assert CHUNKS * SEEDS_PER_CHUNK * len(MIXES) >= 2000
