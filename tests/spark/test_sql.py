@@ -88,6 +88,28 @@ def test_csv_and_parquet_go_to_files(repo, swamp_here, tmp_path):
     assert pq.read_table(target).to_pylist() == [{"name": "log", "n": 1}, {"name": "report", "n": 2}]
 
 
+def test_an_answer_is_whole_before_its_first_row_and_only_then_becomes_values(jobs):
+    """Columns are held, a fifth of what the same rows take as Python values."""
+    from swamp.env import SYSTEM
+    from swamp.pipeline.sql import rows_of
+    from swamp.sync.progress import Patience
+
+    rows = rows_of(jobs.session.range(3), jobs, Patience(SYSTEM, 300))
+    assert jobs.stages == 1
+    assert iter(rows) is rows and next(rows) == {"id": 0}
+
+
+def test_an_answer_that_is_too_large_says_so():
+    from swamp.pipeline.jobs import translated
+
+    said = (
+        "Total size of serialized results of 9 tasks (513.0 MiB) is bigger than spark.driver.maxResultSize (512.0 MiB)"
+    )
+    error = translated(RuntimeError(said), "sql")
+    assert error.kind == "failed" and "larger than what the driver takes" in error.message
+    assert "spark.conf" in error.hint
+
+
 def test_mistakes_are_exit_2_with_the_tables_named(repo, swamp_here):
     with pytest.raises(UsageError) as wrong:
         swamp_here(repo, "sql", "SELECT nope FROM data", "--json")

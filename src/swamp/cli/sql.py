@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,25 +64,24 @@ def _deliver(s: Session, frame: Any, jobs: Any, patience: Any, chosen: str, outp
         count = pipeline.write_parquet(frame, jobs, patience, output)
     elif chosen == "table" and output is None:
         columns = pipeline.columns_of(frame)
-        rows = list(pipeline.rows_of(frame, jobs, patience))
-        s.out.table(columns, [[row[name] for name in columns] for row in rows])
+        rows = pipeline.rows_of(frame, jobs, patience)
+        s.out.table(columns, ([row[name] for name in columns] for row in rows))
         return
     else:
-        # The answer is whole before the first byte of it is written.
-        rows = list(pipeline.rows_of(frame, jobs, patience))
-        count = _write(frame, rows, chosen, output)
+        # The answer is whole before the first byte of it is written, but never as Python values.
+        count = _write(frame, pipeline.rows_of(frame, jobs, patience), chosen, output)
     if output is not None:
         s.out.info(f"{count} rows in {output}")
 
 
-def _write(frame: Any, rows: list[dict[str, Any]], chosen: str, output: Path | None) -> int:
+def _write(frame: Any, rows: Iterator[dict[str, Any]], chosen: str, output: Path | None) -> int:
     from swamp.pipeline import sql as pipeline
 
     out = output.open("w", encoding="utf-8", newline="") if output else sys.stdout
     try:
         if chosen == "json":
-            return pipeline.write_json(iter(rows), out)
-        return pipeline.write_csv(pipeline.columns_of(frame), iter(rows), out)
+            return pipeline.write_json(rows, out)
+        return pipeline.write_csv(pipeline.columns_of(frame), rows, out)
     finally:
         if output:
             out.close()

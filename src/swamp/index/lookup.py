@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
@@ -30,15 +31,17 @@ def lookup(root: Root, paths: Iterable[str], fetch: FetchSegment) -> dict[str, R
         inside = wanted[bisect_left(wanted, ref.min_path) : bisect_left(wanted, ref.max_path + "\0")]
         open_ = [p for p in inside if p not in found or found[p].seq < ref.added_seq]
         if open_:
-            for row in _read(ref, fetch, paths=open_):
+            for row in _read(ref, fetch, _Span(), open_):
                 found[row.path] = newer(found[row.path], row) if row.path in found else row
     return found
 
 
 def winning_rows(root: Root, fetch: FetchSegment, prefix: str = "") -> Iterator[Row]:
     """One row per path at or below the directory `prefix`, entries and tombstones, in path order."""
-    refs = [ref for ref in root.segments if _overlaps(ref, prefix)]
-    return _winners((row for row in _layer(root) if is_below(row.path, prefix)), refs, fetch, prefix)
+    span = _Span.below(prefix)
+    refs = [ref for ref in root.segments if span.meets(ref)]
+    found = _winners((row for row in _layer(root) if span.holds(row.path)), refs, fetch, span)
+    return (row for row in found if is_below(row.path, prefix))
 
 
 def live_rows(root: Root, fetch: FetchSegment, prefix: str = "") -> Iterator[Entry]:
@@ -46,10 +49,11 @@ def live_rows(root: Root, fetch: FetchSegment, prefix: str = "") -> Iterator[Ent
     return (row for row in winning_rows(root, fetch, prefix) if isinstance(row, Entry))
 
 
-def rows_since(root: Root, seq: int, fetch: FetchSegment) -> Iterator[Row]:
-    """What changed after commit `seq`, in path order: only segments that were added later are read."""
-    later = [ref for ref in root.segments if ref.added_seq > seq]  # inv[segment.added-seq]
-    changed = _winners((row for row in _layer(root) if row.seq > seq), later, fetch)
+def rows_since(root: Root, seq: int, fetch: FetchSegment, *, start: str = "", stop: str | None = None) -> Iterator[Row]:
+    """What changed after commit `seq`, in path order from `start` up to `stop`: only later segments are read."""
+    span = _Span(start, stop)
+    later = [ref for ref in root.segments if ref.added_seq > seq and span.meets(ref)]  # inv[segment.added-seq]
+    changed = _winners((row for row in _layer(root) if row.seq > seq and span.holds(row.path)), later, fetch, span)
     return (row for row in changed if row.seq > seq)  # a compacted segment repeats what was known
 
 
@@ -66,19 +70,33 @@ def _layer(root: Root) -> list[Row]:
     return sorted(rows, key=attrgetter("path"))
 
 
-def _overlaps(ref: SegmentRef, prefix: str) -> bool:
-    return not prefix or (ref.max_path >= prefix and ref.min_path < prefix + "0")  # "0" follows "/"
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Paths from `start` up to, not including, `stop`."""
+
+    start: str = ""
+    stop: str | None = None
+
+    @classmethod
+    def below(cls, prefix: str) -> _Span:
+        return cls(prefix, prefix + "0") if prefix else cls()  # "0" follows "/"
+
+    def holds(self, path: str) -> bool:
+        return self.start <= path and (self.stop is None or path < self.stop)
+
+    def meets(self, ref: SegmentRef) -> bool:
+        return ref.max_path >= self.start and (self.stop is None or ref.min_path < self.stop)
 
 
-def _winners(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, prefix: str = "") -> Iterator[Row]:
-    for _, rows in groupby(_merged(layer, refs, fetch, prefix), key=attrgetter("path")):
+def _winners(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: _Span) -> Iterator[Row]:
+    for _, rows in groupby(_merged(layer, refs, fetch, span), key=attrgetter("path")):
         yield winner(rows)
 
 
-def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, prefix: str) -> Iterator[Row]:
+def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: _Span) -> Iterator[Row]:
     """A k-way merge that opens a segment only when the walk has come to its range, and lets it go after."""
     heap: list[tuple[str, int, Row | None, Iterator[Row]]] = []
-    streams = [("", iter(layer)), *((max(r.min_path, prefix), _read(r, fetch, prefix)) for r in refs)]
+    streams = [("", iter(layer)), *((max(r.min_path, span.start), _read(r, fetch, span)) for r in refs)]
     for order, (first, stream) in enumerate(streams):
         heap.append((first, order, None, stream))
     heapq.heapify(heap)
@@ -93,12 +111,8 @@ def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegmen
             heapq.heapreplace(heap, (following.path, order, following, stream))
 
 
-def _read(
-    ref: SegmentRef, fetch: FetchSegment, prefix: str = "", paths: Collection[str] | None = None
-) -> Iterator[Row]:
+def _read(ref: SegmentRef, fetch: FetchSegment, span: _Span, paths: Collection[str] | None = None) -> Iterator[Row]:
     """A segment's deciding rows, after it was verified."""
-    stop = prefix + "0" if prefix else None
-    for row in listed_rows(ref, fetch(ref), start=prefix, stop=stop, paths=paths, dropped=False):
+    for row in listed_rows(ref, fetch(ref), start=span.start, stop=span.stop, paths=paths, dropped=False):
         assert not isinstance(row, Dropped)
-        if is_below(row.path, prefix):
-            yield row
+        yield row

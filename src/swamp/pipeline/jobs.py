@@ -198,6 +198,12 @@ def translated(error: BaseException, stage: str) -> BaseException:
             hint="install it there, or build an archive with `swamp spark package --output FILE` and set "
             "spark.conf spark.swamp.archive to it",
         )
+    if "spark.driver.maxResultSize" in text:
+        return Failed(
+            "the result is larger than what the driver takes (spark.driver.maxResultSize)",
+            hint="ask for less, or raise it and spark.driver.memory under spark.conf in .swamp.yaml",
+            details={"stage": stage},
+        )
     return Failed(
         f"Spark failed in stage {stage}: {_first_line(text)}",
         hint="run again with -v for the whole report, or use --engine inline",

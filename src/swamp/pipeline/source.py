@@ -44,10 +44,14 @@ from swamp.pipeline.dataset import Target, WrittenPart, commit_to_bucket, commit
 from swamp.pipeline.filters import Tests, split
 from swamp.pipeline.place import Bucket, Folder, Span, open_place
 from swamp.pipeline.publish import ensure_root
-from swamp.pipeline.tables import TABLES, Table, read_metadata, rows, version_row
+from swamp.pipeline.tables import READERS, TABLES, Table, read_metadata, rows, version_row
+from swamp.sync.pool import pooled
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from swamp.data.names import VersionRef
+    from swamp.pipeline.stream import NewVersion, Step
 
 BATCH_ROWS: Final = 2_000
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -162,7 +166,7 @@ class _Part(InputPartition):
     place: Bucket | Folder
     span: Span = field(default_factory=Span)
     piece: Piece | None = None
-    versions: tuple[Any, ...] = ()
+    step: Step | None = None
 
 
 class TableReader(DataSourceReader):
@@ -308,15 +312,17 @@ class CommitStream(DataSourceStreamReader):
         return offset_of(self._bucket().root)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from swamp.pipeline.stream import VERSIONS_PER_TASK, new_versions
+        from swamp.pipeline.stream import VERSIONS_PER_TASK, step_between
 
         bucket = self._bucket()
-        found = [v for v in new_versions(bucket, start, end) if self._wanted(bucket, v)]
+        step = step_between(bucket, start, end)
+        if step is None:
+            return []
+        if not self.options.get("model"):
+            return [_Part(part.after, step=part) for part in step.parts(VERSIONS_PER_TASK)]
+        found = (v for v in step.versions(self._named) if self._is_model(bucket, v))
         narrow = bucket.keys_only()
-        if self.options.get("model"):
-            return [part for version in found for part in self._content(bucket, narrow, version, end)]
-        chunks = [found[i : i + VERSIONS_PER_TASK] for i in range(0, len(found), VERSIONS_PER_TASK)]
-        return [_Part(narrow, versions=tuple(chunk)) for chunk in chunks]
+        return [part for version in found for part in self._content(step.after, narrow, version)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Part)
@@ -324,32 +330,35 @@ class CommitStream(DataSourceStreamReader):
             target = arrow_target(self.schema)
             batches = read_piece(partition.place, partition.piece, target.names)
             return (shaped(batch, target) for batch in batches)
-        return as_batches(self._described(partition), self.schema)
+        assert partition.step is not None
+        return as_batches(self._described(partition.step), self.schema)
 
-    def _described(self, partition: _Part) -> Iterator[dict[str, Any]]:
-        for version in partition.versions:
-            meta = read_metadata(partition.place, version.metadata)
-            if meta is not None and meta.active:
+    def _described(self, step: Step) -> Iterator[dict[str, Any]]:
+        namespace = self.options.get("namespace")
+
+        def described(version: NewVersion) -> dict[str, Any] | None:
+            meta = read_metadata(step.after, version.metadata)
+            return None if meta is None or not meta.active else version_row(version.ref, meta, False, namespace)
+
+        for row in pooled(step.versions(self._named), described, READERS):
+            if row is not None:
                 # Which one is the latest depends on when one looks: a stream cannot say.
-                yield {**version_row(version.ref, meta, False, self.options.get("namespace")), "isLatest": None}
+                yield {**row, "isLatest": None}
 
-    def _wanted(self, bucket: Bucket, version: Any) -> bool:
-        model, name = self.options.get("model"), self.options.get("name")
-        if name is not None and version.ref.data.name != name:
-            return False
-        if model is None or version.ref.data.model_id == model:
+    def _named(self, ref: VersionRef) -> bool:
+        name = self.options.get("name")
+        return name is None or ref.data.name == name
+
+    def _is_model(self, bucket: Bucket, version: NewVersion) -> bool:
+        model = self.options["model"]
+        if version.ref.data.model_id == model:
             return True
         meta = read_metadata(bucket, version.metadata)
         return meta is not None and meta.tags.get("modelName") == model
 
-    def _content(self, bucket: Bucket, narrow: Bucket, version: Any, end: dict[str, Any]) -> Iterator[_Part]:
-        from swamp.pipeline.stream import root_at
-
-        root = root_at(bucket, end)
-        assert root is not None
-        at_end = Bucket(bucket.spec, root)
+    def _content(self, at_end: Bucket, narrow: Bucket, version: NewVersion) -> Iterator[_Part]:
         files = list(at_end.files(version.ref.path, Span()))
-        meta = read_metadata(bucket, version.metadata)
+        meta = read_metadata(at_end, version.metadata)
         if meta is None or not meta.active:
             return
         artifact = artifact_of(at_end, version.ref, files)

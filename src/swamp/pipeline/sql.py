@@ -17,6 +17,7 @@ from swamp.pipeline.tables import TABLES
 from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Format = Literal["table", "json", "csv", "parquet"]
@@ -61,11 +62,14 @@ def columns_of(frame: DataFrame) -> list[str]:
 
 
 def rows_of(frame: DataFrame, jobs: Jobs, patience: Patience) -> Iterator[dict[str, Any]]:
-    """The result, row by row as plain values."""
+    """The result, row by row as plain values. It is whole, as columns, before the first row is asked for."""
     table = jobs.run("sql", frame.toArrow, patience)
-    for batch in table.to_batches(1000):
-        for row in batch.to_pylist(maps_as_pydicts="lossy"):  # an empty map is an empty object, not a list
-            yield {name: plain(value) for name, value in row.items()}
+    return (row for batch in table.to_batches(1000) for row in _plain_rows(batch))
+
+
+def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    for row in batch.to_pylist(maps_as_pydicts="lossy"):  # an empty map is an empty object, not a list
+        yield {name: plain(value) for name, value in row.items()}
 
 
 def plain(value: Any) -> Any:

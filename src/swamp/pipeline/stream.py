@@ -6,22 +6,25 @@ give the same rows after a restart, whatever has happened since.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from swamp.commit.log import log_key
 from swamp.data.names import VersionRef, version_of
 from swamp.errors import CorruptData, ObjectMissing
-from swamp.index.entry import Entry
+from swamp.index.entry import Entry, Row
 from swamp.index.lookup import lookup, rows_since
 from swamp.index.root import Root, decode
 from swamp.pipeline.clients import opened
-from swamp.pipeline.place import Bucket, FileRef
+from swamp.pipeline.place import Bucket, FileRef, Span
 
 Offset = dict[str, Any]
 BEGINNING: Final[Offset] = {"seq": 0, "op": ""}
-VERSIONS_PER_TASK: Final = 50
+VERSIONS_PER_TASK: Final = 500
+LOOKED_UP: Final = 2_000
+T = TypeVar("T")
 
 
 def offset_of(root: Root) -> Offset:
@@ -51,22 +54,60 @@ class NewVersion:
     metadata: FileRef
 
 
-def new_versions(bucket: Bucket, start: Offset, end: Offset) -> list[NewVersion]:
-    """Versions that exist at `end` and were never known at `start`: heals, undeletes and learned hashes are not new."""
+@dataclass(frozen=True)
+class Step:
+    """What became new between two roots, in a part of their paths: what a task looks through."""
+
+    after: Bucket
+    before: Root | None
+    since: int
+    span: Span = field(default_factory=Span)
+
+    def versions(self, wanted: Callable[[VersionRef], bool] = lambda ref: True) -> Iterator[NewVersion]:
+        """Versions that exist after and were never known before: heals, undeletes and learned hashes are not new."""
+        named = ((version_of(row.path), row) for row in self._rows())
+        chosen = ((ref, row) for ref, row in named if ref is not None and wanted(ref))
+        for page in pages(chosen, LOOKED_UP):
+            known = self._known([row.path for _, row in page])
+            for ref, row in page:
+                if row.path not in known:
+                    yield NewVersion(ref, FileRef(row.path, row.key, row.size, row.sha256))
+
+    def parts(self, length: int) -> Iterator[Step]:
+        """The same in parts of about `length` versions each; one of them is in memory at a time, not all versions."""
+        start = self.span.start
+        for page in pages(self._rows(), length):
+            # The next part begins behind the last path of this one: what lies between are no versions.
+            stop = page[-1].path + "\0"
+            yield self._within(Span(start, stop))
+            start = stop
+
+    def _within(self, span: Span) -> Step:
+        """With only what this part of the roots needs: what a task carries."""
+        before = None if self.before is None else replace(self.after, root=self.before).within("data", span).root
+        return replace(self, after=self.after.within("data", span), before=before, span=span)
+
+    def _known(self, paths: list[str]) -> Mapping[str, Row]:
+        """Known includes deleted: a tombstone says that the version has been seen."""
+        return {} if self.before is None else lookup(self.before, paths, self.after.fetch)
+
+    def _rows(self) -> Iterator[Entry]:
+        span = self.span
+        found = rows_since(self.after.root, self.since, self.after.fetch, start=span.start, stop=span.stop)
+        for row in found:
+            if isinstance(row, Entry) and row.path.startswith("data/") and row.path.endswith("/metadata.yaml"):
+                yield row
+
+
+def step_between(bucket: Bucket, start: Offset, end: Offset) -> Step | None:
+    """From one offset to another; None when there is nothing at the end of it."""
     after = root_at(bucket, end)
-    before = root_at(bucket, start)
     if after is None:
-        return []
-    found = list(_metadata_rows(after, bucket, start["seq"]))
-    if before is not None:
-        # Known includes deleted: a tombstone says that the version has been seen.
-        known = lookup(before, [row.path for row in found], bucket.fetch)
-        found = [row for row in found if row.path not in known]
-    made = ((version_of(row.path), row) for row in found)
-    return [NewVersion(ref, FileRef(r.path, r.key, r.size, r.sha256)) for ref, r in made if ref is not None]
+        return None
+    return Step(replace(bucket, root=after), root_at(bucket, start), start["seq"])
 
 
-def _metadata_rows(root: Root, bucket: Bucket, seq: int) -> Iterator[Entry]:
-    for row in rows_since(root, seq, bucket.fetch):
-        if isinstance(row, Entry) and row.path.startswith("data/") and row.path.endswith("/metadata.yaml"):
-            yield row
+def pages(items: Iterable[T], length: int) -> Iterator[list[T]]:
+    source = iter(items)
+    while page := list(islice(source, length)):
+        yield page

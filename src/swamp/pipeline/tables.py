@@ -23,6 +23,7 @@ from swamp.pipeline.place import Bucket, FileRef, Folder, Span
 from swamp.sync.pool import pooled
 
 READERS: Final = 8
+PAGE: Final = 1_000
 Row = dict[str, Any]
 
 
@@ -161,7 +162,7 @@ def _versions(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns
         for ref, file in group:
             if early.admit(_path_columns(ref)):
                 wanted.append((ref, file, ref.version == newest))
-                if len(wanted) >= 1000:
+                if len(wanted) >= PAGE:
                     yield from _read_versions(place, wanted, ns)
                     wanted = []
     yield from _read_versions(place, wanted, ns)
@@ -174,7 +175,10 @@ def _latest(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: 
         ref, file = max(group, key=lambda pair: pair[0].version)
         if early.admit(_path_columns(ref)):
             wanted.append((ref, file, True))
-    return _read_versions(place, wanted, ns)
+            if len(wanted) >= PAGE:
+                yield from _read_versions(place, wanted, ns)
+                wanted = []
+    yield from _read_versions(place, wanted, ns)
 
 
 def _by_name(place: Bucket | Folder, prefix: str, span: Span) -> Iterator[list[tuple[VersionRef, FileRef]]]:
