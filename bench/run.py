@@ -1,9 +1,15 @@
 """`make bench`: swamp beside rclone, s5cmd and aws-cli on the same server, the same files, interleaved, medians.
 
-    make bench                                  the default: 1,000 and 10,000 files of 2 KB, 200 of 5 MB
-    make bench ARGS="--files 100000 --size 2048 --runs 3 --tools swamp,rclone,s5cmd"
+    make bench                                  the default: 1,000 and 10,000 files of 2 KB, 200 of 5 MB, a mix
+    make bench ARGS="--only 100,000 --runs 3 --tools swamp,rclone,s5cmd --output large"
+    make bench ARGS="--files 5000 --size 4096"  a workload of one's own
 
 Prints one table, writes bench/results/latest.md and a chart. Ratios in one run on one machine; none is asserted.
+
+Two habits of the machine are kept from deciding anything. `rclone serve s3` hashes an object when it is first asked
+for it and remembers that: each tool's objects are listed once before its fresh pull, so that no pull pays for it.
+And a disk without a journal (as here) searches long for room among names that were just removed: trees stay until the
+end.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +36,7 @@ from peers import HERE, PEERS, Peer, Swamp
 
 RESULTS = Path(__file__).parent / "results"
 KEY, SECRET = "benchaccesskey", "benchsecretkey1"
+CHUNK = 1 << 20
 OPERATIONS = (
     "first push", "no-op", "no-op push", "no-op pull", "10 changed", "10 deleted", "1 % changed", "fresh pull",
     "discovery", "lazy + one file",
@@ -44,12 +51,28 @@ SWAMP_ONLY = {"discovery", "lazy + one file"}  # no peer keeps an index that cou
 
 @dataclass(frozen=True)
 class Workload:
+    """So many files of so many bytes; of no size in particular: a mix."""
+
     files: int
-    size: int
+    size: int | None
 
     @property
     def name(self) -> str:
-        return f"{self.files:,} x {self.size // 1024:,} KB"
+        if self.size is None:
+            return f"{self.files:,} mixed"
+        unit, name = next((u, n) for u, n in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")) if self.size >= u)
+        return f"{self.files:,} x {self.size // unit:,} {name}"
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """A few large files are pushed and pulled; the rest asks how many files there are."""
+        return OPERATIONS if self.files >= 100 else ("first push", "no-op", "no-op pull", "fresh pull")
+
+    def sizes(self) -> Iterator[int]:
+        """What repositories hold: many records, some logs, a few tables; the same in every run."""
+        rng = random.Random(self.files)
+        for _ in range(self.files):
+            yield self.size if self.size is not None else min(20 << 20, int(rng.lognormvariate(8.5, 2.2)))
 
 
 @dataclass
@@ -132,10 +155,12 @@ def generate(workload: Workload, root: Path) -> list[str]:
     """Random bytes, 100 files to a directory."""
     rng = random.Random(workload.files)
     paths = [f"files/{i // 100:05d}/{i % 100:02d}.bin" for i in range(workload.files)]
-    for path in paths:
+    for path, size in zip(paths, workload.sizes(), strict=True):
         file = root / path.removeprefix("files/")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(rng.randbytes(workload.size))
+        with file.open("wb") as out:
+            for left in range(size, 0, -CHUNK):
+                out.write(rng.randbytes(min(CHUNK, left)))
     return paths
 
 
@@ -146,18 +171,30 @@ def one_run(workload: Workload, tools: list[str], table: Table, home: Path, env:
     peers = _peers(tools, home, env, turn)
     for peer in peers:
         peer.prepare(source)
-    rng = random.Random(turn)
-    changed, deleted = rng.sample(paths, 10), rng.sample(paths, 20)
-    gone = [p for p in deleted if p not in changed][:10]
-    some = rng.sample([p for p in paths if p not in gone], max(1, len(paths) // 100))
-    changes = {"10 changed": (changed, []), "10 deleted": ([], gone), "1 % changed": (some, [])}
-    for operation in OPERATIONS:
+    changes = _changes(paths, random.Random(turn)) if len(paths) >= 100 else {}
+    for operation in workload.operations:
         for peer in peers:
             if operation in changes:
-                peer.change(*changes[operation], workload.size)
-            seconds = _do(operation, peer, peers, changed[0])
+                peer.change(*changes[operation], workload.size or 4096)
+            if operation == "fresh pull":
+                _look_over(env, peer.prefix)
+            seconds = _do(operation, peer, peers, paths[0])
             if seconds is not None:
                 table.add(workload.name, operation, peer, seconds)
+
+
+def _changes(paths: list[str], rng: random.Random) -> dict[str, tuple[list[str], list[str]]]:
+    """What is written and what is deleted before an operation. The first path stays as it is."""
+    mixed = rng.sample(paths[1:], 20)
+    changed, gone = mixed[:10], mixed[10:]
+    some = rng.sample([p for p in paths if p not in gone], max(1, len(paths) // 100))
+    return {"10 changed": (changed, []), "10 deleted": ([], gone), "1 % changed": (some, [])}
+
+
+def _look_over(env: dict[str, str], prefix: str) -> None:
+    """Lists a tool's objects once, so that the server has hashed all of them before any pull is timed."""
+    command = [str(HERE / "rclone"), "lsf", "-R", "--hash", "MD5", "--format", "ph", f"bench:bench/{prefix}"]
+    subprocess.run(command, env={**os.environ, **env}, stdout=subprocess.DEVNULL, check=True)
 
 
 def _do(operation: str, peer: Peer, peers: list[Peer], path: str) -> float | None:
@@ -193,10 +230,11 @@ def write_report(table: Table, workloads: list[Workload], tools: list[str], runs
         f" medians of {runs} interleaved runs,"
     )
     lines += ["cold processes. `ratio` is swamp divided by the fastest peer: below 1 swamp is faster.", ""]
+    lines += [f"`{' '.join(['bench/run.py', *sys.argv[1:]])}`", ""]
     lines += ["| workload | operation | " + " | ".join(tools) + " | ratio | swamp's requests | swamp's peak MB |"]
     lines += ["|---|---|" + "---|" * (len(tools) + 3)]
     for workload in workloads:
-        for operation in OPERATIONS:
+        for operation in workload.operations:
             lines.append(_row(table, workload.name, operation, tools, others))
     return "\n".join(lines) + "\n"
 
@@ -242,22 +280,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, action="append")
     parser.add_argument("--size", type=int, default=2048)
+    parser.add_argument("--only", action="append", help="workloads whose name begins like this")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--tools", default="swamp,rclone,s5cmd,aws")
     parser.add_argument("--output", default="latest")
     parser.add_argument("--server", default="rclone", choices=SERVERS)
     args = parser.parse_args()
     tools = args.tools.split(",")
-    chosen = [Workload(n, args.size) for n in args.files] if args.files else DEFAULT
+    chosen = [Workload(n, args.size) for n in args.files or ()] or _named(args.only)
     table = Table()
-    for workload in chosen:
-        for turn in range(args.runs):
-            home = Path(tempfile.mkdtemp(prefix="swamp-bench-"))
-            try:
+    with ExitStack() as at_the_end:
+        for workload in chosen:
+            for turn in range(args.runs):
+                home = Path(tempfile.mkdtemp(prefix="swamp-bench-"))
+                at_the_end.callback(shutil.rmtree, home, ignore_errors=True)
                 with server(home, args.server) as env:
                     one_run(workload, tools, table, home, env, turn)
-            finally:
-                shutil.rmtree(home, ignore_errors=True)
+                if workload.files < 1000:  # gigabytes, and few names: the disk is needed, the names do no harm
+                    shutil.rmtree(home)
     report = write_report(table, chosen, tools, args.runs, args.server)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{args.output}.md").write_text(report)
@@ -265,7 +305,15 @@ def main() -> None:
     print(report)
 
 
-DEFAULT = [Workload(1_000, 2048), Workload(10_000, 2048), Workload(200, 5 * 1024 * 1024)]
+DEFAULT = [Workload(1_000, 2048), Workload(10_000, 2048), Workload(200, 5 << 20), Workload(2_000, None)]
+LARGE = [Workload(100_000, 2048), Workload(1, 2 << 30)]
+
+
+def _named(beginnings: list[str] | None) -> list[Workload]:
+    if not beginnings:
+        return DEFAULT
+    return [w for w in DEFAULT + LARGE if any(w.name.startswith(b) for b in beginnings)]
+
 
 if __name__ == "__main__":
     main()
