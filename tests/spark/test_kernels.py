@@ -13,6 +13,7 @@ from spark_files import write_files
 from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
 from swamp.index.root import SegmentRef
 from swamp.index.segment import read_segment, write_segment
+from swamp.pipeline import kernels
 from swamp.pipeline.balance import bins_for, cost_of, pack
 from swamp.pipeline.beacon import Beacon, Beat, Heard
 from swamp.pipeline.indexing import AdoptObjects, ReadSegments, WriteSegments, index_row, ref_row, row_from
@@ -78,6 +79,23 @@ def test_downloads_are_verified_and_a_wrong_or_missing_one_is_reported(tree, buc
     assert found["c"]["missing"]
     assert found["d"]["sha256"] == sha(b"right")  # an adopted object's hash is learned
     assert len(os.listdir(staging)) == 2
+
+
+@pytest.mark.inv("cache.no-torn-file")
+@pytest.mark.parametrize("together", [True, False])
+def test_a_batch_of_downloads_is_durable_before_it_is_reported(tree, bucket, monkeypatch, together):
+    bucket.open().put("k~x", b"right")
+    staging = tree / "staging"
+    staging.mkdir()
+    events: list[str] = []
+    monkeypatch.setattr(kernels, "can_flush_together", lambda directory: together)
+    monkeypatch.setattr(kernels, "flush_together", lambda directory: events.append(f"all {directory}"))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: events.append("one"))
+    row = {"bin": 0, "staging": str(staging), "mtime_ns": 1, "key": "k~x", "size": 5, "sha256": sha(b"right")}
+    rows = [{**row, "path": f"p{n}"} for n in range(20)]
+    for batch in FetchFiles(bucket)(iter(DOWNLOADS.batches(rows, 10))):
+        events.append(f"reported {batch.num_rows}")
+    assert events == ([f"all {staging}", "reported 20"] if together else ["one"] * 20 + ["reported 20"])
 
 
 def test_hashing_gives_the_stat_from_before_the_first_byte(tree):

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import Hint
+from swamp.cache.flush import can_flush_together, flush_together
 from swamp.env import SYSTEM
 from swamp.errors import ObjectMissing, SwampError, Unavailable
 from swamp.pipeline.beacon import Address, Beat
@@ -61,7 +63,7 @@ class SendFiles:
 
 @dataclass(frozen=True)
 class FetchFiles:
-    """Downloads -> verified files in staging."""
+    """Downloads -> verified files in staging, durable before they are reported."""
 
     store: StoreAddress
     beacon: Address | None = None
@@ -69,6 +71,7 @@ class FetchFiles:
 
     def __call__(self, batches: Batches) -> Batches:
         store = opened(self.store)
+        flush = _Flush()
         with Beat(self.beacon) as beat:
 
             def fetch(job: Download) -> Got:
@@ -76,8 +79,29 @@ class FetchFiles:
                 beat.add(1)
                 return got
 
-            jobs = map(download_of, rows_of(batches))
-            yield from GOT.batches(map(got_row, pooled(jobs, fetch, self.threads)), 500)
+            jobs = map(flush.later, map(download_of, rows_of(batches)))
+            for batch in GOT.batches(map(got_row, pooled(jobs, fetch, self.threads)), 500):
+                flush.now()
+                yield batch
+
+
+@dataclass
+class _Flush:
+    """One flush for a batch of downloads, where this machine's file system keeps that promise."""
+
+    directory: Path | None = None
+
+    def later(self, job: Download) -> Download:
+        """The job, relieved of its own flush if `now` will do it."""
+        if self.directory is None or str(self.directory) != job.staging:
+            if not can_flush_together(Path(job.staging)):
+                return job
+            self.directory = Path(job.staging)
+        return replace(job, durable=False)
+
+    def now(self) -> None:
+        if self.directory is not None:
+            flush_together(self.directory)
 
 
 @dataclass(frozen=True)
