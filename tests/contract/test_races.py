@@ -59,12 +59,15 @@ def test_four_processes_have_one_winner_each_round(server, fresh_prefix):
         subprocess.Popen(
             [sys.executable, script, told, str(PROCESSES), str(rounds), f"racer {n}"],
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=os.environ | dict(server.environ),
         )
         for n in range(PROCESSES)
     ]
-    won = [json.loads(racer.communicate(timeout=100)[0]) for racer in racers]
-    assert [racer.returncode for racer in racers] == [0] * PROCESSES
+    said = [racer.communicate(timeout=100) for racer in racers]
+    died = [err.decode()[-2000:] for racer, (_, err) in zip(racers, said, strict=True) if racer.returncode != 0]
+    assert died == [], "a racer that dies says why"
+    won = [json.loads(out) for out, _ in said]
     counted = Counter(number for wins in won for number in wins)
     assert counted == Counter(range(rounds))
     for racer, wins in enumerate(won):
