@@ -61,7 +61,7 @@ def local_row(found):
     return {"path": found.path, "directory": False, "sha256": found.sha256, **hint_row(found.local.hint)}
 
 
-def classified(spark, batch, in_history):
+def classified(spark, batch, in_history, lazy=False):
     base = stages.frame_of(spark, BASE, [base_row(f.base) for f in batch if f.base])
     local = stages.frame_of(spark, LOCAL, [local_row(f) for f in batch if f.local])
     remote = stages.frame_of(spark, INDEX, [index_row(f.remote) for f in batch if f.remote])
@@ -71,7 +71,7 @@ def classified(spark, batch, in_history):
     writes = [f.path for f in batch if f.edited]
     frame = stages.frame_of(spark, JOURNAL, [{"path": path} for path in writes])
     edited = classify.announced(joined, frame, [path.count("/") + 1 for path in writes])
-    return classify.classify(edited, in_history=in_history)
+    return classify.classify(edited, in_history=in_history, lazy=lazy)
 
 
 FLAGS = {"delete": "deleted", "owed": "owed"}
@@ -104,6 +104,21 @@ def test_labels_and_verbs_are_those_of_the_planner(spark, in_history, data):
             assert row["verb"] == f.decision().verb, f
         else:
             assert row["verb"] is None
+
+
+LEAVES = ("raw", "raw/part 1", "metadata.yaml", "other")
+
+
+@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(st.lists(facts(), min_size=250, max_size=250))
+def test_what_a_lazy_cache_left_in_the_bucket_is_trivial(spark, made):
+    batch = [_named(f, f"data/t/m/n/{i}/{LEAVES[i % 4]}") for i, f in enumerate(made)]
+    left = "data/t/m/n/999/raw"
+    known = Facts(left, BaseRow(left, "k", 1, "h", 1, present=False), None, Entry(left, "k", 1, "h", "", 1))
+    batch = [known, *(f for f in batch if f.base or f.local or f.remote)]
+    rows = {row["path"]: row["trivial"] for row in classified(spark, batch, True, lazy=True).toArrow().to_pylist()}
+    assert rows == {f.path: f.trivial or f.resting for f in batch}
+    assert rows[left] and not known.trivial
 
 
 def _named(found, path):

@@ -23,7 +23,8 @@ from swamp.pipeline.publish import committer_for
 from swamp.pipeline.transfer import FIRST_COST, OnSpark
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload, Work
-from swamp.sync.engine import Engine
+from swamp.sync.engine import Engine, Policy
+from swamp.sync.plan import plan
 from swamp.sync.progress import Cancel, Patience, Silent
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,11 +35,12 @@ WRITER = Writer("repo", "host", "user", 1, "0")
 class Machine:
     """A cache on one bucket, with either engine."""
 
-    def __init__(self, base, spec, setting, cancel=None):
+    def __init__(self, base, spec, setting, cancel=None, policy=None):
         self.cache = CacheDir(base).ensure()
         self.store = spec.open()
         self.chooser = Chooser(setting, {"master": "local[2]"}, spec, self.store, base, Silent(), 4, 4)
-        self.engine = Engine.open(self.store, self.cache, writer=WRITER, pick=self.chooser, cancel=cancel)
+        more = {"pick": self.chooser, "cancel": cancel, "policy": policy}
+        self.engine = Engine.open(self.store, self.cache, writer=WRITER, **more)
 
     @property
     def tree(self):
@@ -89,6 +91,25 @@ def test_4000_files_pushed_by_one_engine_arrive_by_the_other(machine, first, sec
     assert used.spark["stages"] >= 1 and used.spark["tasks"] >= 2
     again = machine("b2", first).engine.plan("push", full=True)
     assert list(again.actions("push")) == []
+
+
+@pytest.mark.parametrize("engine", ["inline", "spark"])
+def test_a_lazy_cache_does_not_look_again_at_what_it_left_in_the_bucket(machine, engine, monkeypatch):
+    """A comparison of everything holds what changed, not what lies where it lay."""
+    a = machine("a")
+    write_files(a.tree, many(600))
+    a.engine.push(full=True)
+    b = machine("b", engine, policy=Policy(hydrate="lazy"))
+    b.engine.pull()
+    assert sum(not path.endswith("/raw") for path in b.files()) == 300 == len(b.files())
+    held = []
+    monkeypatch.setattr("swamp.sync.look.plan", lambda facts, *rest: held.extend(facts) or plan(facts, *rest))
+    assert not b.engine.plan("push", full=True).units
+    assert held == []
+    write_files(b.tree, {"data/t/m1/n1/2/raw": b"edited"})
+    assert [a.path for a in b.engine.plan("push", full=True).actions("push")] == ["data/t/m1/n1/2/raw"]
+    assert len(held) == 2  # the whole version
+    assert sum(1 for _ in b.engine.plan("pull", full=True).actions("pull")) == 299  # asked to bring everything
 
 
 ALPHABET = ["a", "B b", "ü", "日本", "x%+#", "1"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY
 from swamp.pipeline.schemas import BASE, INDEX, LOCAL, Boundary
 from swamp.sync.decide import TABLE, Decision
+from swamp.sync.units import METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -101,7 +102,7 @@ def announced(joined: DataFrame, writes: DataFrame, depths: Iterable[int]) -> Da
     return joined.withColumn("edited", edited)
 
 
-def classify(joined: DataFrame, *, in_history: bool) -> DataFrame:
+def classify(joined: DataFrame, *, in_history: bool, lazy: bool = False) -> DataFrame:
     """With labels, the verb of the table (null while a hash must be learned first), and whether it is trivial."""
     from pyspark.sql import functions as sf
 
@@ -111,7 +112,7 @@ def classify(joined: DataFrame, *, in_history: bool) -> DataFrame:
     )
     undecided = sf.col("needs_hash") | sf.col("needs_remote_hash")
     verb = sf.when(undecided, sf.lit(None).cast("string")).otherwise(case_when(TABLE))
-    return labelled.withColumns({"verb": verb, "trivial": _trivial()})
+    return labelled.withColumns({"verb": verb, "trivial": _trivial(lazy)})
 
 
 def unit() -> Column:
@@ -194,12 +195,17 @@ def _remote_label(in_history: bool) -> Column:
     )
 
 
-def _trivial() -> Column:
+def _trivial(lazy: bool) -> Column:
+    """`Facts.trivial`; in a lazy cache `Facts.resting`, too."""
     from pyspark.sql import functions as sf
 
     c = sf.col
     quiet = ~c("edited") & ~c("deleted") & ~c("owed") & c("l_problem").isNull()
-    return quiet & c("unchanged") & c("there") & _true(c("r_key") == c("b_key")) & _true(c("r_seq") == c("b_seq"))
+    quiet = quiet & c("there") & _true(c("r_key") == c("b_key")) & _true(c("r_seq") == c("b_seq"))
+    if not lazy:
+        return quiet & c("unchanged")
+    content = (c("unit") != c("path")) & (c("path") != sf.concat(c("unit"), sf.lit(f"/{METADATA}")))
+    return quiet & (c("unchanged") | (~c("here") & ~_true(c("b_present")) & content))
 
 
 def _true(condition: Column) -> Column:

@@ -2,7 +2,7 @@
 
 Base is read in ranges by tasks from `state.db`, as columns; the three sides meet in one exchange; only what is not
 trivial is written, to Parquet files beside the cache, put in order, and read back batch by batch. Neither index nor
-base is ever in the driver's memory.
+base is ever in the driver's memory; what changed is, as facts (decision 0009).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Comparison:
         writes = [row.path for row in rows if row.kind == "write"]
         marks = self._marks([(path, "write") for path in writes])
         edited = classify.announced(joined, marks, (path.count("/") + 1 for path in writes))
-        return classify.classify(edited, in_history=view.in_history)
+        return classify.classify(edited, in_history=view.in_history, lazy=self.gatherer.lazy)
 
     def _parts(self) -> int:
         """Exchange partitions that a task sorts in memory; at least a round for every core."""

@@ -9,6 +9,7 @@ from swamp.cache.scan import Observed
 from swamp.index.entry import Entry, Row, Tombstone
 from swamp.rules import rule
 from swamp.sync.decide import Decision, Local, Remote, decide
+from swamp.sync.units import is_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,18 @@ class Facts:
     @property
     def trivial(self) -> bool:
         """Nothing to do and nothing to learn: not worth keeping in memory."""
-        return (
-            not self.edited
-            and not self.deleted
-            and not self.owed
-            and self.unchanged
-            and self.base is not None
-            and isinstance(self.remote, Entry)
-            and self.remote.key == self.base.key
-            and self.remote.seq == self.base.seq
-        )
+        return self._quiet and self.unchanged
+
+    @property
+    def resting(self) -> bool:
+        """The same in a lazy cache: content that is known and was left in the bucket, where it still is."""
+        left = self.local is None and self.base is not None and not self.base.present
+        return left and self._quiet and is_content(self.path)
+
+    @property
+    def _quiet(self) -> bool:
+        """Nobody has announced anything, and the root still says what base says."""
+        told = self.edited or self.deleted or self.owed
+        if told or self.base is None or not isinstance(self.remote, Entry):
+            return False
+        return self.remote.key == self.base.key and self.remote.seq == self.base.seq

@@ -78,6 +78,8 @@ class Gatherer:
     exclude: Exclude
     deferred: dict[str, Row | None]
     hydrating: bool = False
+    lazy: bool = False
+    """Whether content may stay in the bucket: what was left there is then nothing to look at."""
     compare: Compare | None = None
     """Does the full comparison in bulk: the same triples, whole trivial units already left out."""
 
@@ -119,7 +121,7 @@ class Gatherer:
 
     def _worth_keeping(self, unit: list[Facts]) -> list[Facts]:
         """A unit is decided as a whole, so it is kept or left out as a whole. inv[unit.whole]"""
-        return [] if all(f.trivial for f in unit) else unit
+        return [] if all(f.trivial or (self.lazy and f.resting) for f in unit) else unit
 
     def _facts(
         self, path: str, base: BaseRow | None, local: Observed | None, remote: Row | None, intent: Intent

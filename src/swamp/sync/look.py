@@ -154,6 +154,7 @@ class Looker:
             exclude=self.parts.exclude,
             deferred=self.parts.state.deferred(),
             hydrating=hydrating,
+            lazy=self.parts.lazy and not hydrating,
             compare=self._compare(view) if full or view.full else None,
         )
         gathered = gatherer.gather()
