@@ -37,26 +37,33 @@ some servers, and then it costs two requests."""
 
 @dataclass(frozen=True)
 class Clients:
-    """obstore clients of one bucket. `make(timeout factor, retries)` builds one; each has its own connections.
+    """obstore clients of one bucket, each with connections of its own.
+
+    `make(timeout factor, retries, stall)` builds one; `stall`: the plain time limit holds for each read of a body, too.
 
     A single PUT is never sent twice by a client (inv[store.no-blind-retry]): only parts of a multipart upload,
     which nobody can see before it is completed, are.
     """
 
-    make: Callable[[float, int], Any]
+    make: Callable[[float, int, bool], Any]
 
     @cached_property
     def quick(self) -> Any:
-        return self.make(1, 0)
+        return self.make(1, 0, False)
 
     @cached_property
     def patient(self) -> Any:
         """For single PUTs of megabytes over a slow line."""
-        return self.make(10, 0)
+        return self.make(10, 0, False)
+
+    @cached_property
+    def streaming(self) -> Any:
+        """For bodies of any length in one answer: it may take hours, and must not stand still."""
+        return self.make(10_000, 0, True)
 
     @cached_property
     def parts(self) -> Any:
-        return self.make(10, 6)
+        return self.make(10, 6, False)
 
 
 class Objects:
@@ -70,8 +77,8 @@ class Objects:
         self._clients = clients
         self._env = env
         self._budget = ByteBudget()
-        # Learned by use, per endpoint: which form of If-Match is accepted, and whether a range that covers the
-        # whole object is answered with 200 (which obstore takes for an error).
+        # Learned by use, per endpoint: which form of If-Match is accepted, and whether ranges are answered with 200
+        # (which obstore takes for an error): some servers do that for one that covers the whole object, some always.
         self._quoted = True
         self._form_proven = place.kind != "s3"
         self._whole_first = False
@@ -131,9 +138,10 @@ class Objects:
             return Fetched(self.head(key), b"")
         return self._collected(result, key)
 
-    def _request(self, key: str, options: dict[str, Any]) -> Any:
+    def _request(self, key: str, options: dict[str, Any], *, streaming: bool = False) -> Any:
+        client = self._clients.streaming if streaming else self._clients.quick
         try:
-            return obstore.get(self._clients.quick, key, options=options or None)  # type: ignore[arg-type]
+            return obstore.get(client, key, options=options or None)  # type: ignore[arg-type]
         except CAUGHT as error:
             if "non-partial response" in str(error):
                 self._whole_first = True

@@ -158,7 +158,7 @@ def _open_memory(target: Target, env: Env, environ: Mapping[str, str]) -> Object
         if target.bucket not in _memories:
             store = MemoryStore()
             place = Place("memory", f"memory://{target.bucket}")
-            _memories[target.bucket] = Objects(place, Clients(lambda _factor, _retries: store), env)
+            _memories[target.bucket] = Objects(place, Clients(lambda _factor, _retries, _stall: store), env)
         return _memories[target.bucket]
 
 
@@ -258,8 +258,11 @@ def _layered(
 
     from swamp.store.objects import Clients, Objects
 
-    def make(factor: float, retries: int) -> Any:
-        return build(_http(target.timeout * factor, retries, (endpoint or "").startswith("http://")))
+    def make(factor: float, retries: int, stall: bool) -> Any:
+        http = _http(target.timeout * factor, retries, (endpoint or "").startswith("http://"))
+        if stall:
+            http["client_options"]["read_timeout"] = dt.timedelta(seconds=target.timeout)
+        return build(http)
 
     try:
         clients = Clients(make)

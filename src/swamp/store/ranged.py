@@ -21,7 +21,10 @@ class NotPartial(Exception):
 
 
 class RangedBody:
-    """An object as ranges pinned to the first one's token: a time limit covers each range, none the object."""
+    """An object as ranges pinned to the first one's token: a time limit covers each range, none the object.
+
+    A server that knows no ranges sends it in one answer, and the limit covers each read of that.
+    """
 
     def __init__(self, store: Objects, key: str, start: int) -> None:
         self._store = store
@@ -56,19 +59,16 @@ class RangedBody:
         return result
 
     def _whole(self) -> Any:
-        result = self._store._request(self._key, {})
+        result = self._store._request(self._key, {}, streaming=True)
         self._meta = meta_of(result.meta)
-        if self._meta.size <= PART_BYTES and self._at == 0:
-            return result
-        result = None  # closes the connection: the rest comes in ranges
-        return self._next() if self._at < self._meta.size else None
+        return result if self._at < self._meta.size else None
 
     def _next(self) -> Any:
         end = min(self._at + PART_BYTES, self._meta.size)
         try:
             result = self._store._request(self._key, {"range": (self._at, end)})
         except NotPartial:
-            result = self._store._request(self._key, {})
+            result = self._store._request(self._key, {}, streaming=True)
         if token_of(result.meta) != self._meta.token:
             # inv[store.pinned-read]: bytes of two versions are never joined.
             raise Unavailable(
