@@ -74,8 +74,8 @@ def _java_that_lives_for_seconds(_no_cloud_settings_of_this_machine: None) -> No
 
     Through the environment, because users' own jobs, drivers of a cluster and its executors are processes of their own.
     """
-    theirs = os.environ.get("JDK_JAVA_OPTIONS", "")
-    os.environ["JDK_JAVA_OPTIONS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {theirs}".strip()
+    # Whoever has options keeps theirs: two collectors named at once would end the JVM.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
