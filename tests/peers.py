@@ -15,7 +15,7 @@ from typing import Any
 from swamp.cache.layout import CacheDir
 from swamp.cache.state import Hook
 from swamp.env import Env, SystemClock
-from swamp.index.entry import Entry
+from swamp.index.entry import Entry, is_payload_key
 from swamp.index.lookup import live_rows
 from swamp.index.root import ROOT_KEY, Root, Writer
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
@@ -61,7 +61,7 @@ class Watched:
         return self.inner.head(key)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        self.before("get", key)
+        self.before("open" if is_payload_key(key) else "get", key)  # a small payload comes in one piece
         return self.inner.get(key, start=start, length=length)
 
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:

@@ -36,12 +36,12 @@ from swamp.commit.lease_hold import LEASES_VARIABLE, HeldLease, Swap
 from swamp.commit.lease_local import LocalLock
 from swamp.env import Env
 from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, Unavailable
-from swamp.store.port import CREATE, Capabilities, Condition, Match, ObjectStore
+from swamp.store.port import CREATE, WHOLE_AT_MOST, Capabilities, Condition, Match, ObjectStore
 
 GLOBAL_KEY: Final = ".datastore.lock"
 CLOCK_KEY: Final = ".datastore.clock"
 RENEW_S: Final = 10.0
-MAX_LEASE: Final = 64 << 10
+MAX_LEASE: Final = WHOLE_AT_MOST
 DEFAULT_TIMEOUT_S: Final = 60.0
 TIMEOUT_VARIABLE: Final = "SWAMP_LOCK_TIMEOUT_MS"
 SETTLE_S: Final = 5.0

@@ -20,7 +20,17 @@ from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes, read_who
 from swamp.store.explain import CUT, Answer, Place, to_error
 from swamp.store.foreign_obstore import CAUGHT, beyond_end, read_refusal, safe_cause
 from swamp.store.keys import byte_before, check_key, check_prefix
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, ObjectMeta, Token, Uploaded, check_in_memory
+from swamp.store.port import (
+    WHOLE_AT_MOST,
+    Condition,
+    CreateOnly,
+    Fetched,
+    Level,
+    ObjectMeta,
+    Token,
+    Uploaded,
+    check_in_memory,
+)
 from swamp.store.ranged import NotPartial, RangedBody, meta_of, token_of
 
 if TYPE_CHECKING:
@@ -30,9 +40,6 @@ CHUNK_BYTES: Final = MIB
 LIST_CHUNK: Final = 1000
 DELETE_BATCH: Final = 1000
 PARTS_AT_ONCE: Final = 3
-WHOLE_AT_MOST: Final = 64 << 10
-"""Who asks for so much from the start expects all of it (a lease): a range that covers the whole object is refused by
-some servers, and then it costs two requests."""
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,9 @@ class Capabilities:
         return {names[k]: v for k, v in asdict(self).items()}
 
 
+WHOLE_AT_MOST: Final = 64 << 10
+"""Who asks for so much from an object's start expects all of it, and gets it with one request if that is all: a server
+may refuse a range that covers the whole object, and then it would be two."""
 MAX_IN_MEMORY: Final = 512 << 20
 """The largest object that `get` takes: a segment of ten million rows fits. Payloads are streamed."""
 

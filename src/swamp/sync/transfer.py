@@ -24,7 +24,7 @@ from swamp.errors import (
 )
 from swamp.index.entry import payload_key
 from swamp.rules import rule
-from swamp.store.port import ObjectStore, Uploaded
+from swamp.store.port import WHOLE_AT_MOST, ObjectStore, Uploaded
 from swamp.store.retry import pause_after
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.pool import THREADS, pooled
@@ -33,7 +33,7 @@ from swamp.sync.result import EngineName
 
 RETRY_SECONDS: Final = 30.0
 FIRST_DELAY: Final = 0.1
-LARGE: Final = 1024 * 1024  # what a slow line may need longer for than the deadline without progress
+LARGE: Final = 1024 * 1024  # streamed; and what a slow line may need longer for than the deadline without progress
 # Trouble that every further file would have too: it stops the work instead of being reported once per file.
 STOPPERS: Final = (AccessDenied, Misconfigured, Interrupted)
 
@@ -87,15 +87,17 @@ def download_one(
     """The whole file in staging, verified (and durable, if the job wants it), or nothing there."""
 
     def attempt() -> Staged:
-        with store.open(job.key) as body:
-            return stage_file(
-                Path(job.staging),
-                _counted(body, on_bytes),
-                job.size,
-                job.sha256,
-                mtime_ns=job.mtime_ns,
-                durable=job.durable,
-            )
+        if job.size < LARGE:
+            # One byte more than there should be tells a wrong object; the whole of it could be anything.
+            body = store.get(job.key, length=max(job.size + 1, WHOLE_AT_MOST)).body
+            on_bytes(len(body))
+            return staged_from((body,))
+        with store.open(job.key) as large:
+            return staged_from(_counted(large, on_bytes))
+
+    def staged_from(chunks: Iterable[bytes]) -> Staged:
+        staging, mtime = Path(job.staging), job.mtime_ns
+        return stage_file(staging, chunks, job.size, job.sha256, mtime_ns=mtime, durable=job.durable)
 
     try:
         staged = _retried(attempt, env, cancel, also=CorruptData)
