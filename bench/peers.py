@@ -132,10 +132,21 @@ class Swamp(Peer):
     def pull_again(self) -> float:
         return self.timed(self._swamp("datastore", "sync", "--pull"))
 
-    def lazy(self, path: str) -> float:
-        """A fresh machine that leaves content in the bucket, and reads one file of it."""
-        setup = self._joined("c", self.prefix, "--hydrate", "lazy")
-        return setup + self.timed([sys.executable, "-c", READ, str(self.work / "repo-c"), path])
+    def lazy(self, source: Path) -> float:
+        """A fresh machine that leaves content in the bucket, and reads one file of it.
+
+        Only the content of data versions stays there, so the same files are pushed as parts of one beforehand.
+        """
+        prefix, version = f"{self.prefix}-lazy", "data/bench/item/0b54a7a1-6c1f-4c0e-a8c7-4f5f3f6b1d10/parts/1"
+        self._joined("v", prefix)
+        self.timed(self._swamp("datastore", "status", machine="v"))
+        tree = Path(str(self.last["cache"]["path"]))  # type: ignore[index]
+        shutil.copytree(source, tree / version / "raw")
+        (tree / version / "metadata.yaml").write_text("name: parts\n")
+        self.timed(self._swamp("datastore", "sync", "--push", "--full", machine="v"))
+        setup = self._joined("c", prefix, "--hydrate", "lazy")
+        one = next(p for p in source.rglob("*") if p.is_file()).relative_to(source)
+        return setup + self.timed([sys.executable, "-c", READ, str(self.work / "repo-c"), f"{version}/raw/{one}"])
 
     def discover(self, prefix: str) -> float:
         """A bucket that something else filled: listed, indexed, published; content stays there."""

@@ -178,14 +178,14 @@ def one_run(workload: Workload, tools: list[str], table: Table, home: Path, env:
                 peer.change(*changes[operation], workload.size or 4096)
             if operation == "fresh pull":
                 _look_over(env, peer.prefix)
-            seconds = _do(operation, peer, peers, paths[0])
+            seconds = _do(operation, peer, peers, source)
             if seconds is not None:
                 table.add(workload.name, operation, peer, seconds)
 
 
 def _changes(paths: list[str], rng: random.Random) -> dict[str, tuple[list[str], list[str]]]:
-    """What is written and what is deleted before an operation. The first path stays as it is."""
-    mixed = rng.sample(paths[1:], 20)
+    """What is written and what is deleted before an operation."""
+    mixed = rng.sample(paths, 20)
     changed, gone = mixed[:10], mixed[10:]
     some = rng.sample([p for p in paths if p not in gone], max(1, len(paths) // 100))
     return {"10 changed": (changed, []), "10 deleted": ([], gone), "1 % changed": (some, [])}
@@ -197,13 +197,13 @@ def _look_over(env: dict[str, str], prefix: str) -> None:
     subprocess.run(command, env={**os.environ, **env}, stdout=subprocess.DEVNULL, check=True)
 
 
-def _do(operation: str, peer: Peer, peers: list[Peer], path: str) -> float | None:
+def _do(operation: str, peer: Peer, peers: list[Peer], source: Path) -> float | None:
     """Seconds, or None for what this tool does not do."""
     if operation in SWAMP_ONLY:
         plain = next((p.prefix for p in peers if p is not peer), None)
         if not isinstance(peer, Swamp) or plain is None:
             return None
-        return peer.discover(plain) if operation == "discovery" else peer.lazy(path)
+        return peer.discover(plain) if operation == "discovery" else peer.lazy(source)
     if operation == "no-op":
         return peer.sync() if isinstance(peer, Swamp) else peer.push(first=False)
     if operation == "fresh pull":
