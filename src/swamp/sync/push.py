@@ -57,8 +57,9 @@ class Push:
         self._report_waiting()
         self._settle()
         units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.tally.unresolved]
-        self._deliver([u for u in units if not u.is_record])
-        self._deliver([u for u in units if u.is_record and not self._names_waiting(u)])
+        staged = self._deliver([u for u in units if not u.is_record], [])
+        records = [u for u in units if u.is_record and not self._names_waiting(u)]
+        self._commit(self._deliver(records, staged))  # a run's record and the data it names: one commit, or neither
         self._retire()
         return self.read
 
@@ -103,14 +104,14 @@ class Push:
 
     # -- stage
 
-    def _deliver(self, units: list[UnitPlan]) -> None:
+    def _deliver(self, units: list[UnitPlan], ready: list[UnitPlan]) -> list[UnitPlan]:
+        """Uploads them behind those that are `ready`; what is staged and not committed yet, in that order."""
         changing = self._changing(units)
         units = [u for u in units if u.unit not in changing]
         if not units:
-            return
+            return ready
         missing = {u.unit: {a.path for a in u.actions if a.verb == "push"} for u in units}
         by_name = {u.unit: u for u in units}
-        ready: list[UnitPlan] = []
         started = self.parts.env.clock.monotonic()
         for unit, path in self._staged(units, missing):
             missing[unit].discard(path)
@@ -120,7 +121,7 @@ class Push:
             if self.parts.env.clock.monotonic() - started > self.parts.commit_every or len(ready) >= COMMIT_ROWS:
                 self._commit(ready)
                 ready, started = [], self.parts.env.clock.monotonic()
-        self._commit(ready)
+        return ready
 
     def _changing(self, units: list[UnitPlan]) -> set[str]:
         """Units that the walk may have seen in the middle of a write: they wait for another look (L47).
@@ -223,7 +224,7 @@ class Push:
         going: list[UnitPlan] = []
 
         def propose(root: Root) -> Changes | None:
-            going[:] = [u for u in units if self._still_right(u, root)]
+            going[:] = self._allowed(units, root)
             return self._changes(going, root) if going else None
 
         logged = self.parts.state.meta("loggedOp") or ""
@@ -234,6 +235,25 @@ class Push:
         self.tally.again |= bool(left)
         if done is not None:
             self._record(going, done)
+
+    def _allowed(self, units: list[UnitPlan], root: Root) -> list[UnitPlan]:
+        """What this root still allows; a record stays behind with any version that it names (L42). inv[unit.whole]"""
+        right = [u for u in units if self._still_right(u, root)]
+        behind = self.tally.unresolved | ({u.unit for u in units} - {u.unit for u in right})
+        if not behind or not rule("unit.whole"):
+            return right
+        return [u for u in right if not (u.is_record and self._may_name(u, behind))]
+
+    def _may_name(self, record: UnitPlan, behind: set[str]) -> bool:
+        """Whether the bytes that were uploaded name one of these; what was written over since cannot be asked."""
+        planned = next((a.facts.local for a in record.actions if a.verb == "push"), None)
+        if planned is None:
+            return False
+        now = stat_one(self.parts.cache.tree, record.unit)
+        if not isinstance(now, Observed) or now.hint != planned.hint:
+            return True
+        body = read_atomic(self.parts.cache.tree / record.unit) or b""
+        return any(names_unit(body, unit_of(path)) for path in behind if path != record.unit)
 
     def _still_right(self, unit: UnitPlan, root: Root) -> bool:
         return self._untouched(unit, root) and self._still_there(unit, root)

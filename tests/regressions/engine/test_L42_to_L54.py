@@ -72,6 +72,49 @@ def test_L42_a_version_one_of_whose_uploads_fails_stays_invisible_with_its_recor
 
 
 @pytest.mark.inv("unit.whole")
+def test_L42_a_run_and_its_record_are_one_commit(store, a, b):
+    a.write("files/seed", "seed")
+    a.push()
+    unit, before = version("out", 1), root_of(a.engine).seq
+    a.write_version(unit, "result")
+    a.write("outputs/run.yaml", f"path: {unit}")
+    assert a.push().files_pushed == 3
+    assert root_of(a.engine).seq == before + 1
+    settled(a, b)
+
+
+@pytest.mark.inv("unit.whole")
+@pytest.mark.parametrize("rewritten", [False, True], ids=["as it was", "rewritten meanwhile"])
+def test_L42_a_record_stays_behind_when_its_version_is_overtaken_at_the_commit(store, a, b, rewritten):
+    """Everything is uploaded; then the root moves, and only what it still allows may go."""
+    a.write("files/seed", "seed")
+    a.push()
+    mine, other = version("out", 1), version("out", 2)
+    a.write_version(mine, "mine")
+    a.write_version(other, "other")
+    a.write("outputs/mine.yaml", f"path: {mine}")
+    a.write("outputs/other.yaml", f"path: {other}")
+    roots: list[set[str]] = []
+
+    def overtake() -> None:
+        b.write_version(mine, "theirs, and first")
+        b.push()
+        if rewritten:  # what was uploaded still names it, whatever the file says by now
+            a.write("outputs/mine.yaml", "names nothing any more")
+
+    def see(verb: str, key: str) -> None:
+        if verb == "put" and key == ROOT_KEY:
+            roots.append(set(shared(b.engine)))
+
+    overtaken = once("put", ROOT_KEY, overtake)
+    result = a.process(Watched(store, overtaken, see)).push()
+    assert "outputs/mine.yaml" not in roots[0], "a record without its version"
+    assert {f"{other}/raw", "outputs/other.yaml"} <= roots[0]
+    assert {c.path for c in result.conflicts} == {f"{mine}/raw", f"{mine}/metadata.yaml"}
+    settled(a, b)
+
+
+@pytest.mark.inv("unit.whole")
 def test_L42_a_reader_sees_a_whole_version_or_none(store, a, b):
     unit = version("out", 1)
     a.write_version(unit, "whole")
