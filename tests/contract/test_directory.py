@@ -15,6 +15,7 @@ from swamp.env import SYSTEM
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, StoreError, UsageError
 from swamp.store.directory import DirectoryStore
 from swamp.store.names import INTERNAL, MORE, components_of, plain_path, segment_of
+from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 
 
@@ -275,3 +276,21 @@ def test_any_set_of_keys_lives_together(tmp_path_factory, wanted):
     assert keys(store) == sorted(expected)
     for key in wanted:
         assert keys(store, key) == sorted(k for k in expected if k.startswith(key))
+
+
+def test_a_first_write_beside_a_writer_that_is_just_done(tmp_path, monkeypatch):
+    """Another's unfinished file may get its name between the listing and the look at it: that is no trouble of ours."""
+    url = (tmp_path / "b").as_uri()
+    open_store(url).put("k", b"1")
+    unfinished = tmp_path / "b" / INTERNAL / "unfinished"
+    (unfinished / "another").write_bytes(b"x")
+    scandir = os.scandir
+
+    def finished(directory):
+        entries = list(scandir(directory))
+        if Path(directory) == unfinished:
+            (unfinished / "another").rename(tmp_path / "done")
+        return entries
+
+    monkeypatch.setattr(os, "scandir", finished)
+    assert open_store(url).put("k2", b"2").size == 1

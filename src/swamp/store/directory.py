@@ -16,7 +16,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -273,8 +273,9 @@ class DirectoryStore:
             (self._root / INTERNAL / name).mkdir(parents=True, exist_ok=True)
         oldest = self._env.clock.now().timestamp() - STALE_SECONDS
         for entry in os.scandir(self._root / INTERNAL / "unfinished"):
-            if entry.stat(follow_symlinks=False).st_mtime < oldest:
-                Path(entry.path).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # its writer has finished it meanwhile
+                if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    Path(entry.path).unlink()
         self._ready = True
 
     @contextmanager
