@@ -85,15 +85,16 @@ def _is_plugin(name: str) -> bool:
 def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], patience: float) -> ObjectStore:
     """The store of the `datastore` block, without its namespace. `extra` are settings that beat the block's.
 
-    No request is repeated for longer than a command waits for progress (`patience`, in seconds).
+    No request is waited for or repeated for longer than a command waits for progress (`patience`, in seconds).
     """
-    from swamp.store.open import open_store
+    from swamp.store.open import TIMEOUT_MS, open_store
     from swamp.store.retry import RetryPolicy
 
     if config.url is not None or config.type in BUILT_IN:
         usual = RetryPolicy()
         policy = replace(usual, seconds=min(usual.seconds, patience))
-        return open_store(config.url or config.type, {**config.config, **extra}, env, policy=policy)
+        limit = {"requestTimeoutMs": int(min(TIMEOUT_MS, patience * 1000))}
+        return open_store(config.url or config.type, {**limit, **config.config, **extra}, env, policy=policy)
     from swamp.plugins import find
 
     plugin = find("datastores", config.type)

@@ -184,7 +184,8 @@ class Engine:
         if row is None or row.present:
             return resolve_inside(self.root, path)
         job = Download(path, row.key, row.size, row.sha256, str(self.cache.staging), self._past())
-        got = download_one(self._store, job, self._parts.env, self._cancel)
+        patience = self._patience()
+        got = download_one(self._store, job, self._parts.env, patience, lambda _: patience.progressed())
         if got.file is None:
             if got.missing:
                 return self._pull_unit(path)

@@ -65,6 +65,11 @@ class Patience:
     def left(self) -> float:
         return self.seconds - (self.env.clock.monotonic() - self._since)
 
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for this work any more."""
+        return self.cancel.requested or self.left <= 0
+
     def check(self) -> None:
         """Raises Interrupted when asked to stop, Unavailable when nothing has moved for too long."""
         self.cancel.check()

@@ -52,7 +52,7 @@ def _counted(chunks: Iterable[bytes], on_bytes: Callable[[int], None]) -> Iterat
         yield chunk
 
 
-def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, cancel: Cancel | None = None) -> Sent:
+def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, patience: Patience | None = None) -> Sent:
     """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
     file = Path(job.file)
 
@@ -67,7 +67,7 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, cancel: Cance
         ):  # a file of a tree: a link planted after the plan must not lead us out of it
             resolve_inside(Path(job.file.removesuffix(f"/{job.path}")), job.path)
         before = hint_of(file.stat())
-        key, done = _retried(attempt, env, cancel)
+        key, done = _retried(attempt, env, patience)
         changed = hint_of(file.stat()) != before or done.meta.size != before.size
     except STOPPERS:
         raise
@@ -81,7 +81,7 @@ def download_one(
     store: ObjectStore,
     job: Download,
     env: Env = SYSTEM,
-    cancel: Cancel | None = None,
+    patience: Patience | None = None,
     on_bytes: Callable[[int], None] = _ignored,
 ) -> Got:
     """The whole file in staging, verified (and durable, if the job wants it), or nothing there."""
@@ -100,7 +100,7 @@ def download_one(
         return stage_file(staging, chunks, job.size, job.sha256, mtime_ns=mtime, durable=job.durable)
 
     try:
-        staged = _retried(attempt, env, cancel, also=CorruptData)
+        staged = _retried(attempt, env, patience, also=CorruptData)
     except ObjectMissing as error:
         return Got(job.path, job.key, missing=True, error=_said(error))
     except STOPPERS:
@@ -119,8 +119,14 @@ def hash_one(job: Hash) -> Hashed:
     return Hashed(job.path, found.size, found.sha256, hint_of(found.stat))
 
 
-def _retried(attempt: Callable[[], T], env: Env, cancel: Cancel | None, *, also: type[SwampError] = Unavailable) -> T:
-    """Until it works or half a minute has passed. Bytes that arrive wrong are fetched once more (`also`)."""
+def _retried(
+    attempt: Callable[[], T], env: Env, patience: Patience | None, *, also: type[SwampError] = Unavailable
+) -> T:
+    """Until it works, half a minute has passed, or nobody waits for it. Bytes that arrive wrong (`also`) are fetched
+    once more.
+
+    Nobody waits: another thread has told the user that nothing moves, and stands at the door until this one is out.
+    """
     until = env.clock.monotonic() + RETRY_SECONDS
     delay, wrong = FIRST_DELAY, 0
     while True:
@@ -128,7 +134,7 @@ def _retried(attempt: Callable[[], T], env: Env, cancel: Cancel | None, *, also:
             return attempt()
         except (Unavailable, also) as error:
             wrong += isinstance(error, CorruptData)
-            stop = cancel is not None and cancel.requested
+            stop = patience is not None and patience.over
             if stop or wrong > 1 or env.clock.monotonic() + delay > until:
                 raise
             pause = pause_after(error, delay, env)
@@ -159,10 +165,10 @@ class Inline:
 
         def send(job: Upload) -> Sent:
             if job.size < LARGE:
-                return upload_one(self.store, job, self.env, patience.cancel)
+                return upload_one(self.store, job, self.env, patience)
             large.add(job.path)
             try:
-                return upload_one(self.store, job, self.env, patience.cancel)
+                return upload_one(self.store, job, self.env, patience)
             finally:
                 large.discard(job.path)
 
@@ -176,7 +182,7 @@ class Inline:
 
     def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
         def fetch(job: Download) -> Got:
-            return download_one(self.store, job, self.env, patience.cancel, lambda _: patience.progressed())
+            return download_one(self.store, job, self.env, patience, lambda _: patience.progressed())
 
         return self._each(jobs, fetch, patience, patience.check)
 

@@ -132,7 +132,7 @@ def _heal(parts: Parts, patience: Patience, bad: list[Finding]) -> dict[str, tup
                 continue
         except SwampError:
             continue  # not here, or not readable here: another cache may have it
-        sent = upload_one(parts.committer.store, Upload(entry.path, str(file)), parts.env, patience.cancel)
+        sent = upload_one(parts.committer.store, Upload(entry.path, str(file)), parts.env, patience)
         if sent.key and sent.sha256 == entry.sha256:
             again = replace(entry, key=sent.key, last_modified=sent.last_modified or "", missing=False)
             healed[entry.path] = (entry, again)
