@@ -205,7 +205,7 @@ class HeldLease:
                     return
                 body, token = self._swap.look()
             except StoreError:
-                continue
+                return  # the look was tried again and again below: the command has waited long enough
             if body is None or token is None or body.nonce != self.nonce or body.state == "released":
                 return
             self._body, self._token = body, token
