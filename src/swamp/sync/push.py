@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from swamp.cache.files import hash_file, hint_of, read_atomic
-from swamp.cache.paths import ancestors, fold, is_internal
+from swamp.cache.paths import is_internal
 from swamp.cache.rows import BaseRow, StagedRow
 from swamp.cache.scan import Observed, stat_one
 from swamp.cache.transact import Transaction
 from swamp.commit.commit import Changes, Committed, RootRead
 from swamp.errors import ObjectMissing, SwampError
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.root import Root
 from swamp.rules import rule
 from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.gather import Scope, Snapshot
+from swamp.sync.news import News
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
@@ -48,7 +49,7 @@ class Push:
     uploads: dict[str, StagedRow] = field(default_factory=dict)
     sent: dict[str, Sent] = field(default_factory=dict)
     unsaved: list[StagedRow] = field(default_factory=list)
-    news: tuple[str, View] | None = None
+    news: tuple[str, News] | None = None
 
     def run(self) -> RootRead:
         """The root after the last commit (or as it was read, when nothing was to be committed)."""
@@ -263,32 +264,23 @@ class Push:
         if root.op == self.view.root.op:
             return True
         news = self._news(root)
-        if news is None:
-            return False
-        planned = {a.path: a.facts.remote for a in unit.actions}
-        for path, row in news.delta.items():
-            if path in planned and not _same_row(row, planned[path]):
-                return False
-            if path not in planned and unit_of(path) == unit.unit:
-                return False
-        return not _clashes([a.path for a in unit.actions if a.verb == "push"], news.delta.values())
+        return news is not None and news.leave(unit)
 
-    def _news(self, root: Root) -> View | None:
+    def _news(self, root: Root) -> News | None:
         """What has come since the plan's root; None when that root is not in this one's past."""
         if self.news is None or self.news[0] != root.op:
             if not root.knows_op(self.view.root.op) or root.horizon_seq > self.view.root.seq:
                 return None
-            self.news = (root.op, since(self.parts.committer.store, root, self.view.root.seq))
+            self.news = (root.op, News.of(since(self.parts.committer.store, root, self.view.root.seq).delta))
         return self.news[1]
 
     def _still_there(self, unit: UnitPlan, root: Root) -> bool:
         """My uploads survive the collector: a condemned key is given up, a collection means looking again."""
-        condemned = set(root.collecting)
         for action in unit.actions:
             if action.verb != "push":
                 continue
             row = self.uploads[action.path]
-            if row.key in condemned and rule("gc.collecting-check"):
+            if row.key in root.collecting and rule("gc.collecting-check"):
                 self._give_up(row)
                 return False
             if row.gc_epoch != root.gc_epoch and rule("gc.epoch-check"):
@@ -367,23 +359,3 @@ class Push:
         left = (self.tally.unresolved | skipped) - self.planned.unfinished()
         with self.parts.state.transaction() as tx:
             retire(tx, self.snapshot, self.scope, left)
-
-
-def _same_row(row: Row, planned: Row | None) -> bool:
-    """The same key under the same number: what was undeleted since is not what was looked at."""
-    return planned is not None and type(row) is type(planned) and (row.key, row.seq) == (planned.key, planned.seq)
-
-
-def _clashes(paths: list[str], rows: Iterable[Row]) -> bool:
-    """Whether a path of ours cannot stand beside a path that appeared meanwhile."""
-    mine = {fold(p): p for p in paths}
-    above_mine = {fold(a) for p in paths for a in ancestors(p)}
-    for row in rows:
-        if not isinstance(row, Entry):
-            continue
-        folded = fold(row.path)
-        if folded in above_mine or mine.get(folded, row.path) != row.path:
-            return True
-        if any(fold(a) in mine for a in ancestors(row.path)):
-            return True
-    return False
