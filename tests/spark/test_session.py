@@ -10,8 +10,12 @@ import tarfile
 import pytest
 
 from swamp.errors import MissingTool, UsageError
+from swamp.pipeline.choose import Chooser
 from swamp.pipeline.java import find_java, parse_version
 from swamp.pipeline.session import SparkSettings, conf_of, remote_answers, resolve_settings
+from swamp.store.open import StoreSpec
+from swamp.sync.bulk import Work
+from swamp.sync.progress import Silent
 
 
 @pytest.mark.parametrize(
@@ -157,3 +161,18 @@ except MissingTool as error:
     assert first.startswith("inline") and "Java" in first
     assert second.startswith("inline") and "cannot see the cache" in second
     assert third.startswith("error Spark needs Java") and "apt install" in third
+
+
+@pytest.mark.parametrize(("cores", "master", "stage", "obstacle"), [
+    (2, "local[*]", "upload", "2 cores move files as fast without it"),
+    (2, "local[2]", "download", "2 cores move files as fast without it"),
+    (8, "local[*]", "upload", None),
+    (2, "local[*]", "compare", None),
+    (2, "spark://elsewhere:7077", "upload", None),
+])  # fmt: skip
+def test_a_machine_of_few_cores_moves_files_by_itself(tmp_path, monkeypatch, cores, master, stage, obstacle):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setenv("SWAMP_SPARK_MASTER", master)
+    spec = StoreSpec((tmp_path / "bucket").as_uri())
+    chooser = Chooser("auto", {"conf": {"spark.swamp.sharedCache": "true"}}, spec, spec.open(), tmp_path, Silent())
+    assert chooser._obstacle(False, Work(stage, 10_000_000, 10**13)) == obstacle

@@ -29,7 +29,10 @@ EngineChoice = Literal["auto", "spark", "inline"]
 BREAK_EVEN_SECONDS: Final = 25.0
 """What Spark costs before it moves a file: session, first jobs, first plans: 42 s of CPU on two cores, partly at the
 same time. This and what follows: bench/results/spark-breakeven.md."""
-INLINE_FILES_PER_SECOND: Final = 900.0
+FEW_CORES: Final = 2
+"""Up to here a session of this machine never pays for a transfer: 100,000 files were pushed in 84 s in process and in
+116 s on Spark, pulled in 46 s and 80 s (bench/results/spark-files.md)."""
+INLINE_FILES_PER_SECOND: Final = 1200.0
 INLINE_BYTES_PER_SECOND: Final = 150e6
 INLINE_ROWS_PER_SECOND: Final = 60_000.0
 HANDFUL: Final = 8
@@ -100,7 +103,7 @@ class Chooser:
         live = self._spark is not None or _is_live()
         choice = choose_engine(self.setting, work, live=live)
         if choice.engine == "spark" and self.setting == "auto":
-            obstacle = self._obstacle(live)
+            obstacle = self._obstacle(live, work)
             if obstacle is not None:
                 choice = Choice("inline", f"large enough for Spark, but {obstacle}")
         self.reason = choice.reason
@@ -119,8 +122,8 @@ class Chooser:
                 stop_session(self._spark.jobs.session)
             self._spark = None
 
-    def _obstacle(self, live: bool) -> str | None:
-        """Why Spark cannot do this, as far as that can be known without starting it."""
+    def _obstacle(self, live: bool, work: Work) -> str | None:
+        """Why Spark cannot do this, or not sooner, as far as that can be known without starting it."""
         from swamp.pipeline.java import find_java
         from swamp.pipeline.session import resolve_settings
 
@@ -135,6 +138,8 @@ class Chooser:
             find_java(os.environ)
         except MissingTool as error:
             return error.message
+        if settings.is_local and work.stage in ("upload", "download") and (os.cpu_count() or 1) <= FEW_CORES:
+            return f"{os.cpu_count()} cores move files as fast without it"
         return None
 
     def _on_spark(self, reason: str) -> OnSpark:
