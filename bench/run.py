@@ -177,7 +177,7 @@ def one_run(workload: Workload, tools: list[str], table: Table, home: Path, env:
             if operation in changes:
                 peer.change(*changes[operation], workload.size or 4096)
             if operation == "fresh pull":
-                _look_over(env, peer.prefix)
+                look_over(env, peer.prefix)
             seconds = _do(operation, peer, peers, source)
             if seconds is not None:
                 table.add(workload.name, operation, peer, seconds)
@@ -191,7 +191,7 @@ def _changes(paths: list[str], rng: random.Random) -> dict[str, tuple[list[str],
     return {"10 changed": (changed, []), "10 deleted": ([], gone), "1 % changed": (some, [])}
 
 
-def _look_over(env: dict[str, str], prefix: str) -> None:
+def look_over(env: dict[str, str], prefix: str) -> None:
     """Lists a tool's objects once, so that the server has hashed all of them before any pull is timed."""
     command = [str(HERE / "rclone"), "lsf", "-R", "--hash", "MD5", "--format", "ph", f"bench:bench/{prefix}"]
     subprocess.run(command, env={**os.environ, **env}, stdout=subprocess.DEVNULL, check=True)

@@ -1,6 +1,6 @@
 """Many small files through Spark, beside the peers, on one `rclone serve s3`: the whole command, and its transfers.
 
-    .venv/bin/python bench/spark_files.py [files] [size]      writes bench/results/spark-files.md
+    .venv/bin/python bench/spark_files.py [files] [size] [tools]      writes bench/results/spark-files.md
 
 Every command is a cold process on its own copy of the same files. The transfer alone is the sum of the times of the
 command's upload (or download) jobs, with the session up: what passes between them is not in it.
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from run import Workload, generate, server
+from run import Workload, look_over, generate, server
 
 from peers import HERE, PEERS, Swamp
 
@@ -60,14 +60,16 @@ class OnSpark(Swamp):
         return sum(seconds for stage, seconds in found["jobs"] if stage == name)
 
 
-def main(files=100_000, size=2048):
+KINDS = {"rclone": PEERS["rclone"], "s5cmd": PEERS["s5cmd"], "inline": Swamp, "spark": OnSpark}
+
+
+def main(files=100_000, size=2048, tools="rclone,s5cmd,inline,spark"):
     home = Path(tempfile.mkdtemp(prefix="swamp-spark-files-"))
     rows, raw = [], []
     try:
         with server(home) as env:
-            generate(Workload(files, size), home / "source")
-            peers = [PEERS["rclone"], PEERS["s5cmd"], Swamp, OnSpark]
-            for kind, name in zip(peers, ("rclone", "s5cmd", "inline", "spark"), strict=True):
+            generate(Workload(int(files), int(size)), home / "source")
+            for name, kind in ((n, KINDS[n]) for n in tools.split(",")):
                 (home / name).mkdir()
                 peer = kind(name, home / name, name, dict(env))
                 peer.prepare(home / "source")
@@ -75,6 +77,7 @@ def main(files=100_000, size=2048):
                     peer.env["SWAMP_ENGINE"] = "inline"
                 push = peer.push(first=True)
                 up = peer.stages("upload") if kind is OnSpark else None
+                look_over(env, name)
                 pull = peer.pull()
                 down = peer.stages("download") if kind is OnSpark else None
                 rows.append((name, push, up, pull, down))
@@ -82,12 +85,13 @@ def main(files=100_000, size=2048):
                 print(raw[-1], flush=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    RESULT.write_text(report(rows, raw, files, size))
+    RESULT.write_text(report(rows, raw, int(files), size))
     print(RESULT.read_text())
 
 
 def report(rows, raw, files, size):
-    fastest = {"push": min(r[1] for r in rows[:2]), "pull": min(r[3] for r in rows[:2])}
+    peers = [r for r in rows if r[0] in PEERS]
+    fastest = {"push": min(r[1] for r in peers), "pull": min(r[3] for r in peers)}
 
     def cell(seconds, operation):
         return "" if seconds is None else f"{seconds:.1f} s ({seconds / fastest[operation]:.2f})"
@@ -112,4 +116,4 @@ def report(rows, raw, files, size):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    main(*sys.argv[1:4])
