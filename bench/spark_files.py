@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from run import Workload, look_over, generate, server
+from run import Workload, generate, look_over, server
 
 from peers import HERE, PEERS, Swamp
 
