@@ -224,6 +224,15 @@ def test_K07_a_structural_command_waits_for_the_models(any_store):
     assert order == ["model done", "structural"]
 
 
+def test_K07_a_structural_command_waits_once_for_all_who_died(any_store):
+    """Machines that were killed together leave leases that age together: eight of them are not eight waits."""
+    for number in range(8):
+        take(any_store, key=model_key("command/shell", f"model-{number}"), terms=BY_HAND)  # and never renewed
+    begun = time.monotonic()
+    with leases(any_store, BOB, timeout=60.0).whole_store():
+        assert time.monotonic() - begun < 8 * BY_HAND.ttl_s
+
+
 def test_K07_a_model_command_steps_back_while_a_structural_one_runs(any_store):
     structural = leases(any_store, BOB).whole_store()
     with pytest.raises(LockTimeout, match="bob@runner"):

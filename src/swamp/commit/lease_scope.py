@@ -91,12 +91,14 @@ class Leases:
         return lease
 
     def _drain(self, backoff: Backoff, lease: HeldLease) -> None:
+        """Waits until no model lease is held. All are watched at once: who died together is waited for once."""
         watcher = _Watcher(self)
-        for key in list(model_lease_keys(self.store)):
-            while (blocking := watcher.blocking(key)) is not None:
-                lease.check()
-                if not backoff.pause():
-                    raise timed_out(key, blocking, self.timeout_s)
+        keys = list(model_lease_keys(self.store))
+        while blocking := [held for key in keys if (held := watcher.blocking(key)) is not None]:
+            lease.check()
+            if not backoff.pause():
+                raise timed_out(blocking[0].key, blocking[0], self.timeout_s)
+            keys = [held.key for held in blocking]
 
 
 class _Watcher:
