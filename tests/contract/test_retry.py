@@ -15,8 +15,9 @@ from swamp.index.root import Writer, encode, first_root
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.retry import RetryPolicy, RetryStore
-from swamp.sync.bulk import Upload
-from swamp.sync.transfer import upload_one
+from swamp.sync.bulk import Download, Upload
+from swamp.sync.progress import Patience
+from swamp.sync.transfer import download_one, upload_one
 from swamp.testing.faulty import Chance, Fault, FaultyStore
 from swamp.testing.proxy import FaultProxy, Rule
 
@@ -260,3 +261,18 @@ def test_chance_is_the_same_for_the_same_seed(fresh_prefix):
 
     assert run(1) == run(1) != run(2)
     assert 30 < len(run(1)) < 90
+
+
+@pytest.mark.parametrize("kind", ["upload", "download"])
+def test_a_transfer_is_not_tried_for_longer_than_anybody_waits(faulty, clock, tmp_path, kind):
+    """Half a minute of retries once kept a command alive that had said `no progress for 4 s` long before."""
+    env = Env(clock, random.Random(7))
+    patience = Patience(env, 4.0)
+    faulty.add(Fault("before", None, times=None))
+    if kind == "upload":
+        (tmp_path / "f").write_bytes(b"x")
+        error = upload_one(faulty, Upload("f", str(tmp_path / "f"), 1), env, patience).error
+    else:
+        error = download_one(faulty, Download("f", "k", 1, None, str(tmp_path / "staging")), env, patience).error
+    assert error is not None
+    assert 4.0 <= clock.at < 12.0
