@@ -12,7 +12,7 @@ from swamp.commit.log import names
 from swamp.index.entry import Dropped
 from swamp.index.merge import forgettable, merge_segments
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.index.segment import check_segment, read_segment, write_segment
+from swamp.index.segment import listed_rows, write_segment
 
 TOMBSTONE_AGE: Final = dt.timedelta(days=365)
 
@@ -59,8 +59,7 @@ def _merged(committer: Committer, root: Root, inputs: list[SegmentRef], horizon:
     streams = []
     for ref in inputs:
         body = committer.fetch(ref)
-        check_segment(ref, body)
-        streams.append((ref, read_segment(body, ref.added_seq)))
+        streams.append((ref, listed_rows(ref, body)))
     rows = merge_segments(streams, forgettable(root, inputs, horizon))
     segment = write_segment(rows, presorted=True)
     ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", max(s.added_seq for s in inputs))
