@@ -13,8 +13,8 @@ from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, Object
 class GentleStore:
     """No directory is made by two uploads of this process at a time; all else goes straight through.
 
-    `rclone serve s3` acknowledges such twins and then cannot read one of them back, or answers 500: about one
-    upload in a thousand into new directories (docs/decisions/0007-servers-with-directories.md).
+    `rclone serve s3` acknowledges such twins and then cannot read one of them back, or answers 500
+    (docs/decisions/0007-servers-with-directories.md).
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -58,7 +58,7 @@ class GentleStore:
                 if not new & self._making:
                     self._making |= new
                     return new
-                self._changed.wait()
+                self._changed.wait()  # for an upload that the client's time limit ends
 
     def head(self, key: str) -> ObjectMeta:
         return self._inner.head(key)

@@ -27,7 +27,7 @@ from swamp.sync.view import View
 
 PLACE_BATCH: Final = 1000
 FLUSH_TOGETHER: Final = 64
-"""From so many files on, one flush of the file system is cheaper than theirs, whatever else it has to write."""
+"""From so many files on, one flush of the file system is cheaper than theirs, unless others have much unwritten."""
 _QUIET_NS: Final = 3_000_000_000
 _FETCHED = frozenset({"pull", "restore", "conflict"})
 _PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", "bury", "nothing"})
