@@ -11,6 +11,7 @@ from typing import Protocol
 
 UTC = dt.UTC
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in _CROCKFORD for second in _CROCKFORD]
 ULID_LENGTH = 26
 
 
@@ -66,7 +67,8 @@ class Env:
 
 
 def _encode(value: int, length: int) -> str:
-    return "".join(_CROCKFORD[(value >> (5 * i)) & 31] for i in reversed(range(length)))
+    """`length` characters, an even number: two at a time, because every upload has an identity of its own."""
+    return "".join([_PAIRS[(value >> (5 * i)) & 1023] for i in range(length - 2, -1, -2)])
 
 
 def is_ulid(text: str) -> bool:

@@ -257,7 +257,7 @@ def test_L30_a_read_only_disk_is_a_clear_error(tmp_path):
 def test_discarding_a_staged_file_twice_is_fine(cache):
     staged = stage_file(cache.staging, [b"x"])
     staged.discard()
-    Staged(staged.path, 1, "").discard()
+    Staged(staged.file, 1, "").discard()
     assert files_below(cache.staging) == []
 
 

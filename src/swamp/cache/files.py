@@ -57,6 +57,9 @@ class Hint:
     ctime_ns: int
     inode: int
 
+    def __reduce__(self) -> tuple[type, tuple[int, int, int, int]]:
+        return Hint, (self.size, self.mtime_ns, self.ctime_ns, self.inode)
+
 
 def hint_of(found: os.stat_result) -> Hint:
     return Hint(found.st_size, found.st_mtime_ns, _ctime_ns(found), found.st_ino)
@@ -79,16 +82,20 @@ def trusted(hint: Hint, observed_ns: int) -> bool:
 class Staged:
     """A whole, verified, durable file that waits for its place."""
 
-    path: Path
+    file: str
     size: int
     sha256: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file)
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
 def stage_file(
-    staging: Path,
+    staging: str | Path,
     chunks: Iterable[bytes],
     size: int | None = None,
     sha256: str | None = None,
@@ -108,7 +115,7 @@ def stage_file(
             os.utime(descriptor, ns=(mtime_ns, mtime_ns))
         if durable:
             os.fsync(descriptor)
-        return Staged(Path(path), written, digest)
+        return Staged(path, written, digest)
     except BaseException as error:  # also Ctrl-C: what is not whole does not stay
         with suppress(OSError):
             os.unlink(path)  # noqa: PTH108

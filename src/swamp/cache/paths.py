@@ -146,22 +146,26 @@ def ancestors(path: str) -> tuple[str, ...]:
 
 def resolve_inside(root: Path, path: str) -> Path:
     """Where `path` lies on disk; raises UsageError if that would be outside of `root`, also through links."""
-    parts = safe_path(path).split("/")
-    current = str(root)
-    for name in parts[:-1]:
+    check_inside(str(root), path)
+    return root / path
+
+
+def check_inside(root: str, path: str) -> None:
+    """The same for who only needs to know."""
+    current = root
+    for name in safe_path(path).split("/")[:-1]:
         current = f"{current}/{name}"
         if _is_link(current):
             raise UsageError(
                 f"{shown(path)} leads through the symbolic link {shown(current)}",
                 hint="replace the link by a directory: links are not followed",
             )
-    found = root / path
-    if _is_link(str(found)) and not leads_inside(root, found):
+    found = f"{root}/{path}"
+    if _is_link(found) and not leads_inside(root, found):
         raise UsageError(f"{shown(path)} is a symbolic link that leaves the tree", hint="replace it by a file")
-    return found
 
 
-def leads_inside(root: Path, link: Path) -> bool:
+def leads_inside(root: str | Path, link: str | Path) -> bool:
     """Whether a link ends below `root`, whatever it passes on its way."""
     real_root = os.path.realpath(root)
     return os.path.realpath(link).startswith(real_root.rstrip("/") + "/")

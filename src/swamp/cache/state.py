@@ -191,15 +191,20 @@ class State:
     def has_base(self) -> bool:
         return bool(self._all("SELECT 1 FROM base LIMIT 1"))
 
-    def present_tiers(self) -> list[str]:
-        """Top names that are, or hold, a file which base calls present: they must exist. Seeks, does not scan."""
-        tiers: list[str] = []
+    def tiers(self) -> list[tuple[str, bool]]:
+        """Top names of base, and whether they are directories. Seeks, does not scan."""
+        tiers: list[tuple[str, bool]] = []
         after = ""
-        while rows := self._all("SELECT path FROM base WHERE path > ? AND present = 1 ORDER BY path LIMIT 1", (after,)):
+        while rows := self._all("SELECT path FROM base WHERE path > ? ORDER BY path LIMIT 1", (after,)):
             tier, below, _ = str(rows[0][0]).partition("/")
-            tiers.append(tier)
+            tiers.append((tier, bool(below)))
             after = tier + "0" if below else tier
         return tiers
+
+    def holds(self, tier: str) -> bool:
+        """Whether base calls anything present that is this top name, or lies below it."""
+        sql = "SELECT 1 FROM base WHERE (path = ? OR (path > ? AND path < ?)) AND present = 1 LIMIT 1"
+        return bool(self._all(sql, (tier, tier + "/", tier + "0")))
 
     def folded(self, path: str) -> list[str]:
         """Other paths that base knows and a case-insensitive file system cannot tell from `path`."""

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from swamp.errors import MissingTool, UsageError
+from swamp.store.layers import Meter
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Executor, Work
+from swamp.sync.deal import worth_sharing
 from swamp.sync.pool import THREADS
 from swamp.sync.progress import Progress
 from swamp.sync.result import EngineName
@@ -94,6 +96,7 @@ class Chooser:
     progress: Progress
     push_threads: int = THREADS
     pull_threads: int = THREADS
+    meter: Meter | None = None
     reason: str = ""
     _spark: OnSpark | None = None
     _own: bool = False
@@ -108,9 +111,17 @@ class Chooser:
                 choice = Choice("inline", f"large enough for Spark, but {obstacle}")
         self.reason = choice.reason
         if choice.engine == "inline":
-            threads = self.push_threads if work.stage == "upload" else self.pull_threads
-            return Inline(self.store, threads=threads, reason=choice.reason)
+            return self._in_process(work, choice.reason)
         return self._on_spark(choice.reason)
+
+    def _in_process(self, work: Work, reason: str) -> Executor:
+        threads = self.push_threads if work.stage == "upload" else self.pull_threads
+        inline = Inline(self.store, threads=threads, reason=reason)
+        if self.address is None or not worth_sharing(work):
+            return inline
+        from swamp.sync.share import Shared, can_share
+
+        return Shared(inline, self.address, self.meter) if can_share(self.address) else inline
 
     def close(self) -> None:
         """Ends a session that was opened here; somebody else's stays."""

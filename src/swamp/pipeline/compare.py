@@ -7,6 +7,7 @@ base is ever in the driver's memory; what changed is, as facts (decision 0009).
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from swamp.cache.layout import CacheDir
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, ScanProblem
 from swamp.cache.state import State
+from swamp.cache.sweep import FOLDER_PREFIX
 from swamp.env import SYSTEM
 from swamp.index.entry import Row
 from swamp.pipeline import classify, stages
@@ -81,7 +83,7 @@ class Comparison:
 
     def run(self, out: Gathered) -> Iterator[Triple]:
         """Triples in units; what could not be looked at goes to `out` first. Its files are gone afterwards."""
-        folder = self.cache.staging / f"compare-{SYSTEM.ulid()}"
+        folder = self.cache.staging / f"{FOLDER_PREFIX}{os.getpid()}-{SYSTEM.ulid()}"
         try:
             kept = classify.worth_keeping(self.frame())
             self._write("compare", kept, folder / "kept")

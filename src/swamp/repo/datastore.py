@@ -154,6 +154,7 @@ class Datastore:
             progress=self.context.progress,
             push_threads=settings.push_concurrency,
             pull_threads=settings.pull_concurrency,
+            meter=self.store.meter,
         )
 
     def _policy(self) -> Policy:

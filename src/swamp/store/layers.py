@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
 from swamp.store.keys import check_key
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
@@ -88,6 +89,15 @@ class _Renamed:
         return iter(self.body)
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Calls by verb, bytes in and out."""
+
+    calls: dict[str, int]
+    sent: int
+    received: int
+
+
 @dataclass
 class Meter:
     """What a store was asked to do: calls by verb, bytes in and out. Safe to use from many threads."""
@@ -106,6 +116,21 @@ class Meter:
             self.calls[verb] += calls
             self.sent += sent
             self.received += received
+
+    def add(self, other: Counted) -> None:
+        """What was counted elsewhere on the same store."""
+        with self._lock:
+            self.calls.update(other.calls)
+            self.sent += other.sent
+            self.received += other.received
+
+    def drain(self) -> Counted:
+        """What has been counted since the last time."""
+        with self._lock:
+            counted = Counted(dict(self.calls), self.sent, self.received)
+            self.calls.clear()
+            self.sent = self.received = 0
+        return counted
 
 
 class MeterStore:
@@ -143,15 +168,17 @@ class MeterStore:
     def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
         self.meter.count("get")
         with self._inner.open(key, start=start) as body:
-            yield _Counted(body, self.meter)
+            yield _CountedBody(body, self.meter)
 
     def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
         self.meter.count("put", sent=len(body))
         return self._inner.put(key, body, condition)
 
     def put_file(self, key: str, path: Path) -> Uploaded:
-        self.meter.count("put", sent=path.stat().st_size)
-        return self._inner.put_file(key, path)
+        self.meter.count("put")
+        done = self._inner.put_file(key, path)
+        self.meter.count("put", calls=0, sent=done.meta.size)
+        return done
 
     def delete(self, keys: Sequence[str]) -> None:
         self.meter.count("delete", calls=-(-len(keys) // 1000))
@@ -169,7 +196,7 @@ class MeterStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _CountedBody:
     body: Body
     meter: Meter
 
@@ -183,13 +210,28 @@ class _Counted:
             yield chunk
 
 
+class Gate:
+    """Lets `most` in at a time. A queue of passes: a semaphore costs ten times as much, and every request passes."""
+
+    def __init__(self, most: int) -> None:
+        self._passes: SimpleQueue[None] = SimpleQueue()
+        for _ in range(most):
+            self._passes.put(None)
+
+    def __enter__(self) -> None:
+        self._passes.get()
+
+    def __exit__(self, *_: object) -> None:
+        self._passes.put(None)
+
+
 class LimitStore:
     """At most `uploads` writes and `downloads` reads at a time, whatever the number of threads above."""
 
     def __init__(self, inner: ObjectStore, *, uploads: int = 64, downloads: int = 64) -> None:
         self._inner = inner
-        self._writes = threading.BoundedSemaphore(uploads)
-        self._reads = threading.BoundedSemaphore(downloads)
+        self._writes = Gate(uploads)
+        self._reads = Gate(downloads)
 
     @property
     def url(self) -> str:

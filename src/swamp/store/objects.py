@@ -16,7 +16,7 @@ import obstore
 
 from swamp.env import SYSTEM, Env, is_ulid
 from swamp.errors import ConditionFailed, ObjectMissing, StoreError, UsageError
-from swamp.store.budget import MIB, PART_BYTES, ByteBudget, part_bytes, read_whole
+from swamp.store.budget import MIB, PART_BYTES, SMALL_BYTES, ByteBudget, part_bytes, read_whole
 from swamp.store.explain import CUT, Answer, Place, to_error
 from swamp.store.foreign_obstore import CAUGHT, beyond_end, read_refusal, safe_cause
 from swamp.store.keys import byte_before, check_key, check_prefix
@@ -214,9 +214,14 @@ class Objects:
         size = path.stat().st_size
         if size > PART_BYTES:
             return self._put_parts(key, path, size)
+        if size < SMALL_BYTES:
+            return self._put_whole(key, path, size)
         with self._budget.hold(size):
-            body = read_whole(path, size)
-            return Uploaded(self._put(key, body, "overwrite"), hashlib.sha256(body).hexdigest())
+            return self._put_whole(key, path, size)
+
+    def _put_whole(self, key: str, path: Path, size: int) -> Uploaded:
+        body = read_whole(path, size)
+        return Uploaded(self._put(key, body, "overwrite"), hashlib.sha256(body).hexdigest())
 
     def _put_parts(self, key: str, path: Path, size: int) -> Uploaded:
         part = part_bytes(size)

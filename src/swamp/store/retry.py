@@ -47,14 +47,14 @@ class RetryPolicy:
 class Attempts:
     """The memory of one request: when it began, how often it failed. Progress starts it afresh."""
 
-    def __init__(self, policy: RetryPolicy, env: Env) -> None:
+    def __init__(self, policy: RetryPolicy, env: Env, began: float | None = None) -> None:
         self._policy = policy
         self._env = env
-        self.progressed()
+        self.progressed(began)
 
-    def progressed(self) -> None:
+    def progressed(self, at: float | None = None) -> None:
         self._count = 0
-        self._until = self._env.clock.monotonic() + self._policy.seconds
+        self._until = (self._env.clock.monotonic() if at is None else at) + self._policy.seconds
 
     def wait(self, error: Unavailable) -> None:
         """Sleeps before the next attempt, or raises `error` when there is to be none."""
@@ -85,13 +85,14 @@ class RetryStore:
         return f"RetryStore({self._inner!r})"
 
     def _try(self, call: Callable[[], T], attempts: Attempts | None = None) -> T:
-        attempts = attempts or Attempts(self._policy, self._env)
+        began = self._env.clock.monotonic()
         while True:
             try:
                 return call()
             except OutcomeUnknown:
                 raise
             except Unavailable as error:
+                attempts = attempts or Attempts(self._policy, self._env, began)
                 attempts.wait(error)
 
     def head(self, key: str) -> ObjectMeta:

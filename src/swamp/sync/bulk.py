@@ -26,15 +26,25 @@ class Work:
     size: int
 
 
+class _Posted:
+    """Goes to another process as its values: what dataclasses do by themselves costs more than a small file's hash."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        names: tuple[str, ...] = type(self).__slots__
+        return type(self), tuple([getattr(self, name) for name in names])
+
+
 @dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(_Posted):
     path: str
     file: str
     size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(_Posted):
     """One upload call. `hint` is the stat from before the first byte was read; `changed`: it differs afterwards."""
 
     path: str
@@ -48,7 +58,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class Download(_Posted):
     """`staging` is the directory for the file; `mtime_ns` backdates it so that its hint can be trusted.
 
     Who asks for a file that need not be `durable` flushes it before it is renamed; an executor may do it all the same.
@@ -64,7 +74,7 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class Got(_Posted):
     """A whole, verified file at `file`; or why there is none (`missing`: no such key)."""
 
     path: str

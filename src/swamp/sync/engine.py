@@ -15,6 +15,7 @@ from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.rows import Pending
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, State
+from swamp.cache.sweep import sweep_staging
 from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer
 from swamp.env import SYSTEM, Env
@@ -190,7 +191,7 @@ class Engine:
             if got.missing:
                 return self._pull_unit(path)
             raise Failed(f"{path} could not be fetched: {got.error}")
-        staged = Staged(Path(got.file), got.size, got.sha256 or "")
+        staged = Staged(got.file, got.size, got.sha256 or "")
         with tree_exclusive(self._parts, "tree-lock.rename"), self.state.transaction() as tx:
             now = tx.base(path)
             if now == row and not tx.is_deleted(path) and not (self.root / path).exists():
@@ -249,6 +250,7 @@ class Engine:
         want = (not self._parts.lazy) if hydrating is None else hydrating
         scope = tuple(unit_of(path) for path in scope)  # inv[unit.whole]: a scope never cuts a version in two
         with self._alone():
+            sweep_staging(self.cache.staging)
             run = Run(self, self._looker(patience), patience, scope, full, want)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
         result = replace(result, warnings=(*result.warnings, *run.looker.warnings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
@@ -18,11 +19,16 @@ R = TypeVar("R")
 
 
 def pooled(
-    jobs: Iterable[J], work: Callable[[J], R], threads: int = THREADS, tick: Callable[[], None] | None = None
+    jobs: Iterable[J],
+    work: Callable[[J], R],
+    threads: int = THREADS,
+    tick: Callable[[], None] | None = None,
+    discard: Callable[[R], None] | None = None,
 ) -> Iterator[R]:
     """Results as they are ready; a slow job holds up nobody and at most `IN_HAND` per thread are in hand (P08, P09).
 
     One thread means the caller's own, in order. `tick` is called at least every half second and may raise to stop.
+    What is ready when the caller goes away is handed to `discard`.
     """
     if threads <= 1:
         yield from map(work, jobs)
@@ -38,7 +44,9 @@ def pooled(
                 crew.give(job)
             yield result
     finally:
-        crew.dismiss()
+        for left in crew.dismiss():
+            if discard is not None:
+                discard(left)
 
 
 class Crew(Generic[J, R]):
@@ -46,8 +54,8 @@ class Crew(Generic[J, R]):
 
     def __init__(self, work: Callable[[J], R], threads: int) -> None:
         self.in_hand = 0
+        self.threads = threads
         self._work = work
-        self._threads = threads
         self._workers: list[threading.Thread] = []
         self._todo: SimpleQueue[Any] = SimpleQueue()
         self._done: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
@@ -55,10 +63,14 @@ class Crew(Generic[J, R]):
     def give(self, job: J) -> None:
         self.in_hand += 1
         self._todo.put(job)
-        if len(self._workers) < self._threads:
+        if len(self._workers) < self.threads:
             worker = threading.Thread(target=self._labour, name=f"transfer-{len(self._workers)}")
             self._workers.append(worker)
             worker.start()
+
+    def deliver(self, result: R) -> None:
+        """A result from elsewhere, for whoever takes the next one."""
+        self._done.put((result, None))
 
     def take(self, tick: Callable[[], None] | None) -> R:
         """The next result, or what its job raised."""
@@ -76,17 +88,22 @@ class Crew(Generic[J, R]):
                 raise error
             return result  # type: ignore[return-value]
 
-    def dismiss(self) -> None:
-        """What nobody has begun is dropped; what has begun ends by itself."""
-        try:
+    def dismiss(self) -> list[R]:
+        """What nobody has begun is dropped; what has begun ends by itself, and its results are handed over."""
+        with suppress(Empty):
             while True:
                 self._todo.get_nowait()
-        except Empty:
-            pass
         for _ in self._workers:
             self._todo.put(_GO_HOME)
         for worker in self._workers:
             worker.join()
+        left: list[R] = []
+        with suppress(Empty):
+            while True:
+                result, error = self._done.get_nowait()
+                if error is None:
+                    left.append(result)  # type: ignore[arg-type]
+        return left
 
     def _labour(self) -> None:
         while (job := self._todo.get()) is not _GO_HOME:

@@ -22,6 +22,7 @@ from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
 from swamp.sync.result import Conflict
 from swamp.sync.settle import Moment, adopt, forget, keep_both, leave, put_aside, tree_exclusive, void_strangers
+from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
 from swamp.sync.view import View
 
@@ -233,6 +234,8 @@ class Pull:
             if self.complete and not self.scope and unmoved:
                 mark_pulled(tx, root)
                 void_strangers(tx, self.planned)
+        if self.parts.lazy:
+            make_tiers(self.parts.state, self.parts.cache.tree)
 
     def _remember_owed(self, tx: Transaction) -> None:
         """What is left to a later sync keeps what this root says of it, and nothing that an older root said."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from swamp.cache.files import on_disk
 from swamp.cache.state import State
 from swamp.errors import ObjectMissing
 from swamp.index.entry import ROOT_KEY
@@ -40,4 +42,13 @@ def nothing_owed(state: State, tree: Path, *, lazy: bool) -> bool:
 
 def tiers_present(state: State, tree: Path) -> bool:
     """Whether the directories that base calls present are still there: an emptied cache is not in sync (S11)."""
-    return all((tree / tier).exists() for tier in state.present_tiers())
+    return all((tree / tier).exists() or not state.holds(tier) for tier, _ in state.tiers())
+
+
+def make_tiers(state: State, tree: Path) -> None:
+    """A lazy cache has its top directories before it has anything in them: that it is there is one look, not a search
+    through all that it left in the bucket."""
+    for tier, directory in state.tiers():
+        if directory:
+            with on_disk("create", tier), suppress(FileExistsError):  # a file in its way is the scan's to report
+                (tree / tier).mkdir()

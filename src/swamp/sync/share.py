@@ -1,0 +1,273 @@
+"""Transfers shared with a second process: one interpreter lock keeps Python at little more than one core.
+
+This process deals the jobs out, does a part of them itself, and takes all results. The other one only moves files, as a
+Spark task does; what it was given and has not answered comes back here when it dies, so it can be killed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from swamp.env import SYSTEM
+from swamp.store.layers import Meter, MeterStore
+from swamp.store.open import StoreSpec, parse_target
+from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
+from swamp.sync.deal import Supply
+from swamp.sync.pool import IN_HAND, Crew
+from swamp.sync.progress import Cancel, Patience
+from swamp.sync.result import EngineName
+from swamp.sync.transfer import STOPPERS, Inline, download_one, unwanted, upload_one
+
+CHUNK: Final = 32
+LENT: Final = 512
+LENT_BYTES: Final = 32 << 20
+LAST: Final = 4
+"""Nobody is given more than this part of what is left: at the end nobody waits long for the other."""
+FAREWELL_SECONDS: Final = 5.0
+
+J = TypeVar("J", Upload, Download)
+R = TypeVar("R", Sent, Got)
+Kind = Literal["upload", "download"]
+
+
+def can_share(address: StoreSpec) -> bool:
+    """Whether this machine has room for a second process, and that process could reach the store."""
+    able = os.name == "posix" and bool(sys.executable) and (os.cpu_count() or 1) > 1
+    return able and parse_target(address.url, address.config).kind != "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Returned(Generic[J]):
+    """A job that the other process has not done: it is done here."""
+
+    job: J
+
+
+@dataclass
+class Shared:
+    """The executor without Spark for many files: threads of this process and of another one."""
+
+    inline: Inline
+    address: StoreSpec
+    meter: Meter | None = None
+    """Told of the other process' requests."""
+
+    @property
+    def name(self) -> EngineName:
+        return self.inline.name
+
+    @property
+    def reason(self) -> str:
+        return self.inline.reason
+
+    @property
+    def reports_progress(self) -> bool:
+        return False
+
+    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
+        work, tick = self.inline.sending(patience)
+        supply = Supply(jobs, by_directory=self.address.gentle)
+        return self._shared("upload", supply, work, tick, patience)
+
+    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
+        work, tick = self.inline.fetching(patience)
+        return self._shared("download", Supply(jobs), work, tick, patience, unwanted)
+
+    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
+        return self.inline.hash(jobs, patience)
+
+    def report(self) -> dict[str, Any] | None:
+        return None
+
+    def _shared(
+        self,
+        kind: Kind,
+        supply: Supply[J],
+        work: Callable[[J], R],
+        tick: Callable[[], None],
+        patience: Patience,
+        discard: Callable[[R], None] | None = None,
+    ) -> Iterator[R]:
+        crew: Crew[J, R | Returned[J]] = Crew(work, self.inline.threads)
+        other: Other[J, R] = Other(crew.deliver, self.meter)
+        try:
+            other.start(replace(self.address, gentle=False), kind, self.inline.threads)
+            while not patience.cancel.requested:
+                deal(supply, crew, other)
+                if not crew.in_hand:
+                    break
+                result = crew.take(tick)
+                if isinstance(result, Returned):
+                    supply.take_back(result.job)
+                    continue
+                patience.progressed()
+                supply.settle(result.path, done=result.error is None)
+                yield result
+        finally:
+            other.stop()
+            for left in crew.dismiss():
+                if discard is not None and not isinstance(left, Returned):
+                    discard(left)
+        patience.cancel.check()
+
+
+def deal(supply: Supply[J], crew: Crew[J, Any], other: Other[J, R]) -> None:
+    """Both have work in hand, and towards the end both have little."""
+    part = max(1, supply.left // LAST)
+    while other.has_room(part) and (chunk := supply.to_lend(CHUNK)):
+        crew.in_hand += len(chunk)
+        other.give(chunk)
+    most = min(crew.threads * IN_HAND, max(part, crew.threads))
+    while crew.in_hand - other.lent < most and (job := supply.next()) is not None:
+        crew.give(job)
+
+
+class Other(Generic[J, R]):
+    """The second process, as this one sees it. What it answers, and as `Returned` what it leaves, goes to `deliver`."""
+
+    def __init__(self, deliver: Callable[[R | Returned[J]], None], meter: Meter | None) -> None:
+        self._deliver: Callable[[R | Returned[J]], None] = deliver
+        self._meter = meter
+        self._lent: dict[str, J] = {}
+        self._lent_bytes = 0
+        self._working = False
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line, self._theirs = Pipe()
+        self._listener = threading.Thread(target=self._listen, name="transfer-other")
+
+    @property
+    def lent(self) -> int:
+        return len(self._lent)
+
+    def has_room(self, part: int) -> bool:
+        """Whether it works, and has less in hand than its part."""
+        return self._working and len(self._lent) < min(LENT, part) and self._lent_bytes < LENT_BYTES
+
+    def start(self, address: StoreSpec, kind: Kind, threads: int) -> None:
+        """Without waiting for it: until it says that it works, everything is done here."""
+        number = self._theirs.fileno()
+        with self._theirs, suppress(OSError):  # a machine that starts no process does the work in this one
+            # Its own session: Ctrl-C is for this process, which says good-bye in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(number)],
+                pass_fds=[number],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._line.send((address, kind, threads))
+        self._listener.start()
+
+    def give(self, chunk: list[J]) -> None:
+        with self._lock:
+            working = self._working
+            if working:
+                self._lent.update((job.path, job) for job in chunk)
+                self._lent_bytes += sum(job.size for job in chunk)
+        if not working:
+            self._return(chunk)
+            return
+        with suppress(OSError):  # broken meanwhile: the listener hears that too, and returns these with the others
+            self._line.send(chunk)
+
+    def stop(self) -> None:
+        """Waits for its end, not for what it has begun."""
+        with suppress(OSError):
+            self._line.send(None)
+        if self._process is not None:
+            try:
+                self._process.wait(FAREWELL_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._listener.ident is not None:
+            self._listener.join()
+        self._line.close()
+
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                results, counted = self._line.recv()
+                self._working = True
+                if self._meter is not None:
+                    self._meter.add(counted)
+                for result in results:
+                    self._answered(result)
+        with self._lock:
+            self._working = False
+            left = list(self._lent.values())
+            self._lent.clear()
+            self._lent_bytes = 0
+        self._return(left)
+
+    def _answered(self, result: R | Returned[J]) -> None:
+        path = result.job.path if isinstance(result, Returned) else result.path
+        with self._lock:
+            self._lent_bytes -= self._lent.pop(path).size
+        self._deliver(result)
+
+    def _return(self, jobs: Iterable[J]) -> None:
+        for job in jobs:
+            self._deliver(Returned(job))
+
+
+# -- the other side of the line
+
+
+def serve(line: Connection[Any, Any]) -> None:
+    """Does what comes down the line until it ends; whoever is at the other end may be gone at any time."""
+    address, kind, threads = line.recv()
+    store = MeterStore(address.open())
+    patience = Patience(SYSTEM, float("inf"), Cancel())
+    todo: SimpleQueue[Any] = SimpleQueue()
+    done: SimpleQueue[Any] = SimpleQueue()
+
+    def labour() -> None:
+        while True:
+            job = todo.get()
+            try:
+                done.put((upload_one if kind == "upload" else download_one)(store, job, SYSTEM, patience))
+            except STOPPERS:
+                done.put(Returned(job))  # it fails there in the same way, and there somebody is told
+
+    def answer() -> None:
+        results: list[Any] = []
+        while True:
+            line.send((results, store.meter.drain()))
+            results = [done.get(), *_ready(done, CHUNK)]
+
+    for task in (answer, *(labour for _ in range(threads))):
+        threading.Thread(target=task, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while (chunk := line.recv()) is not None:
+            for job in chunk:
+                todo.put(job)
+
+
+def _ready(done: SimpleQueue[Any], most: int) -> Iterator[Any]:
+    with suppress(Empty):
+        for _ in range(most):
+            yield done.get_nowait()
+
+
+def main() -> None:
+    """Ends at once with the line: what is half done has no name yet, neither in the bucket nor in the tree."""
+    try:
+        serve(Connection(int(sys.argv[1])))
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
