@@ -189,9 +189,35 @@ def test_no_sync_removes_the_last_copy_of_anything(world: World) -> None:
 @settings(max_examples=400)
 def test_only_an_announced_delete_of_an_absent_file_deletes(world: World) -> None:
     for action in world.plan().actions("delete"):
-        assert action.path in world.deletes and action.path not in world.local
+        assert action.path in world.deletes
+        if action.path in world.local:  # begun anew after its version was deleted, and not finished
+            meta = metadata_of(unit_of(action.path))
+            assert meta in world.deletes and meta not in world.local
         remote, base = action.facts.remote, action.facts.base
         assert isinstance(remote, Entry) and base is not None and remote.key == base.key
+
+
+def test_a_changed_file_stays_when_only_its_metadata_was_deleted():
+    """Found by the law above: a found edit beside an announced delete of the metadata was deleted from the bucket."""
+    world = World()
+    for path in ("data/t/m/n/2/raw/part-0", "data/t/m/n/2/metadata.yaml"):
+        entry = Entry(path, f"{path}~base", SIZE, "x", "", 1)
+        world.base[path], world.remote[path], world.bucket[entry.key] = _base(entry, True), entry, "x"
+    world.local["data/t/m/n/2/raw/part-0"] = "y"
+    world.deletes.add("data/t/m/n/2/metadata.yaml")
+    assert list(world.plan().actions("delete")) == []
+
+
+def test_what_was_begun_anew_is_kept_when_its_version_comes_back():
+    """Found by a law: a file written again after its delete was overwritten, because another one's delete is missing."""
+    world = World()
+    for path in ("data/t/m/n/2/metadata.yaml", "data/t/m/n/2/raw/part-0", "data/t/m/n/2/raw/part-1"):
+        entry = Entry(path, f"{path}~base", SIZE, "x", "", 1)
+        world.base[path], world.remote[path], world.bucket[entry.key] = _base(entry, True), entry, "x"
+    world.local["data/t/m/n/2/raw/part-0"] = "y"
+    world.deletes |= {"data/t/m/n/2/metadata.yaml", "data/t/m/n/2/raw/part-0"}
+    world.pull()
+    assert ("data/t/m/n/2/raw/part-0", "y") in world.aside and world.local["data/t/m/n/2/raw/part-0"] == "x"
 
 
 @pytest.mark.inv("unit.whole")

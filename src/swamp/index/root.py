@@ -95,6 +95,11 @@ class Root:
         return self.recent_ops[-1][1] if self.recent_ops else self.seq
 
     @property
+    def files_at_most(self) -> int:
+        """No fewer than there are files: a path may have a row in several segments."""
+        return len(self.entries) + sum(ref.rows for ref in self.segments)
+
+    @property
     def layer_rows(self) -> int:
         return len(self.entries) + len(self.deleted) + len(self.dropped)
 

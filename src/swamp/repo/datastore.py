@@ -255,8 +255,8 @@ class Datastore:
     def _derived(self, result: SyncResult) -> SyncResult:
         from swamp.repo.latest import derive_latest
 
-        if result.touched:
-            derive_latest(self.must_sync().root, result.touched)
+        if result.names:
+            derive_latest(self.must_sync().root, result.names)
         return result
 
     def hydrate_once(self) -> None:

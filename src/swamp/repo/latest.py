@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from swamp.cache.paths import TEMP_PREFIX
-from swamp.data.names import LATEST, METADATA, DataName, parse_version, version_of
+from swamp.data.names import LATEST, METADATA, DataName, name_of_directory, parse_version
 
 
-def derive_latest(root: Path, touched: Iterable[str]) -> None:
-    """Makes the marker of every name that a pull touched say its highest version with metadata."""
-    refs = (version_of(path) for path in touched if path.startswith("data/"))
-    for data in {ref.data for ref in refs if ref is not None}:
-        _derive(root, data)
+def derive_latest(root: Path, names: Iterable[str]) -> None:
+    """Makes the marker of every name whose versions a pull touched say its highest version with metadata."""
+    for data in map(name_of_directory, names):
+        if data is not None:
+            _derive(root, data)
 
 
 def _derive(root: Path, data: DataName) -> None:

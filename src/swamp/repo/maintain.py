@@ -198,7 +198,7 @@ class Maintenance:
         root = self._committer.read().root
         if root is None:
             return None
-        files = len(root.entries) + sum(ref.rows for ref in root.segments)
+        files = root.files_at_most
         size = sum(entry.size for entry in root.entries.values()) if stage == "download" else 0
         executor: Any = self._datastore.chooser(Work(stage, files, size))
         if executor.name != "spark":

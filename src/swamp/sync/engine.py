@@ -51,6 +51,8 @@ class Policy:
     delete_fraction: float = 0.2
     delete_floor: int = 100
     allow_deletes: int | None = None
+    portion: int = 100_000
+    """Paths that a first pull holds at a time: about 140 MB, and a minute or two of transfer."""
     exclude: Callable[[str, bool], bool] = lambda path, directory: False
     capabilities: Capabilities = field(default_factory=Capabilities)
 
@@ -113,6 +115,7 @@ class Engine:
             lazy=policy.hydrate == "lazy",
             commit_every=policy.commit_every,
             lock_timeout=policy.lock_timeout,
+            portion=policy.portion,
         )
         return cls(parts, policy, store, cancel or Cancel())
 

@@ -84,6 +84,19 @@ class Gatherer:
     """Does the full comparison in bulk: the same triples, whole trivial units already left out."""
 
     def gather(self) -> Gathered:
+        (everything,) = self.portions(None)
+        return everything
+
+    def is_plain(self) -> bool:
+        """Whether every path can be decided without the others: all is compared, nobody has announced anything, no
+        earlier attempt left anything, and the tree holds nothing that base does not know (no two names can clash)."""
+        if not self.view.full or self.scope or self.snapshot.rows or self.deferred or self._staged:
+            return False
+        met = _merge(self.state.base_below(""), scan(self.tree, "", exclude=self.exclude), (), Gathered())
+        return all(base is not None for _, base, _, _ in met)
+
+    def portions(self, most: int | None) -> Iterator[Gathered]:
+        """The facts of whole units, about `most` at a time: nothing else is held. One portion, if None."""
         out = Gathered()
         intent = self.snapshot.intent()
         everything = self.full_local or self.view.full
@@ -104,12 +117,15 @@ class Gatherer:
             if unit and unit_of(unit[0].path) != unit_of(path):
                 out.facts += self._worth_keeping(unit)
                 unit = []
+                if most is not None and len(out.facts) >= most:
+                    yield replace(out)
+                    out.facts, out.hidden = [], {}
             if local is None and any(p.hides(path) for p in out.problems):
                 out.hidden[path] = remote  # neither present nor absent: nothing is concluded. inv[scan.honest]
                 continue
             unit.append(self._facts(path, base, local, remote, intent))
         out.facts += self._worth_keeping(unit)
-        return out
+        yield out
 
     def _look_again(self, path: str, out: Gathered) -> Observed | None:
         """A file that the walk left out on purpose: left out is not absent."""

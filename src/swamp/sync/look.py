@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from swamp.cache.paths import ancestors
 from swamp.cache.scan import ScanProblem
@@ -17,7 +17,7 @@ from swamp.index.root import ROOT_KEY, Root, decode, first_root
 from swamp.rules import rule
 from swamp.sync.bulk import Executor, Hash, Work
 from swamp.sync.facts import Facts
-from swamp.sync.gather import Compare, Gatherer, Snapshot, learn
+from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts
@@ -31,6 +31,10 @@ ANOTHER_STORE: Final = (
 )
 
 
+Covers = Literal["all", "some", "end"]
+"""Every path; a portion of them, with more to come; or none, after the last portion."""
+
+
 @dataclass
 class Look:
     """What was seen and what is to be done about it."""
@@ -42,6 +46,7 @@ class Look:
     unread: set[str]
     hidden: dict[str, Row | None] = field(default_factory=dict)
     executor: Executor | None = None
+    covers: Covers = "all"
 
 
 @dataclass
@@ -109,7 +114,7 @@ class Looker:
 
     def _compare(self, view: View) -> Compare | None:
         """A full comparison in bulk, where there is enough to compare."""
-        rows = self.parts.state.base_rows() + sum(ref.rows for ref in view.root.segments)
+        rows = self.parts.state.base_rows() + view.root.files_at_most
         executor = self.parts.pick(Work("compare", rows, 0))
         in_bulk = getattr(executor, "compare", None)
         if in_bulk is None:
@@ -133,6 +138,24 @@ class Looker:
 
     def look(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False) -> Look:
         """Facts and plan against `read`. inv[journal.survives]: rows announced from now on belong to the next sync."""
+        gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating, dry=dry)
+        return self._planned(gatherer, gatherer.gather())
+
+    def portions(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool) -> Iterator[Look]:
+        """The same, a portion of the paths at a time where none needs another's facts: so a first pull of any size
+        holds one portion (docs/decisions/0009-what-the-driver-holds.md)."""
+        gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating)
+        most = self.parts.portion
+        if gatherer.view.root.files_at_most <= most or not gatherer.is_plain():
+            yield self._planned(gatherer, gatherer.gather())
+            return
+        for gathered in gatherer.portions(most):
+            yield replace(self._planned(gatherer, gathered), covers="some")
+        yield Look(gatherer.view, gatherer.snapshot, Plan(), [], set(), executor=self.executor, covers="end")
+
+    def _gatherer(
+        self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False
+    ) -> Gatherer:
         assert read.root is not None
         if not dry:
             self.bind(read.root)
@@ -144,7 +167,7 @@ class Looker:
             raise CorruptData(
                 f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
             ) from gone
-        gatherer = Gatherer(
+        return Gatherer(
             state=self.parts.state,
             tree=self.parts.cache.tree,
             view=view,
@@ -157,10 +180,12 @@ class Looker:
             lazy=self.parts.lazy and not hydrating,
             compare=self._compare(view) if full or view.full else None,
         )
-        gathered = gatherer.gather()
+
+    def _planned(self, gatherer: Gatherer, gathered: Gathered) -> Look:
+        view, snapshot = gatherer.view, gatherer.snapshot
         facts, unread = learn(gathered.facts, self._hash_local, self._hash_remote)
         blocked = frozenset(unit_of(p) for p in [*unread, *gathered.hidden])
-        planned = plan(facts, self._plan_policy(snapshot, hydrating), self._clash(view), blocked)
+        planned = plan(facts, self._plan_policy(snapshot, gatherer.hydrating), self._clash(view), blocked)
         hidden = dict(gathered.hidden)
         hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
         return Look(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)

@@ -197,6 +197,8 @@ def _deleted_for_good(unit: str, actions: list[Action]) -> list[Action]:
     begun = [a for a in actions if a.verb == "push"]
     if meta is None or meta.verb != "delete" or not begun or any(a.facts.remote_label == "newer" for a in actions):
         return actions
+    if any(isinstance(a.facts.remote, Entry) and not a.facts.deleted for a in begun):
+        return actions  # nobody announced that this one goes: only a part was deleted. inv[delete.intent]
     why = "its version was deleted; what was begun anew is not finished"
     verbs: dict[str, Verb] = {a.path: "delete" if isinstance(a.facts.remote, Entry) else "nothing" for a in begun}
     return [replace(a, verb=verbs[a.path], why=why) if a.path in verbs else a for a in actions]
@@ -209,10 +211,12 @@ def _all_deletes_or_none(actions: list[Action]) -> list[Action]:
     staying = [a for a in actions if isinstance(a.facts.remote, Entry) and a.verb != "delete"]
     if not staying:
         return actions
-    return [
-        replace(a, verb="restore", why="only part of its unit was deleted") if a.verb == "delete" else a
-        for a in actions
-    ]
+    return [_brought_back(a, "only part of its unit was deleted") if a.verb == "delete" else a for a in actions]
+
+
+def _brought_back(action: Action, why: str) -> Action:
+    """The remote file again; what was written here in its place since is kept beside it. inv[conflict.keeps-both]"""
+    return replace(action, verb="restore" if action.facts.local is None else "conflict", why=why)
 
 
 def _mixed(actions: list[Action]) -> bool:
@@ -227,7 +231,7 @@ def _conflicted(action: Action) -> Action:
     if action.verb == "push":
         return replace(action, verb="conflict", why="its unit changed on both sides")
     if action.verb == "delete":
-        return replace(action, verb="restore", why="its unit changed on both sides")
+        return _brought_back(action, "its unit changed on both sides")
     return action
 
 

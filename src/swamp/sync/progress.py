@@ -28,6 +28,29 @@ class Silent:
     def end(self) -> None: ...
 
 
+class Longer:
+    """One bar over a stage that is done in portions."""
+
+    def __init__(self, inner: Progress, files: int) -> None:
+        self._inner = inner
+        self._files = files
+        self._begun = False
+
+    def begin(self, stage: str, files: int | None = None, size: int | None = None) -> None:
+        if not self._begun:
+            self._inner.begin(stage, self._files)
+            self._begun = True
+
+    def advance(self, files: int = 0, size: int = 0) -> None:
+        self._inner.advance(files, size)
+
+    def end(self) -> None: ...
+
+    def close(self) -> None:
+        if self._begun:
+            self._inner.end()
+
+
 class Cancel:
     """Set once by a signal handler; long work looks at it between steps."""
 

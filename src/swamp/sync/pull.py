@@ -17,6 +17,7 @@ from swamp.index.entry import Entry, Row
 from swamp.rules import rule
 from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope, Snapshot
+from swamp.sync.look import Covers
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
@@ -47,8 +48,8 @@ class Pull:
     patience: Patience
     tally: Tally
     pulled_before: str | None
-    complete: bool
-    """Whether the plan looked at every path that the root may have changed: only then may the mark move."""
+    covers: Covers
+    """What the plan looked at of all that the root may have changed: the mark moves when that was all of it."""
     hidden: dict[str, Row | None] = field(default_factory=dict)
     """Paths that could not be looked at here, with what the root says: they are owed."""
     got: dict[str, Got] = field(default_factory=dict)
@@ -143,7 +144,7 @@ class Pull:
             tx.hold(self.held)  # after the names are durable: base never says more than the disk
             self.held.clear()
             tx.touch(placed)
-        self.tally.touched += placed
+        self.tally.touch(placed)
 
     def _is_placeable(self, tx: Transaction, unit: UnitPlan, moment: Moment) -> bool:
         why = self._obstacle(unit, moment)
@@ -229,9 +230,12 @@ class Pull:
         with self.parts.state.transaction() as tx:
             self._remember_owed(tx)
             retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
+            if self.covers == "some":
+                void_strangers(tx, self.planned)  # nobody pulls in portions but who has no mark yet
+                return
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before
-            if self.complete and not self.scope and unmoved:
+            if not self.scope and unmoved:
                 mark_pulled(tx, root)
                 void_strangers(tx, self.planned)
         if self.parts.lazy:
@@ -247,7 +251,7 @@ class Pull:
                 tx.defer(path, row, why)
             else:
                 tx.undefer(path)
-        if self.view.full and not self.scope:
+        if self.view.full and not self.scope and self.covers == "all":
             known = {path for path, _, _ in owed}
             for path in tx.deferred_paths():
                 if path not in known and unit_of(path) not in self.tally.unresolved:

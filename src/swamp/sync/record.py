@@ -21,6 +21,7 @@ from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.progress import Progress
 from swamp.sync.result import Conflict, FailedFile, Mode, SyncResult
 from swamp.sync.unchanged import SEEN_OP
+from swamp.sync.units import name_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Parts:
     lazy: bool
     commit_every: float
     lock_timeout: float
+    portion: int
+    """How many paths a first pull holds at a time."""
 
     def now_ns(self) -> int:
         return int(self.env.clock.now().timestamp() * 1e9)
@@ -67,7 +70,8 @@ class Tally:
     conflicts: list[Conflict] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     unresolved: set[str] = field(default_factory=set)
-    touched: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    """Directories of data names whose versions came or went."""
     warnings: list[str] = field(default_factory=list)
     executor: Executor | None = None
     again: bool = False
@@ -78,6 +82,9 @@ class Tally:
     def fail(self, path: str, why: str) -> None:
         self.failed[path] = why
         self.unresolved.add(path)
+
+    def touch(self, paths: Iterable[str]) -> None:
+        self.names.update(name for path in paths if (name := name_of(path)) is not None)
 
     def result(self, root: Root | None) -> SyncResult:
         used = self.executor
@@ -96,7 +103,7 @@ class Tally:
             seq=root.seq if root else 0,
             deletes_held=self.deletes_held,
             warnings=tuple(self.warnings),
-            touched=tuple(self.touched),
+            names=frozenset(self.names),
         )
 
 

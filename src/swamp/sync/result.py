@@ -43,7 +43,8 @@ class SyncResult:
     deletes_held: int = 0
     discovered: bool = False
     warnings: tuple[str, ...] = ()
-    touched: tuple[str, ...] = field(default=(), compare=False)
+    names: frozenset[str] = field(default=frozenset(), compare=False)
+    """Directories of data names whose versions came or went: what is derived from them is due."""
 
     @property
     def ok(self) -> bool:
@@ -70,7 +71,7 @@ class SyncResult:
             duration_ms=self.duration_ms + later.duration_ms,
             discovered=self.discovered or later.discovered,
             warnings=tuple(dict.fromkeys(self.warnings + later.warnings)),
-            touched=self.touched + later.touched,
+            names=self.names | later.names,
         )
 
     def to_json(self) -> dict[str, Any]:

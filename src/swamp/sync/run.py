@@ -10,11 +10,11 @@ from swamp.commit.commit import RootRead
 from swamp.commit.establish import refuse_old_client
 from swamp.index.root import Root
 from swamp.sync.look import Look, Looker
-from swamp.sync.progress import Patience
+from swamp.sync.progress import Longer, Patience
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
 from swamp.sync.record import Tally, remember
-from swamp.sync.result import Mode, SyncResult
+from swamp.sync.result import SyncResult
 from swamp.sync.unchanged import SEEN_OP, tiers_present
 
 if TYPE_CHECKING:
@@ -74,22 +74,24 @@ class Run:
         full = self.full or not tiers_present(engine.state, engine.root)
         self.looker.bind(read.root)
         before = engine.state.meta("pulledOp")
-        look = self.looker.look(read, self.scope, full=full, hydrating=self.hydrating)
-        tally = _tally("pull", look)
-        self._journal_found(look)
-        Pull(
-            parts=engine.parts,
-            view=look.view,
-            read=read,
-            planned=look.planned,
-            snapshot=look.snapshot,
-            scope=self.scope,
-            patience=self.patience,
-            tally=tally,
-            pulled_before=before,
-            complete=True,
-            hidden=look.hidden,
-        ).run()
+        tally, bar = Tally("pull"), Longer(engine.parts.progress, read.root.files_at_most)
+        for look in self.looker.portions(read, self.scope, full=full, hydrating=self.hydrating):
+            _note_look(tally, look)
+            self._journal_found(look)
+            Pull(
+                parts=engine.parts if look.covers == "all" else replace(engine.parts, progress=bar),
+                view=look.view,
+                read=read,
+                planned=look.planned,
+                snapshot=look.snapshot,
+                scope=self.scope,
+                patience=self.patience,
+                tally=tally,
+                pulled_before=before,
+                covers=look.covers,
+                hidden=look.hidden,
+            ).run()
+        bar.close()
         return tally.result(read.root), tally.again or (tally.missing and self._moved_on(read.root))
 
     def _moved_on(self, root: Root) -> bool:
@@ -147,7 +149,8 @@ class Run:
         if read.root is not None and read.root.extra:
             refuse_old_client(engine.committer, read.root)
         look = self.looker.look(read, self.scope, full=self.full, hydrating=False)
-        tally = _tally("push", look)
+        tally = Tally("push")
+        _note_look(tally, look)
         self._journal_found(look)
         owed = any(look.planned.actions("pull", "restore", "aside")) or bool(look.hidden)
         push = Push(
@@ -179,15 +182,15 @@ class Run:
         look.snapshot = replace(look.snapshot, rows=look.snapshot.rows + tuple(rows))
 
 
-def _tally(mode: Mode, look: Look) -> Tally:
-    tally = Tally(mode, executor=look.executor)
+def _note_look(tally: Tally, look: Look) -> None:
+    """Who looked, and what could not be looked at."""
+    tally.executor = tally.executor or look.executor
     for problem in look.problems:
         tally.fail(problem.path, problem.reason)
     for path in look.unread:
         tally.fail(path, "it could not be read or changed while it was read")
     for path in look.view.unsafe:
         tally.failed[path] = "the index names a path that is not safe; it is ignored"
-    return tally
 
 
 def _joined(first: SyncResult, later: SyncResult) -> SyncResult:

@@ -112,7 +112,7 @@ def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, tally: Tal
             tx.drop_base(action.path)
             tx.undefer(action.path)
     tx.touch(moving)
-    tally.touched += moving
+    tally.touch(moving)
 
 
 def put_aside(tx: Transaction, parts: Parts, action: Action, op: str) -> None:

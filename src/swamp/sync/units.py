@@ -23,6 +23,12 @@ def unit_of(path: str) -> str:
     return path
 
 
+def name_of(path: str) -> str | None:
+    """The directory of the data name that a version's file belongs to; None for any other path."""
+    unit = unit_of(path)
+    return None if unit == path else unit.rpartition("/")[0]
+
+
 def is_version(unit: str, path: str) -> bool:
     """Whether `path` belongs to a unit larger than itself."""
     return unit != path

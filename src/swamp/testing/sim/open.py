@@ -26,6 +26,7 @@ def open_engine(world: World, peer: Peer) -> Engine:
         push_concurrency=1,
         pull_concurrency=1,
         commit_every=20.0,
+        portion=100_000 if world.seed % 3 else 2,
         capabilities=capabilities_of(world),
     )
     return Engine.open(
