@@ -209,7 +209,7 @@ def test_a_changed_file_stays_when_only_its_metadata_was_deleted():
 
 
 def test_what_was_begun_anew_is_kept_when_its_version_comes_back():
-    """Found by a law: a file written again after its delete was overwritten, because another one's delete is missing."""
+    """Found by a law: a file written again after its delete was overwritten when another one's delete was missing."""
     world = World()
     for path in ("data/t/m/n/2/metadata.yaml", "data/t/m/n/2/raw/part-0", "data/t/m/n/2/raw/part-1"):
         entry = Entry(path, f"{path}~base", SIZE, "x", "", 1)

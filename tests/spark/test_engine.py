@@ -6,6 +6,7 @@ import random
 import shutil
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from spark_files import write_files
@@ -110,6 +111,40 @@ def test_a_lazy_cache_does_not_look_again_at_what_it_left_in_the_bucket(machine,
     assert [a.path for a in b.engine.plan("push", full=True).actions("push")] == ["data/t/m1/n1/2/raw"]
     assert len(held) == 2  # the whole version
     assert sum(1 for _ in b.engine.plan("pull", full=True).actions("pull")) == 299  # asked to bring everything
+
+
+@pytest.mark.parametrize("engine", ["inline", "spark"])
+def test_a_first_pull_holds_a_portion_of_the_index(machine, engine, monkeypatch):
+    """Nothing collects an index on the driver, also where all of it is news."""
+    a = machine("a")
+    write_files(a.tree, many(600))
+    a.engine.push(full=True)
+    held = []
+    monkeypatch.setattr("swamp.sync.look.plan", lambda facts, *rest: held.append(len(facts)) or plan(facts, *rest))
+    b = machine("b", engine, policy=Policy(portion=100))
+    pulled = b.engine.pull()
+    assert (pulled.files_pulled, pulled.failed, pulled.engine) == (600, (), engine)
+    assert b.files() == a.files() and b.engine.pull().fast_path
+    assert sum(held) == 600 and max(held) <= 101
+
+
+def test_workers_meet_only_in_directories_that_are_there(jobs, bucket, tmp_path, monkeypatch):
+    """Where the server stumbles over directories that two make at once (decision 0007), the driver makes them."""
+    write_files(tmp_path / "tree", {f"files/{n % 9}/{n}": b"x" for n in range(60)} | {"files/top": b"y"})
+    paths = sorted(p for p in (tmp_path / "tree").rglob("*") if p.is_file())
+    uploads = [Upload(p.relative_to(tmp_path / "tree").as_posix(), str(p), 1) for p in paths]
+    executor, seen = OnSpark(jobs, replace(bucket, gentle=True)), []
+    real = executor._batches
+
+    def batches(name, given, *rest):
+        seen.extend(given)
+        assert all((tmp_path / "bucket" / job.path).parent.is_dir() for job in seen)
+        return real(name, seen, *rest)
+
+    monkeypatch.setattr(executor, "_batches", batches)
+    sent = list(executor.upload(uploads, Patience(SYSTEM, 120)))
+    assert sorted(s.path for s in sent) == sorted(j.path for j in uploads) and not any(s.error for s in sent)
+    assert len(seen) == len(uploads) - 10
 
 
 ALPHABET = ["a", "B b", "ü", "日本", "x%+#", "1"]

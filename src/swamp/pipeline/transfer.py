@@ -18,8 +18,10 @@ from swamp.pipeline.kernels import download_rows, got_from, hashed_from, sent_fr
 from swamp.pipeline.schemas import DOWNLOADS, HASHES, UPLOADS
 from swamp.pipeline.session import SparkSettings, live_session, of_session, open_session, stop_session
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
+from swamp.sync.deal import firsts
 from swamp.sync.progress import Patience, Progress
 from swamp.sync.result import EngineName
+from swamp.sync.transfer import Inline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +57,16 @@ class OnSpark:
             frame = stages.frame_of(self.jobs.session, UPLOADS, rows)
             return stages.transfer_up(frame, bins, self.store, self.jobs.beacon)
 
-        return self._batches("upload", jobs, stage, sent_from, patience)
+        if self.store.gentle:
+            opening, jobs = firsts(jobs)
+            yield from self._made(opening, patience)
+        yield from self._batches("upload", jobs, stage, sent_from, patience)
+
+    def _made(self, opening: list[Upload], patience: Patience) -> Iterator[Sent]:
+        """One upload into every directory, from here and one at a time in each, before workers meet in them."""
+        for sent in Inline(self.store.open()).upload(opening, patience):
+            self.jobs.progress.advance(1, sent.size)
+            yield sent
 
     def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
         def stage(batch: list[Download], bins: int) -> DataFrame:
