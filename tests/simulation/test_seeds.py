@@ -38,5 +38,13 @@ def test_nothing_acknowledged_is_lost_and_everybody_converges(name, chunk):
         assert seen[what] >= floor * len(seeds), f"{name} tests too little: {seen}"
 
 
+@pytest.mark.inv("crash.resolved")
+@pytest.mark.parametrize(("name", "seed"), [("default", 1547)])
+def test_seeds_that_once_failed(name, seed):
+    """1547: an upload that had landed was forgotten because a younger tombstone has its size, and rose again."""
+    outcome = run(seed, mix_named(name))
+    assert outcome.ok, outcome.report()
+
+
 def test_there_are_at_least_two_thousand_seeds():
     assert CHUNKS * SEEDS_PER_CHUNK * len(MIXES) >= 2000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
@@ -28,6 +28,13 @@ class Facts:
     """Whether base is an earlier state of this very root: only then does absence from the root mean anything."""
     owed: bool = False
     """An earlier sync left this path to a later one."""
+    arrived: BaseRow | None = None
+    """What base should have been, if the local bytes turn out to be those that the remote tombstone buries."""
+
+    def hashed(self, sha256: str) -> Facts:
+        """The same with the local bytes' hash, and with the base that it proves. inv[crash.resolved]"""
+        proven = self.arrived is not None and self.arrived.sha256 == sha256
+        return replace(self, sha256=sha256, base=self.arrived if proven else self.base)
 
     @property
     def unchanged(self) -> bool:
@@ -55,7 +62,9 @@ class Facts:
         if self.local is None or self.sha256 is not None or self.unchanged:
             return False
         known = self.base is not None and self.base.present and self.base.size == self.local.size
-        return known or (isinstance(self.remote, Entry) and self.remote.size == self.local.size)
+        if known or self.arrived is not None:
+            return True
+        return isinstance(self.remote, Entry) and self.remote.size == self.local.size
 
     @property
     def needs_remote_hash(self) -> bool:

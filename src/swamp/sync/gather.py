@@ -146,8 +146,7 @@ class Gatherer:
         # State was lost: a row over a whole directory must not make edits of the old files below it (L39).
         unknown = base is None and self.view.full
         edited = intent.edited(path, by_name=unknown)
-        if edited and local is not None and isinstance(remote, Tombstone):
-            base = self._arrived(base, local, remote)
+        buried = edited and local is not None and isinstance(remote, Tombstone)
         return Facts(
             path,
             base,
@@ -157,6 +156,7 @@ class Gatherer:
             deleted=intent.deleted(path),
             in_history=self.view.in_history,
             owed=path in self.deferred,
+            arrived=self._arrived(local, remote) if buried else None,
         )
 
     def _mine(self, path: str, base: BaseRow | None, remote: Row | None) -> BaseRow | None:
@@ -171,14 +171,16 @@ class Gatherer:
                     base = BaseRow(path, staged.key, staged.size, staged.sha256, seq, present=True)
         return base
 
-    def _arrived(self, base: BaseRow | None, local: Observed, buried: Tombstone) -> BaseRow | None:
+    def _arrived(self, local: Observed | None, buried: Row | None) -> BaseRow | None:
         """A pull that died between its rename and its record left the root's bytes under an old row of the journal.
 
-        If they were deleted since, they are what the tombstone buries and no edit: base, if their hash says so, too.
+        If they were deleted since, they are what the tombstone buries and no edit: base, if their hash says so.
         Only for a tombstone that is news here: after it, the same bytes again are somebody's wish. inv[crash.resolved]
         """
-        if buried.sha256 is None or buried.size != local.size or buried.seq <= self._pulled:
-            return base
+        if local is None or not isinstance(buried, Tombstone) or buried.sha256 is None:
+            return None
+        if buried.size != local.size or buried.seq <= self._pulled:
+            return None
         return BaseRow(buried.path, buried.key, buried.size, buried.sha256, buried.seq, present=True)
 
     @cached_property
@@ -312,7 +314,7 @@ def learn(
 ) -> tuple[list[Facts], set[str]]:
     """The same facts with every hash that the table needs, and the paths that could not be read: undecided."""
     local = hash_local([f for f in facts if f.needs_hash])
-    known = [replace(f, sha256=local[f.path]) if f.path in local else f for f in facts]
+    known = [f.hashed(local[f.path]) if f.path in local else f for f in facts]
     learned: list[Facts] = []
     unread: set[str] = set()
     for f in known:
