@@ -20,12 +20,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import run
-from plan_memory import indexed
+from plan_memory import indexed, remembered
 
 from peers import HERE, PEERS, Swamp
 
 RESULTS = Path(__file__).parent / "results"
-CONTENT = "data/bench/{group:04d}/n{n:07d}/1/raw"  # what a lazy cache leaves in the bucket
+CONTENT = "data/bench/{group:05d}/n{n:08d}/1/raw"  # what a lazy cache leaves in the bucket
+NAMES = int(os.environ.get("SWAMP_BENCH_NAMES", "10000"))  # a hundred versions each
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 
 
@@ -120,13 +121,12 @@ def commit(home: Path) -> Iterator[str]:
 
     yield "| entries | requests | bytes sent | bytes received | ms |"
     yield "|---|---|---|---|---|"
-    for entries in SIZES:
-        bucket = home / f"commit-{entries}"
-        indexed(bucket, entries, CONTENT)
+    for entries in (*SIZES, 10_000_000):
+        bucket, cache = home / f"commit-{entries}", CacheDir(home / f"cache-{entries}").ensure()
+        remembered(cache, indexed(bucket, entries, CONTENT), entries, CONTENT)
         store = MeterStore(open_store(bucket.as_uri()))
         writer = Writer("r", "h", "u", 1, "0")
-        engine = Engine.open(store, CacheDir(home / f"cache-{entries}").ensure(), writer=writer, policy=Policy("lazy"))
-        assert engine.pull().ok
+        engine = Engine.open(store, cache, writer=writer, policy=Policy("lazy"))
         figures = []
         for n in range(7):
             with engine.announce([f"files/new/{n}"]):
@@ -178,17 +178,26 @@ def writers(home: Path) -> Iterator[str]:
         yield f"| {crowd} | {crowd * each} | {took:.1f} | {crowd * each / took:.1f} |"
 
 
-def catalog(home: Path, versions: int = 20_000) -> Iterator[str]:
-    """Real versions on disk, written through the Python API of a plain repository."""
+def catalog(home: Path) -> Iterator[str]:
+    """Versions as files in a plain repository: one is written by swamp, the others are copies under other names."""
     import swamp
 
+    versions = 100 * NAMES
     subprocess.run([str(HERE / "swamp"), "repo", "init", str(home / "catalog"), "-q"], check=True, capture_output=True)
     source = home / "input"
     source.write_text("x")
     with swamp.open_repo(home / "catalog") as repo:
-        for n in range(versions // 100):
-            for version in range(100):
-                repo.data.put(f"model-{n % 20}", f"name-{n}", source, tags={"n": str(version)})
+        repo.data.put("model", "name-0", source, tags={"n": "1"})
+    (first,) = (home / "catalog").rglob("name-0/1/metadata.yaml")
+    text, model = first.read_text(), first.parents[2]
+    for n in range(NAMES):
+        for version in range(1, 101):
+            place = model / f"name-{n}" / str(version)
+            place.mkdir(parents=True, exist_ok=True)
+            told = text.replace("name: name-0", f"name: name-{n}").replace("version: 1\n", f"version: {version}\n")
+            (place / "metadata.yaml").write_text(told)
+            if not (place / "raw").exists():
+                os.link(first.parent / "raw", place / "raw")
     yield "| versions | rebuild s | `data list` rows, ms | `data query` on a column, ms |"
     yield "|---|---|---|---|"
     with swamp.open_repo(home / "catalog") as repo:

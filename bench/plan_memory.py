@@ -12,51 +12,70 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from swamp.cache.layout import CacheDir
     from swamp.index.root import Root
 
 
-def indexed(bucket: Path, entries: int, form: str = "files/{group:04d}/{n:07d}") -> Root:
-    """A bucket in a directory whose root names one segment of `entries` rows; their payloads do not exist."""
+FORM = "files/{group:05d}/{n:08d}"
+SEGMENT_ROWS = 250_000  # what a compaction writes
+
+
+def indexed(bucket: Path, entries: int, form: str = FORM) -> Root:
+    """A bucket in a directory whose root names segments with `entries` rows in all; their payloads do not exist."""
+    from swamp.env import SYSTEM
     from swamp.index.entry import Entry
     from swamp.index.root import ROOT_KEY, Writer, encode, first_root
     from swamp.index.segment import write_segment
     from swamp.store.open import open_store
 
     store = open_store(bucket.as_uri())
-    rows = (Entry(path, path, 3, "0" * 64, "2026-01-01T00:00:00.000Z") for path in paths(entries, form))
-    segment = write_segment(rows, presorted=True)
-    ref = segment.ref("_index/01ARZ3NDEKTSV4RRFFQ69G5FAV.parquet", 1)
-    store.put(ref.key, segment.data)
+    known, refs = paths(entries, form), []
+    while rows := [Entry(p, p, 3, "0" * 64, "2026-01-01T00:00:00.000Z") for p in islice(known, SEGMENT_ROWS)]:
+        segment = write_segment(rows, presorted=True)
+        refs.append(segment.ref(f"_index/{SYSTEM.ulid()}.parquet", 1))
+        store.put(refs[-1].key, segment.data)
     root = first_root("store", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "2026-01-01T00:00:00.000Z", Writer("r", "h", "u", 1, "0"))
-    store.put(ROOT_KEY, encode(replace(root, segments=(ref,))))
+    store.put(ROOT_KEY, encode(replace(root, segments=tuple(refs))))
     return root
 
 
-def paths(entries: int, form: str = "files/{group:04d}/{n:07d}") -> list[str]:
-    return [form.format(group=n // 1000, n=n) for n in range(entries)]
+def paths(entries: int, form: str = FORM) -> Iterator[str]:
+    return (form.format(group=n // 1000, n=n) for n in range(entries))
+
+
+def remembered(cache: CacheDir, root: Root, entries: int, form: str = FORM) -> None:
+    """The cache of a machine that has pulled all of that, lazily."""
+    from swamp.cache.rows import BaseRow
+    from swamp.cache.state import State
+
+    state, known = State.open(cache.state_db, durable=False), paths(entries, form)
+    while rows := [BaseRow(path, path, 3, "0" * 64, 1, False) for path in islice(known, SEGMENT_ROWS)]:
+        with state.transaction() as tx:
+            tx.put_bases(rows)
+    with state.transaction() as tx:
+        tx.set_meta("storeId", "store")
+        tx.set_meta("pulledSeq", "1")
+        tx.set_meta("pulledOp", root.op)
+    state.close()
 
 
 def generate(home: Path, entries: int) -> None:
     from swamp.cache.layout import CacheDir
-    from swamp.cache.rows import BaseRow
     from swamp.cache.state import State
 
-    root = indexed(home / "bucket", entries)
     cache = CacheDir(home / "cache").ensure()
+    remembered(cache, indexed(home / "bucket", entries), entries)
+    changed = list(islice(paths(entries), 0, None, 100))
     state = State.open(cache.state_db, durable=False)
-    known = paths(entries)
-    changed = known[::100]
     with state.transaction() as tx:
-        tx.put_bases(BaseRow(path, path, 3, "0" * 64, 1, False) for path in known)
         tx.announce(changed, "write")
-        tx.set_meta("storeId", "store")
-        tx.set_meta("pulledSeq", "1")
-        tx.set_meta("pulledOp", root.op)
     state.close()
     for path in changed:
         file = cache.tree / path

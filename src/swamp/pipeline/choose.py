@@ -117,7 +117,7 @@ class Chooser:
     def _in_process(self, work: Work, reason: str) -> Executor:
         threads = self.push_threads if work.stage == "upload" else self.pull_threads
         inline = Inline(self.store, threads=threads, reason=reason)
-        if self.address is None or not worth_sharing(work):
+        if self.address is None or threads < 2 or not worth_sharing(work):
             return inline
         from swamp.sync.share import Shared, can_share
 

@@ -25,7 +25,7 @@ from swamp.sync.deal import Supply
 from swamp.sync.pool import IN_HAND, Crew
 from swamp.sync.progress import Cancel, Patience
 from swamp.sync.result import EngineName
-from swamp.sync.transfer import STOPPERS, Inline, download_one, unwanted, upload_one
+from swamp.sync.transfer import Inline, download_one, unwanted, upload_one
 
 CHUNK: Final = 32
 LENT: Final = 512
@@ -97,10 +97,11 @@ class Shared:
         patience: Patience,
         discard: Callable[[R], None] | None = None,
     ) -> Iterator[R]:
-        crew: Crew[J, R | Returned[J]] = Crew(work, self.inline.threads)
+        theirs = self.inline.threads // 2  # both together are as many as the user allows
+        crew: Crew[J, R | Returned[J]] = Crew(work, self.inline.threads - theirs)
         other: Other[J, R] = Other(crew.deliver, self.meter)
         try:
-            other.start(replace(self.address, gentle=False), kind, self.inline.threads)
+            other.start(replace(self.address, gentle=False), kind, theirs)
             while not patience.cancel.requested:
                 deal(supply, crew, other)
                 if not crew.in_hand:
@@ -238,8 +239,8 @@ def serve(line: Connection[Any, Any]) -> None:
             job = todo.get()
             try:
                 done.put((upload_one if kind == "upload" else download_one)(store, job, SYSTEM, patience))
-            except STOPPERS:
-                done.put(Returned(job))  # it fails there in the same way, and there somebody is told
+            except Exception:  # noqa: BLE001  (it fails there in the same way, and there somebody is told)
+                done.put(Returned(job))
 
     def answer() -> None:
         results: list[Any] = []
