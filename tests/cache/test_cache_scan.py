@@ -232,3 +232,12 @@ def test_S14_L46_paths_that_cannot_coexist_are_found():
         ("g/A", "g/a/b"),
     ]
     assert collisions(["a", "a", "a-b", "ab/c"]) == []
+
+
+def test_problems_come_at_their_place_in_path_order(tmp_path):
+    """Whoever merges the walk with other streams would meet a path twice otherwise."""
+    for name in ("outputs/a", "outputs/b-c", "outputs/b/d", "outputs/zz", f"outputs/b~{'0' * 26}", "x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    seen = [found.path for found in scan(tmp_path)]
+    assert seen == sorted(seen) and len(seen) == 6

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def test_stopping_ends_the_other_and_leaves_nothing_in_staging(tree, spec, tmp_p
 
     mine = {p for p in left if f"-{os.getpid()}-" in p}
     assert mine == set()
-    sweep_staging(staging)
+    sweep_staging(staging, time.time(), 0)
     assert {str(p) for p in staging.iterdir()} == {g.file for g in taken if f"-{os.getpid()}-" in g.file}
 
 
@@ -190,6 +191,47 @@ def test_a_refusal_comes_back_to_where_somebody_is_told(tree):
     here.send(None)
     serving.join(10)
     assert not serving.is_alive()
+
+
+class Forbidding(BaseHTTPRequestHandler):
+    """A bucket that refuses every write."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None: ...
+
+
+def test_what_is_refused_in_the_other_process_is_done_in_this_one(tree, spec, monkeypatch):
+    """With a real process: its answers must be what this one knows."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forbidding) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        elsewhere = StoreSpec("s3://bucket", {"endpoint": f"http://127.0.0.1:{server.server_port}"})
+        executor = Shared(Inline(Slow(spec.open(), 0.01), threads=4), elsewhere, Meter())
+        sent = list(executor.upload(uploads(tree), patience()))
+        server.shutdown()
+    assert executor.meter.calls["put"] > 0, "it was asked"
+    assert sorted(s.path for s in sent) == sorted(j.path for j in uploads(tree)) and not any(s.error for s in sent)
+
+
+def test_one_that_stands_still_keeps_nobody_from_stopping(tree, spec):
+    executor, cancel = shared(spec, 0.01), Cancel()
+    with pytest.raises(Interrupted):
+        for _ in executor.upload(uploads(tree), patience(cancel)):
+            if executor.meter.calls["put"] and not cancel.requested:
+                (process,) = others()
+                os.kill(process, signal.SIGSTOP)
+                cancel.request()
+    assert others() == []
 
 
 ALONE = """

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swamp.sync.bulk import Upload
-from swamp.sync.deal import ELSEWHERE_BYTES, Supply, directory_of, firsts
+from swamp.sync.deal import Supply, directory_of, firsts
+from swamp.sync.transfer import LARGE
 
 PATHS = st.lists(
     st.tuples(st.sampled_from(["", "a", "a/b", "c", "a/b/c"]), st.integers(0, 30)), unique=True, max_size=40
 )
-SIZES = st.sampled_from([0, 1, ELSEWHERE_BYTES, ELSEWHERE_BYTES + 1])
+SIZES = st.sampled_from([0, 1, LARGE - 1, LARGE])
 
 
 def jobs_of(places: list[tuple[str, int]], size: int) -> list[Upload]:
@@ -41,7 +42,7 @@ def test_every_job_goes_once_and_only_what_may_goes_elsewhere(places, size, by_d
         step = chance.choice(["here", "lend", "end", "end", "return"])
         if step == "lend":
             for job in supply.to_lend(3):
-                assert job.size <= ELSEWHERE_BYTES
+                assert job.size < LARGE
                 assert not by_directory or directory_of(job.path) in made
                 begun.append(job)
         elif step == "return" and begun:

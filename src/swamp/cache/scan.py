@@ -106,18 +106,18 @@ def _linked_parent(root: str, path: str) -> ScanProblem | None:
 def _walk(tree: Path, start: str, exclude: Exclude) -> Iterator[Seen]:
     """Depth first with a stack of iterators: as deep as paths go, whatever Python's recursion limit."""
     root = os.fspath(tree)
-    stack: list[tuple[str, Iterator[str]]] = []
+    stack: list[tuple[str, Iterator[str | ScanProblem]]] = []
     entering: str | None = start
     while stack or entering is not None:
         if entering is not None:
-            names, problems = _names(root, entering, exclude)
-            yield from problems
-            stack.append((f"{entering}/" if entering else "", iter(names)))
+            stack.append((f"{entering}/" if entering else "", iter(_names(root, entering, exclude))))
             entering = None
         prefix, rest = stack[-1]
         name = next(rest, None)
         if name is None:
             stack.pop()
+        elif isinstance(name, ScanProblem):
+            yield name
         elif name.endswith("/"):
             entering = prefix + name[:-1]
         else:
@@ -133,8 +133,11 @@ def _as_file(path: str, seen: Seen | Literal["directory"] | None) -> Seen:
     return seen
 
 
-def _names(root: str, directory: str, exclude: Exclude) -> tuple[list[str], list[ScanProblem]]:
-    """A directory's names in path order: a directory counts as `name/`, so that `a-b` comes before `a/b`."""
+def _names(root: str, directory: str, exclude: Exclude) -> list[str | ScanProblem]:
+    """A directory's names in path order: a directory counts as `name/`, so that `a-b` comes before `a/b`.
+
+    Problems come at their place among them: whoever merges this with other streams relies on the order (L47).
+    """
     names: list[str] = []
     problems: list[ScanProblem] = []
     prefix = f"{directory}/" if directory else ""
@@ -150,8 +153,12 @@ def _names(root: str, directory: str, exclude: Exclude) -> tuple[list[str], list
             problems.append(ScanProblem(directory, "vanished", reason, directory=True))
     except OSError as error:
         problems.append(ScanProblem(directory, "unreadable", error.strerror or str(error), directory=True))
-    names.sort()
-    return names, problems
+    if not problems:
+        names.sort()
+        return list(names)
+    cut = len(prefix)
+    placed: list[str | ScanProblem] = [*names, *problems]
+    return sorted(placed, key=lambda found: found if isinstance(found, str) else found.path[cut:])
 
 
 def _is_wanted(path: str, is_dir: bool, exclude: Exclude, problems: list[ScanProblem]) -> bool:

@@ -34,6 +34,8 @@ SCHEMA_VERSION: Final = 1
 Hook = Callable[[str], None]
 """Called as `begin`, `commit`, `done` around each transaction: the simulator's place to interleave and to crash."""
 
+_BEHIND_ALL: Final = "\U0010ffff" * 2
+"""Sorts behind every path."""
 _PENDING: Final = "SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"
 _SCHEMA: Final = """
 CREATE TABLE base (path TEXT PRIMARY KEY, key TEXT NOT NULL, size INTEGER NOT NULL, sha256 TEXT, seq INTEGER NOT NULL,
@@ -150,24 +152,30 @@ class State:
     def base_below(self, prefix: str = "") -> Iterator[BaseRow]:
         """Rows at or below the directory `prefix`, in path order."""
         if not prefix:
-            rows = self._stream(f"SELECT {BASE_COLUMNS} FROM base ORDER BY path")
-        else:
-            sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path = ? OR (path > ? AND path < ?) ORDER BY path"
-            rows = self._stream(sql, (prefix, prefix + "/", prefix + "0"))
-        return map(base_row, rows)
+            yield from self.base_between("")
+            return
+        yield from filter(None, (self.base(prefix),))
+        yield from self.base_between(prefix + "/", prefix + "0")
 
     def base_between(self, start: str, stop: str | None = None) -> Iterator[BaseRow]:
-        """Rows with `start <= path < stop`, in path order: how several readers share one table."""
-        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path >= ? AND (? IS NULL OR path < ?) ORDER BY path"
-        return map(base_row, self._stream(sql, (start, stop, stop)))
+        """Rows with `start <= path < stop`, in path order: how several readers share one table.
+
+        Page by page, each by itself: a cursor that stays open would keep this connection in the past, and then no
+        transaction of its own can begin once somebody else has written.
+        """
+        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path {{}} ? AND path < ? ORDER BY path LIMIT 1000"
+        after, until = sql.format(">="), stop or _BEHIND_ALL
+        while page := self._all(after, (start, until)):
+            yield from map(base_row, page)
+            after, start = sql.format(">"), str(page[-1][0])
 
     def base_columns(
         self, start: str, stop: str | None = None, length: int = 10_000
     ) -> Iterator[dict[str, tuple[object, ...]]]:
         """The same rows as `base_between`, as columns by name: no object per row, for who reads millions."""
-        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path >= ? AND (? IS NULL OR path < ?) ORDER BY path"
+        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path >= ? AND path < ? ORDER BY path"
         names = [name.strip() for name in BASE_COLUMNS.split(",")]
-        for page in self._pages(sql, (start, stop, stop), length):
+        for page in self._pages(sql, (start, stop or _BEHIND_ALL), length):
             yield dict(zip(names, zip(*page, strict=True), strict=True))
 
     def remote_only(self, prefix: str = "") -> Iterator[BaseRow]:

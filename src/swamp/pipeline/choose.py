@@ -162,6 +162,7 @@ class Chooser:
 
             settings = resolve_settings(self.block)
             self._spark, self._own = spark_executor(settings, self.address, self.cache, self.progress)
+            self._spark.here = Inline(self.store, threads=self.push_threads)
         self._spark.reason = reason
         return self._spark
 

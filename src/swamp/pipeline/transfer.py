@@ -50,6 +50,8 @@ class OnSpark:
     reason: str = "--engine spark"
     name: EngineName = "spark"
     reports_progress: bool = True
+    here: Inline | None = None
+    """How the driver itself uploads: with the user's limits, and counted."""
 
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
         def stage(batch: list[Upload], bins: int) -> DataFrame:
@@ -64,7 +66,7 @@ class OnSpark:
 
     def _made(self, opening: list[Upload], patience: Patience) -> Iterator[Sent]:
         """One upload into every directory, from here and one at a time in each, before workers meet in them."""
-        for sent in Inline(self.store.open()).upload(opening, patience):
+        for sent in (self.here or Inline(self.store.open())).upload(opening, patience):
             self.jobs.progress.advance(1, sent.size)
             yield sent
 

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 from swamp.sync.bulk import Download, Upload, Work
+from swamp.sync.transfer import LARGE
 
 SHARED_FILES: Final = 2_000
 """From so many files on a second process has paid for its start (docs/decisions/0010-a-second-process.md)."""
-ELSEWHERE_BYTES: Final = 8 << 20
-"""Larger files stay here: one of them may take longer than the time without progress, and tells only its process."""
-
 J = TypeVar("J", Upload, Download)
 
 
@@ -81,4 +79,6 @@ class Supply(Generic[J]):
             self._queue(job, anywhere=done)
 
     def _queue(self, job: J, *, anywhere: bool = True) -> None:
-        (self._anywhere if anywhere and job.size <= ELSEWHERE_BYTES else self._here).append(job)
+        """A large file stays here: it may take longer than the time without progress, and only this process sees it
+        move."""
+        (self._anywhere if anywhere and job.size < LARGE else self._here).append(job)

@@ -253,7 +253,7 @@ class Engine:
         want = (not self._parts.lazy) if hydrating is None else hydrating
         scope = tuple(unit_of(path) for path in scope)  # inv[unit.whole]: a scope never cuts a version in two
         with self._alone():
-            sweep_staging(self.cache.staging)
+            sweep_staging(self.cache.staging, clock.now().timestamp())
             run = Run(self, self._looker(patience), patience, scope, full, want)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
         result = replace(result, warnings=(*result.warnings, *run.looker.warnings))

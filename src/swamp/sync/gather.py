@@ -92,8 +92,9 @@ class Gatherer:
         earlier attempt left anything, and the tree holds nothing that base does not know (no two names can clash)."""
         if not self.view.full or self.scope or self.snapshot.rows or self.deferred or self._staged:
             return False
-        met = _merge(self.state.base_below(""), scan(self.tree, "", exclude=self.exclude), (), Gathered())
-        return all(base is not None for _, base, _, _ in met)
+        out = Gathered()
+        met = _merge(self.state.base_below(""), scan(self.tree, "", exclude=self.exclude), (), out)
+        return all(base is not None for _, base, _, _ in met) and not out.problems
 
     def portions(self, most: int | None) -> Iterator[Gathered]:
         """The facts of whole units, about `most` at a time: nothing else is held. One portion, if None."""
@@ -118,8 +119,10 @@ class Gatherer:
                 out.facts += self._worth_keeping(unit)
                 unit = []
                 if most is not None and len(out.facts) >= most:
-                    yield replace(out)
-                    out.facts, out.hidden = [], {}
+                    # What hides a part of the unit that begins here has been met already: it stays with its unit.
+                    begun = {p: row for p, row in out.hidden.items() if unit_of(p) == unit_of(path)}
+                    yield replace(out, hidden={p: row for p, row in out.hidden.items() if p not in begun})
+                    out.facts, out.hidden = [], begun
             if local is None and any(p.hides(path) for p in out.problems):
                 out.hidden[path] = remote  # neither present nor absent: nothing is concluded. inv[scan.honest]
                 continue
@@ -258,6 +261,7 @@ def _merge(
         ((r.path, 2, r) for r in remotes),
     )
     merged: Iterator[tuple[str, int, BaseRow | Seen | Row]] = heapq.merge(*streams, key=lambda t: (t[0], t[1]))
+    last = ""
     for path, group in groupby(merged, key=lambda t: t[0]):
         base: BaseRow | None = None
         local: Observed | None = None
@@ -276,8 +280,11 @@ def _merge(
                     remote = item
         if hidden:
             out.hidden[path] = remote
-        else:
-            yield path, base, local, remote
+            continue
+        if path <= last:  # one path met twice would be pulled and pushed at once: rather nothing than that
+            raise AssertionError(f"{path!r} came after {last!r}: a stream is out of order")
+        last = path
+        yield path, base, local, remote
 
 
 def _sorted_rows(delta: dict[str, Row], deferred: dict[str, Row | None]) -> list[Row]:

@@ -235,10 +235,11 @@ class Pull:
                 return
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before
-            if not self.scope and unmoved:
+            marked = not self.scope and unmoved
+            if marked:
                 mark_pulled(tx, root)
                 void_strangers(tx, self.planned)
-        if self.parts.lazy:
+        if marked and self.parts.lazy:  # only then is everything here that has to be (S11)
             make_tiers(self.parts.state, self.parts.cache.tree)
 
     def _remember_owed(self, tx: Transaction) -> None:

@@ -62,7 +62,7 @@ class SyncResult:
             bytes_pushed=self.bytes_pushed + later.bytes_pushed,
             bytes_pulled=self.bytes_pulled + later.bytes_pulled,
             conflicts=self.conflicts + later.conflicts,
-            failed=self.failed + later.failed,
+            failed=tuple({failed.path: failed for failed in (*self.failed, *later.failed)}.values()),
             fast_path=self.fast_path and later.fast_path,
             engine=later.engine if self.engine == "none" else self.engine,
             engine_reason=later.engine_reason or self.engine_reason,

@@ -75,23 +75,25 @@ class Run:
         self.looker.bind(read.root)
         before = engine.state.meta("pulledOp")
         tally, bar = Tally("pull"), Longer(engine.parts.progress, read.root.files_at_most)
-        for look in self.looker.portions(read, self.scope, full=full, hydrating=self.hydrating):
-            _note_look(tally, look)
-            self._journal_found(look)
-            Pull(
-                parts=engine.parts if look.covers == "all" else replace(engine.parts, progress=bar),
-                view=look.view,
-                read=read,
-                planned=look.planned,
-                snapshot=look.snapshot,
-                scope=self.scope,
-                patience=self.patience,
-                tally=tally,
-                pulled_before=before,
-                covers=look.covers,
-                hidden=look.hidden,
-            ).run()
-        bar.close()
+        try:
+            for look in self.looker.portions(read, self.scope, full=full, hydrating=self.hydrating):
+                _note_look(tally, look)
+                self._journal_found(look)
+                Pull(
+                    parts=engine.parts if look.covers == "all" else replace(engine.parts, progress=bar),
+                    view=look.view,
+                    read=read,
+                    planned=look.planned,
+                    snapshot=look.snapshot,
+                    scope=self.scope,
+                    patience=self.patience,
+                    tally=tally,
+                    pulled_before=before,
+                    covers=look.covers,
+                    hidden=look.hidden,
+                ).run()
+        finally:
+            bar.close()
         return tally.result(read.root), tally.again or (tally.missing and self._moved_on(read.root))
 
     def _moved_on(self, root: Root) -> bool:

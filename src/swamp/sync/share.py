@@ -29,7 +29,6 @@ from swamp.sync.transfer import Inline, download_one, unwanted, upload_one
 
 CHUNK: Final = 32
 LENT: Final = 512
-LENT_BYTES: Final = 32 << 20
 LAST: Final = 4
 """Nobody is given more than this part of what is left: at the end nobody waits long for the other."""
 FAREWELL_SECONDS: Final = 5.0
@@ -114,17 +113,19 @@ class Shared:
                 supply.settle(result.path, done=result.error is None)
                 yield result
         finally:
-            other.stop()
-            for left in crew.dismiss():
-                if discard is not None and not isinstance(left, Returned):
-                    discard(left)
+            try:
+                other.stop()
+            finally:
+                for left in crew.dismiss():
+                    if discard is not None and not isinstance(left, Returned):
+                        discard(left)
         patience.cancel.check()
 
 
 def deal(supply: Supply[J], crew: Crew[J, Any], other: Other[J, R]) -> None:
     """Both have work in hand, and towards the end both have little."""
     part = max(1, supply.left // LAST)
-    while other.has_room(part) and (chunk := supply.to_lend(CHUNK)):
+    while (room := other.room(part)) > 0 and (chunk := supply.to_lend(min(CHUNK, room))):
         crew.in_hand += len(chunk)
         other.give(chunk)
     most = min(crew.threads * IN_HAND, max(part, crew.threads))
@@ -139,20 +140,21 @@ class Other(Generic[J, R]):
         self._deliver: Callable[[R | Returned[J]], None] = deliver
         self._meter = meter
         self._lent: dict[str, J] = {}
-        self._lent_bytes = 0
         self._working = False
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._line, self._theirs = Pipe()
-        self._listener = threading.Thread(target=self._listen, name="transfer-other")
+        self._outbox: SimpleQueue[Any] = SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, name="transfer-other", daemon=True)
+        self._speaker = threading.Thread(target=self._speak, name="transfer-other-jobs", daemon=True)
 
     @property
     def lent(self) -> int:
         return len(self._lent)
 
-    def has_room(self, part: int) -> bool:
-        """Whether it works, and has less in hand than its part."""
-        return self._working and len(self._lent) < min(LENT, part) and self._lent_bytes < LENT_BYTES
+    def room(self, part: int) -> int:
+        """How many jobs it can take, if nobody is to have more than `part`; none, unless it works."""
+        return min(LENT, part) - len(self._lent) if self._working else 0
 
     def start(self, address: StoreSpec, kind: Kind, threads: int) -> None:
         """Without waiting for it: until it says that it works, everything is done here."""
@@ -167,7 +169,8 @@ class Other(Generic[J, R]):
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            self._line.send((address, kind, threads))
+        self._outbox.put((address, kind, threads))
+        self._speaker.start()
         self._listener.start()
 
     def give(self, chunk: list[J]) -> None:
@@ -175,29 +178,37 @@ class Other(Generic[J, R]):
             working = self._working
             if working:
                 self._lent.update((job.path, job) for job in chunk)
-                self._lent_bytes += sum(job.size for job in chunk)
-        if not working:
+        if working:
+            self._outbox.put(chunk)
+        else:
             self._return(chunk)
-            return
-        with suppress(OSError):  # broken meanwhile: the listener hears that too, and returns these with the others
-            self._line.send(chunk)
 
     def stop(self) -> None:
         """Waits for its end, not for what it has begun."""
-        with suppress(OSError):
-            self._line.send(None)
-        if self._process is not None:
-            try:
+        self._outbox.put(None)
+        try:
+            if self._process is not None:
                 self._process.wait(FAREWELL_SECONDS)
-            except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:
+            pass  # stopped or stuck: nothing of it is needed any more
+        finally:
+            if self._process is not None:
                 self._process.kill()
                 self._process.wait()
-        if self._listener.ident is not None:
-            self._listener.join()
-        self._line.close()
+            for thread in (self._speaker, self._listener):
+                if thread.ident is not None:
+                    thread.join()
+            self._line.close()
+
+    def _speak(self) -> None:
+        """By a thread of its own: a process that does not read must keep nobody from the deadline and from Ctrl-C."""
+        with suppress(OSError):  # broken: the listener hears that too, and returns what is lent
+            while (message := self._outbox.get()) is not None:
+                self._line.send(message)
+            self._line.send(None)
 
     def _listen(self) -> None:
-        with suppress(EOFError, OSError):
+        try:
             while True:
                 results, counted = self._line.recv()
                 self._working = True
@@ -205,17 +216,19 @@ class Other(Generic[J, R]):
                     self._meter.add(counted)
                 for result in results:
                     self._answered(result)
-        with self._lock:
-            self._working = False
-            left = list(self._lent.values())
-            self._lent.clear()
-            self._lent_bytes = 0
-        self._return(left)
+        except Exception:  # noqa: BLE001  (its end, or something that it should not say: either way it is done with)
+            pass
+        finally:
+            with self._lock:
+                self._working = False
+                left = list(self._lent.values())
+                self._lent.clear()
+            self._return(left)
 
     def _answered(self, result: R | Returned[J]) -> None:
         path = result.job.path if isinstance(result, Returned) else result.path
         with self._lock:
-            self._lent_bytes -= self._lent.pop(path).size
+            self._lent.pop(path)
         self._deliver(result)
 
     def _return(self, jobs: Iterable[J]) -> None:
@@ -239,7 +252,7 @@ def serve(line: Connection[Any, Any]) -> None:
             job = todo.get()
             try:
                 done.put((upload_one if kind == "upload" else download_one)(store, job, SYSTEM, patience))
-            except Exception:  # noqa: BLE001  (it fails there in the same way, and there somebody is told)
+            except BaseException:  # noqa: BLE001  (it fails there in the same way, and there somebody is told)
                 done.put(Returned(job))
 
     def answer() -> None:
@@ -271,4 +284,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # Under its real name: what is sent from here must be what the other side knows.
+    from swamp.sync.share import main as real_main
+
+    real_main()

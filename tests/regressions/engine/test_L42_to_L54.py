@@ -781,3 +781,18 @@ def test_L53_a_backup_that_has_grown_past_what_was_pulled_is_another_history(sto
     assert b.read("files/later") == "later", "absence proves nothing where the histories differ"
     settled(b, other)
     assert set(content(b.engine)) == {"files/x", "files/later", "files/c0", "files/c1", "files/c2"}
+
+
+@pytest.mark.inv("commit.single-winner")
+def test_L47_a_name_that_cannot_be_synced_hides_nothing_but_itself(a, b):
+    """A bad name came before its neighbours in the walk: they were met twice, pulled and pushed over at once."""
+    a.write("outputs/a", "old")
+    a.push()
+    b.pull()
+    b.write("outputs/a", "NEW")
+    b.push()
+    a.put(f"outputs/zz~{'0' * 26}", "a name that only payloads have")
+    done = a.sync(full=True)
+    assert done.files_pushed == 0 and [f.path for f in done.failed] == [f"outputs/zz~{'0' * 26}"]
+    b.pull()
+    assert a.read("outputs/a") == b.read("outputs/a") == "NEW"

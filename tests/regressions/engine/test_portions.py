@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import pytest
 
 from peers import Watched, settled, version
+from swamp.cache.state import State
 from swamp.errors import Unavailable
 from swamp.sync import look
 from swamp.sync.engine import Policy
@@ -120,3 +124,78 @@ def test_what_somebody_writes_meanwhile_is_nobodys_loss(a, store, peer, files):
     settled(b, a)
     assert "mine" in {*b.files().values(), *b.kept().values()}
     assert a.files() == b.files() and b.read("files/new") == "new" and set(a.files()) >= set(files)
+
+
+def test_what_cannot_be_looked_at_holds_back_its_whole_unit(a, peer, files):
+    """A dangling link stands where a version's metadata must go: nothing of that version comes, all others do."""
+    b = peer("b", policy=SMALL)
+    for n in (1, 2, 3, 4):
+        b.put("kept/file", "")  # makes the tree; taken away again
+        (b.tree / version("report", n)).mkdir(parents=True)
+    shutil.rmtree(b.tree / "kept")
+    (b.tree / version("report", 2) / "metadata.yaml").symlink_to("/nowhere")
+    b.pull()
+    assert set(files) - set(b.files()) == {f"{version('report', 2)}/{name}" for name in ("metadata.yaml", "raw")}
+    (b.tree / version("report", 2) / "metadata.yaml").unlink()
+    b.pull()
+    assert b.files() == files
+    settled(a, b)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_link_that_appears_between_two_portions_holds_back_its_unit(store, peer, files, n):
+    planted: list[str] = []
+
+    def plant(verb: str, key: str) -> None:
+        if verb == "open" and not planted:
+            planted.append(key)
+            (b.tree / version("report", n)).mkdir(parents=True, exist_ok=True)
+            (b.tree / version("report", n) / "metadata.yaml").symlink_to("/nowhere")
+
+    b = peer("b", policy=SMALL, store=Watched(store, plant))
+    b.pull()
+    assert planted and f"{version('report', n)}/raw" not in b.files()
+
+
+def test_others_may_announce_while_a_pull_goes_from_portion_to_portion(a, store, peer):
+    """A cursor over base stayed open between two portions: then no transaction could begin after somebody's write."""
+    paths = [f"files/{n:04d}" for n in range(2100)]
+    for round_ in ("one", "two"):
+        for path in paths:
+            a.put(path, round_)
+        assert a.sync(full=True).files_pushed == len(paths)
+        if round_ == "one":
+            b = peer("b", policy=replace(SMALL, portion=500))
+            b.pull()
+            with b.engine.state.transaction() as tx:  # as after Ctrl-C just before the mark
+                tx.set_meta("pulledOp", None)
+                tx.set_meta("pulledSeq", None)
+    announced: list[str] = []
+
+    def announce(verb: str, key: str) -> None:
+        if verb == "open" and not announced:
+            announced.append(key)
+            other = State.open(b.cache.state_db)
+            other.announce(["files/new"], "write")
+            other.close()
+
+    again = b.process(store=Watched(store, announce))
+    try:
+        assert again.pull().files_pulled == len(paths)
+    finally:
+        again.close()
+    assert announced and set(b.files().values()) == {"two"}
+
+
+def test_a_lazy_cache_that_was_emptied_is_not_in_sync_after_a_part_of_it_came_back(a, peer):
+    """S11: only a pull of everything may say that everything is there."""
+    a.write_version(version("report", 1), "1")
+    a.write("outputs/o.yaml", "o")
+    a.push()
+    b = peer("b", policy=Policy("lazy"))
+    b.pull()
+    have = b.files()
+    shutil.rmtree(b.tree)
+    b.tree.mkdir()
+    b.pull(version("report", 1))
+    assert not b.pull().fast_path and b.files() == have
