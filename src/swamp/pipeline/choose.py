@@ -32,8 +32,8 @@ BREAK_EVEN_SECONDS: Final = 25.0
 """What Spark costs before it moves a file: session, first jobs, first plans: 42 s of CPU on two cores, partly at the
 same time. This and what follows: bench/results/spark-breakeven.md."""
 FEW_CORES: Final = 2
-"""Up to here a session of this machine does not pay for a transfer: 100,000 files were pushed in 98 s in process and in
-129 s on Spark, pulled in 51 s and 76 s (bench/results/spark-files.md)."""
+"""Up to here a session of this machine does not pay for a transfer: 100,000 files were pushed in 83 s in process and in
+118 s on Spark, pulled in 56 s and 75 s (bench/results/hundred-thousand.md, spark-files.md)."""
 INLINE_FILES_PER_SECOND: Final = 1200.0
 INLINE_BYTES_PER_SECOND: Final = 150e6
 INLINE_ROWS_PER_SECOND: Final = 60_000.0
