@@ -10,7 +10,8 @@ from swamp.sync.bulk import Download, Upload, Work
 from swamp.sync.transfer import LARGE
 
 SHARED_FILES: Final = 2_000
-"""From so many files on a second process has paid for its start (docs/decisions/0010-a-second-process.md)."""
+"""From so many files on a second process should pay for its start: 0.3 s of CPU beside a second or more of work. An
+estimate; measured are 10,000 and 100,000 (docs/decisions/0010-a-second-process.md)."""
 J = TypeVar("J", Upload, Download)
 
 

@@ -209,16 +209,15 @@ class Other(Generic[J, R]):
 
     def _listen(self) -> None:
         try:
-            while True:
-                results, counted = self._line.recv()
-                self._working = True
-                if self._meter is not None:
-                    self._meter.add(counted)
-                for result in results:
-                    self._answered(result)
-        except Exception:  # noqa: BLE001  (its end, or something that it should not say: either way it is done with)
-            pass
-        finally:
+            with suppress(EOFError, OSError):  # its end
+                while True:
+                    results, counted = self._line.recv()
+                    self._working = True
+                    if self._meter is not None:
+                        self._meter.add(counted)
+                    for result in results:
+                        self._answered(result)
+        finally:  # also when it says what it should not: that is shown, and its jobs are done here
             with self._lock:
                 self._working = False
                 left = list(self._lent.values())
