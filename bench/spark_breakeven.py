@@ -17,7 +17,8 @@ from pathlib import Path
 from swamp.cache.layout import CacheDir
 from swamp.index.root import Writer
 from swamp.pipeline.choose import Chooser
-from swamp.pipeline.session import SparkSettings, open_session, stop_session
+from swamp.pipeline.session import open_session, stop_session
+from swamp.pipeline.settings import SparkSettings
 from swamp.store.open import StoreSpec
 from swamp.sync.engine import Engine
 from swamp.sync.progress import Silent

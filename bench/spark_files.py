@@ -1,14 +1,16 @@
 """Many small files through Spark, beside the peers, on one `rclone serve s3`: the whole command, and its transfers.
 
-    .venv/bin/python bench/spark_files.py [files] [size] [tools]      writes bench/results/spark-files.md
+    .venv/bin/python bench/spark_files.py [files] [size] [tools] [runs]      writes bench/results/spark-files.md
 
-Every command is a cold process on its own copy of the same files. The transfer alone is the sum of the times of the
-command's upload (or download) jobs, with the session up: what passes between them is not in it.
+Every command is a cold process on its own copy of the same files, the tools one after the other in each run; medians.
+The transfer alone is the sum of the times of the command's upload (or download) jobs, with the session up: what passes
+between them is not in it, nor the files that were moved in process while it started.
 """
 
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -63,33 +65,47 @@ class OnSpark(Swamp):
 KINDS = {"rclone": PEERS["rclone"], "s5cmd": PEERS["s5cmd"], "inline": Swamp, "spark": OnSpark}
 
 
-def main(files=100_000, size=2048, tools="rclone,s5cmd,inline,spark"):
+def main(files="100000", size="2048", tools="rclone,s5cmd,inline,spark", runs="3"):
     home = Path(tempfile.mkdtemp(prefix="swamp-spark-files-"))
-    rows, raw = [], []
+    took, raw = {name: [] for name in tools.split(",")}, []
     try:
-        with server(home) as env:
-            generate(Workload(int(files), int(size)), home / "source")
-            for name, kind in ((n, KINDS[n]) for n in tools.split(",")):
-                (home / name).mkdir()
-                peer = kind(name, home / name, name, dict(env))
-                peer.prepare(home / "source")
-                if kind is Swamp:
-                    peer.env["SWAMP_ENGINE"] = "inline"
-                push = peer.push(first=True)
-                up = peer.stages("upload") if kind is OnSpark else None
-                look_over(env, name)
-                pull = peer.pull()
-                down = peer.stages("download") if kind is OnSpark else None
-                rows.append((name, push, up, pull, down))
-                raw.append(f"{time.strftime('%H:%M:%S')} {rows[-1]} load {os.getloadavg()[0]:.1f}")
+        generate(Workload(int(files), int(size)), home / "source")
+        for run in range(int(runs)):
+            for name, rows in took.items():
+                rows.append(measured(name, home / f"{name}-{run}", home / "source"))
+                raw.append(f"{time.strftime('%H:%M:%S')} {name} {rows[-1]} load {os.getloadavg()[0]:.1f}")
                 print(raw[-1], flush=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    RESULT.write_text(report(rows, raw, int(files), size))
+    command = f"{files} {size} {tools} {runs}"
+    RESULT.write_text(
+        report([(name, *map(middle, zip(*rows, strict=True))) for name, rows in took.items()], raw, command)
+    )
     print(RESULT.read_text())
 
 
-def report(rows, raw, files, size):
+def measured(name, home, source):
+    """Push and transfer, pull and transfer, on a server and a copy of the files of their own."""
+    kind = KINDS[name]
+    home.mkdir()
+    with server(home) as env:
+        peer = kind(name, home, name, dict(env))
+        peer.prepare(source)
+        if kind is Swamp:
+            peer.env["SWAMP_ENGINE"] = "inline"
+        push = peer.push(first=True)
+        up = peer.stages("upload") if kind is OnSpark else None
+        look_over(env, name)
+        pull = peer.pull()
+        down = peer.stages("download") if kind is OnSpark else None
+    return tuple(None if seconds is None else round(seconds, 1) for seconds in (push, up, pull, down))
+
+
+def middle(seconds):
+    return None if None in seconds else statistics.median(seconds)
+
+
+def report(rows, raw, command):
     peers = [r for r in rows if r[0] in PEERS]
     fastest = {"push": min(r[1] for r in peers), "pull": min(r[3] for r in peers)}
 
@@ -97,10 +113,11 @@ def report(rows, raw, files, size):
         return "" if seconds is None else f"{seconds:.1f} s ({seconds / fastest[operation]:.2f})"
 
     lines = [
-        f"# {files:,} files of {size} bytes through Spark",
+        "# Many small files through Spark",
         "",
-        f"`.venv/bin/python bench/spark_files.py {files} {size}`: `rclone serve s3` on the same machine, "
-        f"{os.cpu_count()} cores, `local[2]`, one run, niceness {os.nice(0)}. In brackets: beside the fastest peer.",
+        f"`.venv/bin/python bench/spark_files.py {command}` (files, bytes, tools, runs): `rclone serve s3` on the same "
+        f"machine, {os.cpu_count()} cores, `local[2]`, medians, files below {tempfile.gettempdir()}. In brackets: "
+        "beside the fastest peer.",
         "",
         "| tool | first push | transfer alone | fresh pull | transfer alone |",
         "|---|---|---|---|---|",
@@ -116,4 +133,4 @@ def report(rows, raw, files, size):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])
