@@ -6,7 +6,8 @@ SHELL    := /bin/bash
 BIN      := .venv/bin
 STAMP    := .venv/.built
 AZURITE  := 3.37.0
-WORKERS  ?= 2
+# One more than the cores of a small machine: tests wait for processes, servers and leases half of their time.
+WORKERS  ?= 3
 SEEDS    ?= 20000
 MINUTES  ?= 5
 PYTEST   := $(BIN)/python -m pytest

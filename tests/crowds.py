@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -12,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kill_scenarios import digest
-from kills import Versions, assert_no_help_needed, end_group, owed_locally, whole
+from kills import Versions, assert_no_help_needed, owed_locally, whole
 from machines import Machine, Place, Ran, Team
 from networks import QUICK, BadNetwork, Record
 from swamp.commit.lease import GLOBAL_KEY
@@ -41,12 +43,35 @@ def at_risk(team: Team, machine: Machine, process: subprocess.Popen[str]) -> boo
 
 
 def _doom(team: Team, machine: Machine, process: subprocess.Popen[str], moment: float) -> None:
-    """Kills it a moment after something is at risk. One that never risks anything ends by itself."""
-    while process.poll() is None and not at_risk(team, machine, process):
+    """Kills it a moment after something is at risk, if it still is. One that never risks anything ends by itself."""
+    while process.poll() is None:
+        if at_risk(team, machine, process):
+            time.sleep(moment)
+            if _halted(process) and _ended_at_risk(team, machine, process):
+                return
         time.sleep(0.02)
-    time.sleep(moment)
-    if process.poll() is None:
-        end_group(process)
+
+
+def _halted(process: subprocess.Popen[str]) -> bool:
+    """Lets the group stand still, so that what is at risk now is at risk when it dies; False if it has ended."""
+    if process.poll() is not None:
+        return False
+    try:
+        os.killpg(process.pid, signal.SIGSTOP)
+        found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    except (ProcessLookupError, ChildProcessError):
+        return False
+    return found is not None and found.si_code == os.CLD_STOPPED
+
+
+def _ended_at_risk(team: Team, machine: Machine, process: subprocess.Popen[str]) -> bool:
+    """Kills the halted group if something is at risk, else lets it go on."""
+    risky = False
+    try:
+        risky = at_risk(team, machine, process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL if risky else signal.SIGCONT)
+    return risky
 
 
 @dataclass

@@ -31,11 +31,17 @@ def require_java() -> None:
         pytest.skip(str(error))
 
 
-def run_job(machine: Machine, *writes: str, rows: int = 3000, until: Moment | None = None) -> int:
+def run_job(
+    machine: Machine,
+    *writes: str,
+    rows: int = 3000,
+    until: Moment | None = None,
+    env: dict[str, str] | None = None,
+) -> int:
     """Writes each `name=writeId`. The exit code; killed (-9, Java and workers too) as soon as `until` holds."""
     process = subprocess.Popen(
         [sys.executable, str(JOB), str(machine.repo), str(rows), *writes],
-        env=machine.environment(),
+        env=machine.environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

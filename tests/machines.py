@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,22 +93,6 @@ class Machine:
             text=True,
             start_new_session=group,
         )
-
-    def killed_after(self, seconds: float, *args: str) -> tuple[bool, Ran]:
-        """The command, killed with SIGKILL unless it ends before; whether it was."""
-        process = self.start(*args)
-        time.sleep(seconds)
-        alive = process.poll() is None
-        if alive:
-            process.send_signal(signal.SIGKILL)
-        out, err = process.communicate(timeout=60)
-        return alive, Ran(args, process.returncode, out, err)
-
-    def duration(self, *args: str) -> float:
-        """How long the command takes here and now, in seconds: the measure for when to kill its like."""
-        started = time.monotonic()
-        self(*args).ok()
-        return time.monotonic() - started
 
     # -- short forms
 

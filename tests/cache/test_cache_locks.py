@@ -57,6 +57,17 @@ def test_an_exclusive_holder_keeps_everybody_out_and_is_named(lock, hold):
         assert caught.value.exit_code == 75 and caught.value.hint
 
 
+def test_who_waits_is_no_holder(lock, hold):
+    """It stands in the queue while it waits, and named itself beside the process that it waited for."""
+    holder = hold("exclusive")
+    with (
+        pytest.raises(LockTimeout, match=rf"in use by process {holder.pid} and") as caught,
+        lock.exclusive(timeout=0.1),
+    ):
+        pytest.fail("two holders")
+    assert str(os.getpid()) not in caught.value.message
+
+
 def test_sharing_lets_others_share_and_keeps_exclusive_out(lock, hold):
     hold("shared")
     with lock.shared(timeout=5):

@@ -277,6 +277,34 @@ def test_the_list_is_one_query_however_many_versions_there_are(shelf):
     assert "isLatest = 1" in statement
 
 
+def test_a_name_costs_the_same_to_read_again_however_many_others_there_are(shelf):
+    """`data list` of a young tree of 100,000 versions took 17 s: every name that was read again read all rows."""
+
+    def steps(names: int) -> int:
+        for i in range(names):
+            shelf.save(f"n{i}")  # too young to be trusted: read again by the next look
+        taken = []
+        shelf.catalog._connection().set_progress_handler(lambda: taken.append(1), 10)
+        shelf.listed()
+        shelf.catalog._connection().set_progress_handler(None, 0)
+        return len(taken)
+
+    steps(1)  # the first look builds everything
+    few, many = steps(20), steps(200)
+    assert many < 20 * few
+
+
+def test_the_versions_of_a_name_are_found_by_its_key(shelf):
+    for i in range(30):
+        shelf.save(f"n{i}")
+    shelf.listed()
+    shelf.statements.clear()
+    assert [row.ref.version for row in shelf.catalog.versions(DataName.of("manual/data", "box", "n7"))] == [1]
+    asked = shelf.reads_of_data()[-1]
+    (plan,) = shelf.catalog._connection().execute(f"EXPLAIN QUERY PLAN {asked}").fetchall()
+    assert "USING PRIMARY KEY (ns=? AND modelType=? AND modelId=? AND name=?)" in plan[3]
+
+
 def test_the_list_narrows_by_model_type_workflow_and_run(shelf):
     for model, flow, run in (("m1", "deploy", "r1"), ("m1", "deploy", "r2"), ("m2", "backup", "r3")):
         owner = Owner("workflow-step", model, workflow_name=flow, workflow_id=f"id-{flow}", workflow_run_id=run)

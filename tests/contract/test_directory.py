@@ -98,20 +98,27 @@ def test_an_edit_by_hand_is_a_new_version(store):
     assert changed is not None and changed.body == b"them"
 
 
-def test_readers_see_one_version_or_the_next(store):
+def test_readers_see_one_version_or_the_next(store, tmp_path):
     """A writer in another process rewrites the object while this one reads it."""
     store.put("k", b"a" * 100_000)
     code = (
         "import sys; from pathlib import Path; from swamp.store.directory import DirectoryStore\n"
         "s = DirectoryStore(Path(sys.argv[1]))\n"
-        "for n in range(150): s.put('k', bytes([97 + n % 26]) * 100_000)\n"
+        "n, stop = 0, Path(sys.argv[2])\n"
+        "while n < 150 or not stop.exists(): s.put('k', bytes([97 + n % 26]) * 100_000); n += 1\n"
     )
-    writer = subprocess.Popen([sys.executable, "-c", code, str(store._root)])
+    stop = tmp_path / "stop"
+    writer = subprocess.Popen([sys.executable, "-c", code, str(store._root), str(stop)])
     seen = set()
-    while writer.poll() is None:
-        body = store.get("k").body
-        assert len(body) == 100_000 and len(set(body)) == 1
-        seen.add(body[:1])
+    try:
+        while writer.poll() is None:
+            body = store.get("k").body
+            assert len(body) == 100_000 and len(set(body)) == 1
+            seen.add(body[:1])
+            if len(seen) > 2:
+                stop.touch()
+    finally:
+        stop.touch()
     assert writer.returncode == 0 and len(seen) > 2
 
 

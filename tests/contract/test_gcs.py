@@ -25,7 +25,7 @@ def double():
 
 def through(proxy, timeout_ms=1500, policy=None):
     config = {"endpoint": proxy.endpoint, "requestTimeoutMs": timeout_ms}
-    return open_store("gs://bucket/p", config, policy=policy or RetryPolicy(seconds=5))
+    return open_store("gs://bucket/p", config, policy=policy or RetryPolicy(seconds=30))
 
 
 def test_the_token_is_the_generation(double):
@@ -71,8 +71,9 @@ def test_reads_are_tried_again(double, status):
 @pytest.mark.parametrize("action", ["cut", "stall", "drop"])
 def test_a_download_cut_short_goes_on_where_it_was(double, action):
     open_store("gs://bucket/p", {"endpoint": double.endpoint}).put("big", BODY)
-    rules = [Rule("pass", "GET", "media", 1), Rule(action, "GET", "media", 2, seconds=4)]
-    with FaultProxy(double.endpoint, rules) as proxy, through(proxy, 1000).open("big") as stream:
+    rules = [Rule("pass", "GET", "media", 1), Rule(action, "GET", "media", 2, seconds=20)]
+    patient = RetryPolicy(seconds=30)
+    with FaultProxy(double.endpoint, rules) as proxy, through(proxy, 3000, patient).open("big") as stream:
         assert hashlib.sha256(b"".join(stream)).digest() == hashlib.sha256(BODY).digest()
         assert len(proxy.fired) == 2
 

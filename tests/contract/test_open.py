@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +166,52 @@ def test_one_memory_name_is_one_store(fresh_prefix):
     open_store(f"memory://{name}").put("k", b"x")
     assert open_store(f"memory://{name}").get("k").body == b"x"
     assert list(open_store(f"memory://{name}2").list()) == []
+
+
+REQUEST = """
+import os, sys
+from pathlib import Path
+from swamp.errors import Unavailable
+from swamp.store.open import open_store
+os.cpu_count = lambda: 2
+store = open_store("s3://bucket?endpoint=http://127.0.0.1:9")
+
+def ask():
+    try:
+        store.head("key")
+    except Unavailable:
+        return
+    raise SystemExit("nobody listens there")
+"""
+THREADS = """
+ask()
+names = [(p / "comm").read_text().strip() for p in Path("/proc/self/task").iterdir()]
+print(names.count("tokio-rt-worker"), os.environ.get("TOKIO_WORKER_THREADS"))
+"""
+FORKED = """
+if os.fork() == 0:
+    ask()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def run_script(code, asked=None):
+    environment = {k: v for k, v in os.environ.items() if k != "TOKIO_WORKER_THREADS"}
+    environment |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    environment |= {"TOKIO_WORKER_THREADS": asked} if asked else {}
+    command = [sys.executable, "-c", REQUEST + code]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+@pytest.mark.parametrize(("asked", "found"), [(None, "1 None"), ("3", "3 3")])
+def test_the_client_has_one_thread_on_two_cores_or_as_many_as_the_user_says(asked, found):
+    assert run_script(THREADS, asked) == found
+
+
+def test_who_has_opened_a_store_may_still_fork():
+    """The client's threads start with the first request: in the child they would be missing."""
+    assert run_script(FORKED) == "7"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -214,6 +215,40 @@ def test_an_endpoint_that_takes_no_connection_is_not_waited_for_long(clock):
     with pytest.raises(Unavailable):
         RetryStore(Nowhere(), Env(clock, random.Random(1))).head("k")
     assert len(calls) == 4 and clock.at < 2
+
+
+def test_a_request_that_has_used_up_its_time_is_not_made_again(clock):
+    """It was made once more for as long again: a minute where half of one was promised."""
+    calls = []
+
+    class Silent:
+        url = "s3://silent"
+
+        def head(self, key):
+            calls.append(key)
+            clock.at += 30.0
+            raise Unavailable("timed out")
+
+    with pytest.raises(Unavailable):
+        RetryStore(Silent(), Env(clock, random.Random(1))).head("k")
+    assert len(calls) == 1 and clock.at == 30.0
+
+
+@pytest.mark.parametrize("server", ["moto", "azurite", "gcs"])
+@pytest.mark.parametrize("call", ["get", "list"])
+def test_a_store_that_takes_requests_and_never_answers_is_asked_twice_within_the_limit(
+    servers, server, call, fresh_prefix
+):
+    """Twice: it may be the connection that is dead. Within `requestTimeoutMs`: that is what it is said to mean."""
+    running, limit = servers[server], 3.0
+    with FaultProxy(running.endpoint, [Rule("freeze", times=None)]) as proxy:
+        config = dict(running.config) | {"endpoint": proxy.endpoint, "requestTimeoutMs": int(limit * 1000)}
+        store = open_store(f"{running.url}/{fresh_prefix()}", config)
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="timed out"):
+            READS[call](store)
+        took = time.monotonic() - began
+    assert len(proxy.fired) == 2 and limit - 0.5 <= took < limit + 2.0
 
 
 def test_waits_are_spread_out(faulty):

@@ -152,7 +152,7 @@ def test_an_unreachable_endpoint_is_told_quickly(moto, azurite, kind):
 def test_a_host_that_does_not_exist_is_told(moto):
     moto.open()
     store = open_store(f"s3://{BUCKET}", {"endpoint": "http://nobody.invalid:1"}, policy=QUICK)
-    with pytest.raises(Unavailable, match=r"cannot reach .*nobody\.invalid"):
+    with pytest.raises(Unavailable, match=r"(cannot reach|endpoint=).*nobody\.invalid"):
         store.get("k")
 
 

@@ -21,6 +21,7 @@ def network(moto) -> Iterator[BadNetwork]:
         yield made
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.inv("commit.unknown-is-not-failure")
 @pytest.mark.inv("store.no-blind-retry")
 def test_nothing_acknowledged_is_lost_on_a_bad_network(network, moto, tmp_path, fresh_prefix, capsys):

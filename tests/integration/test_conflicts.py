@@ -14,7 +14,8 @@ def test_a_put_that_lost_its_number_becomes_the_next_version(moto, tmp_path, fre
     prefix = fresh_prefix()
     with proxy_to(moto.endpoint) as proxy:
         direct = Place(f"{moto.url}/{prefix}", dict(moto.config), dict(moto.environ))
-        slow = Place(direct.url, {**moto.config, "endpoint": proxy.endpoint}, dict(moto.environ))
+        patient = {"endpoint": proxy.endpoint, "requestTimeoutMs": 120_000}  # it waits for three commands of A
+        slow = Place(direct.url, {**moto.config, **patient}, dict(moto.environ))
         a = Team(tmp_path, direct).machine("a")
         b = Team(tmp_path, slow).machine("b")
         a.put("other", "first", "x")  # so that there is a root
@@ -22,7 +23,7 @@ def test_a_put_that_lost_its_number_becomes_the_next_version(moto, tmp_path, fre
         done = threading.Event()
 
         def wait(handler, request) -> bool:
-            done.wait(60)
+            done.wait(110)
             return False
 
         proxy.once(lambda r: r.is_write and r.is_payload, wait)

@@ -11,6 +11,7 @@ from networks import BadNetwork, place_behind, place_beside
 MACHINES, SECONDS = 3, 15
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.inv("commit.single-winner")
 @pytest.mark.inv("journal.survives")
 def test_machines_that_work_at_once_and_are_killed_lose_nothing(moto, tmp_path, fresh_prefix, capsys):

@@ -19,12 +19,13 @@ import pytest
 from machines import Place, Team, read_tree
 from swamp.env import SYSTEM
 from swamp.errors import AccessDenied, Interrupted
+from swamp.pipeline.choose import Chooser
 from swamp.store.layers import Meter
 from swamp.store.open import StoreSpec
 from swamp.sync import deal, share
-from swamp.sync.bulk import Download, Upload
-from swamp.sync.progress import Cancel, Patience
-from swamp.sync.share import Returned, Shared, can_share
+from swamp.sync.bulk import Download, Upload, Work
+from swamp.sync.progress import Cancel, Patience, Silent
+from swamp.sync.share import Other, Returned, Shared, can_share
 from swamp.sync.transfer import Inline
 
 FILES = 400
@@ -69,8 +70,25 @@ def uploads(tree: Path) -> list[Upload]:
     return [Upload(str(p.relative_to(tree)), str(p), p.stat().st_size) for p in files]
 
 
+def awaited(other: Other) -> Other:
+    """Waits until it works, or never will: on a busy machine this process could be done before."""
+    deadline = time.monotonic() + 60
+    while not other._working and time.monotonic() < deadline:
+        if other._process is None or other._process.poll() is not None:
+            break
+        time.sleep(0.01)
+    return other
+
+
+class Together(Shared):
+    """Deals nothing out before the second process works."""
+
+    def _begun(self, kind):
+        return awaited(super()._begun(kind))
+
+
 def shared(spec: StoreSpec, seconds: float = 0.03) -> Shared:
-    return Shared(Inline(Slow(spec.open(), seconds), threads=4), spec, Meter())
+    return Together(Inline(Slow(spec.open(), seconds), threads=4), spec, Meter())
 
 
 def patience(cancel: Cancel | None = None) -> Patience:
@@ -133,7 +151,7 @@ def test_what_a_killed_one_had_in_hand_is_done_here(tree, spec):
 def test_a_machine_that_cannot_start_one_does_it_alone(tree, spec, monkeypatch):
     for broken in ("/bin/false", "/nowhere/python"):
         monkeypatch.setattr(sys, "executable", broken)
-        executor = shared(spec, 0)
+        executor = Shared(Inline(spec.open(), threads=4), spec, Meter())
         sent = list(executor.upload(uploads(tree), patience()))
         assert len(sent) == FILES and all(s.error is None for s in sent)
         assert executor.meter.requests == 0
@@ -216,7 +234,7 @@ def test_what_is_refused_in_the_other_process_is_done_in_this_one(tree, spec, mo
     with ThreadingHTTPServer(("127.0.0.1", 0), Forbidding) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         elsewhere = StoreSpec("s3://bucket", {"endpoint": f"http://127.0.0.1:{server.server_port}"})
-        executor = Shared(Inline(Slow(spec.open(), 0.01), threads=4), elsewhere, Meter())
+        executor = Together(Inline(Slow(spec.open(), 0.01), threads=4), elsewhere, Meter())
         sent = list(executor.upload(uploads(tree), patience()))
         server.shutdown()
     assert executor.meter.calls["put"] > 0, "it was asked"
@@ -249,15 +267,99 @@ def test_it_ends_with_the_process_that_started_it(tree, spec):
     code = ALONE.format(tests=str(Path(__file__).parents[1]), url=spec.url, tree=str(tree))
     running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert running.stdout is not None and running.stdout.readline()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (found := others(running.pid)) and time.monotonic() < deadline:
         time.sleep(0.05)
     running.kill()
     running.wait()
     assert len(found) == 1
-    while Path(f"/proc/{found[0]}").exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while runs(found[0]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not Path(f"/proc/{found[0]}").exists()
+    assert not runs(found[0])
+
+
+def runs(pid: int) -> bool:
+    """One that only waits for somebody to reap it does not: in a container nobody may."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def downloads(tree: Path, spec: StoreSpec, staging: Path) -> list[Download]:
+    staging.mkdir()
+    sent = Inline(spec.open()).upload(uploads(tree), patience())
+    return [Download(s.path, s.key, s.size, s.sha256, str(staging), None, False) for s in sent]
+
+
+def chooser(spec: StoreSpec, tmp_path: Path) -> Chooser:
+    return Chooser("inline", {}, spec, Slow(spec.open()), tmp_path, Silent(), 4, 4, Meter())
+
+
+def test_one_that_was_started_ahead_is_the_one_that_works(tree, spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(deal, "SHARED_FILES", 100)
+    jobs, pick = downloads(tree, spec, tmp_path / "staging"), chooser(spec, tmp_path)
+    pick.expect(Work("download", FILES, 0))
+    (ahead,) = others()
+    pick.expect(Work("download", FILES, 0))
+    assert others() == [ahead]
+    assert awaited(pick._ahead)._working
+    seen = set()
+    got = []
+    for result in pick(Work("download", FILES, 0)).download(jobs, patience()):
+        seen.update(others())
+        got.append(result)
+    assert seen == {ahead} and 0 < pick.meter.calls["get"] < FILES
+    assert sorted(g.path for g in got) == sorted(j.path for j in jobs) and not any(g.error for g in got)
+    assert others() == []
+    pick.close()
+
+
+def one_that_never_works(tmp_path: Path) -> str:
+    """Instead of Python: starts, and waits for what nobody sends."""
+    os.mkfifo(tmp_path / "nobody")
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nread word < {tmp_path / 'nobody'}\n")
+    program.chmod(0o700)
+    return str(program)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_one_that_was_started_ahead_and_died_is_no_trouble(tree, spec, tmp_path, monkeypatch, ready):
+    monkeypatch.setattr(deal, "SHARED_FILES", 100)
+    jobs, pick = downloads(tree, spec, tmp_path / "staging"), chooser(spec, tmp_path)
+    with monkeypatch.context() as patch:
+        if not ready:
+            patch.setattr(sys, "executable", one_that_never_works(tmp_path))
+        pick.expect(Work("download", FILES, 0))
+    if ready:
+        awaited(pick._ahead)
+    assert pick._ahead._working == ready
+    (ahead,) = others()
+    os.kill(ahead, signal.SIGKILL)
+    seen, got = set(), []
+    for result in pick(Work("download", FILES, 0)).download(jobs, patience()):
+        seen.update(others())
+        got.append(result)
+    assert sorted(g.path for g in got) == sorted(j.path for j in jobs) and not any(g.error for g in got)
+    assert pick.meter.calls["get"] == 0 and seen <= {ahead}, "nobody started another one"
+
+
+def test_one_that_nobody_needed_ends_with_the_command(spec, tmp_path):
+    pick = chooser(spec, tmp_path)
+    pick.expect(Work("download", deal.SHARED_FILES - 1, 0))
+    assert others() == []
+    pick.expect(Work("download", deal.SHARED_FILES, 0))
+    assert len(others()) == 1
+    pick(Work("compare", 10, 0))
+    assert len(others()) == 1
+    pick(Work("download", 3, 0))  # it was less than expected
+    assert others() == []
+    pick.expect(Work("download", 1_000_000, 0))
+    assert len(others()) == 1
+    pick.close()
+    assert others() == []
 
 
 def test_a_store_in_memory_has_no_second_reader(spec):

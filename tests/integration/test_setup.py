@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from kills import Killer
 from machines import Machine, Place, Team, read_tree
 
 
@@ -152,18 +156,18 @@ def test_unknown_keys_and_comments_of_the_config_survive(local_team: Team):
 
 
 def test_killed_at_any_moment_setup_can_be_run_again(local_team: Team):
-    """L29: kill -9 at growing delays; after the last run everything is there, once."""
-    a = local_team.machine("a", joined=False)
-    for n in range(6):
-        a.put(f"m{n}", "report", f"{n}" * 1000)
-    other = local_team.machine("other", joined=False)
-    other.put("m", "report", "x")
-    takes = other.duration("datastore", "setup", f"{local_team.place.url}-other")
-    killed = 0
-    for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9):
-        alive, _ = a.killed_after(takes * share, "datastore", "setup", *local_team.place.setup_args)
-        killed += alive
-    assert killed >= 3, "too few were at risk"
+    """L29: kill -9 at later and later steps; after the last run everything is there, once."""
+    a, other = (local_team.machine(name, joined=False) for name in ("a", "other"))
+    for machine in (a, other):
+        for n in range(6):
+            machine.put(f"m{n}", "report", f"{n}" * 1000)
+    killer = Killer(local_team.directory)
+    ran, steps = killer.count(other, "datastore", "setup", f"{local_team.place.url}-other")
+    ran.ok()
+    begin = next(at for at, step in enumerate(steps) if "/tree/data/" in step)  # before, it has only probed
+    points = [begin + (len(steps) - begin) * ninth // 9 for ninth in range(9)]
+    died = [killer.kill(a, at, "datastore", "setup", *local_team.place.setup_args) for at in points]
+    assert sum(one.killed for one in died) >= 4, "too few were at risk"
     a.setup(*local_team.place.setup_args)
     assert a.names() == [(f"m{n}", "report") for n in range(6)]
     assert tier(a) == {}
@@ -171,3 +175,89 @@ def test_killed_at_any_moment_setup_can_be_run_again(local_team: Team):
     for n in range(6):
         assert b.get(f"m{n}", "report")["content"] == f"{n}" * 1000
         assert b.versions(f"m{n}", "report") == [1]
+
+
+def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team):
+    """L22, S06: it is told (exit 1) and the rest is there; a healthy machine puts it back."""
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    a.put("web", "lost", "2")
+    store = local_team.place.open()
+    [key] = [entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("lost/1/raw")]
+    store.delete([key])
+    b = local_team.machine("b", joined=False)
+    joined = b("datastore", "setup", *local_team.place.setup_args)
+    assert joined.code == 1 and "verify --repair" in joined.json["errors"][0]
+    assert b.names() == [("web", "report")]
+    assert b("datastore", "sync").code == 1, "it is told again as long as it is so"
+    assert a("datastore", "verify", "--repair").ok()["healed"]
+    b.sync()
+    assert b.get("web", "lost")["content"] == "2"
+
+
+def test_a_store_that_is_away_is_not_left_by_who_has_never_seen_it(local_team: Team, tmp_path):
+    """A fresh clone holds nothing yet: to move without the old store would be to lose all that is in it."""
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    b = local_team.machine("b", joined=False)
+    config = (a.repo / ".swamp.yaml").read_text()
+    (b.repo / ".swamp.yaml").write_text(config)
+    bucket = local_team.directory / "bucket"
+    bucket.rename(local_team.directory / "away")
+    b("datastore", "setup", (tmp_path / "new").as_uri()).failed(1)
+    assert (b.repo / ".swamp.yaml").read_text() == config
+    (local_team.directory / "away").rename(bucket)
+    b.setup((tmp_path / "new").as_uri())
+    assert b.get("web", "report")["content"] == "1"
+
+
+def test_a_dry_run_of_a_lazy_machine_plans_what_the_sync_does(local_team: Team):
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    b = local_team.machine("b", "--hydrate", "lazy")
+    assert b.sync("--dry-run")["plan"] == []
+    a.put("web", "report", "2")
+    planned = [step["path"] for step in b.sync("--dry-run")["plan"] if step["action"] == "pull"]
+    assert len(planned) == b.sync()["filesPulled"]
+
+
+def test_files_that_only_the_old_store_can_give_keep_it_from_being_left(local_team: Team, tmp_path):
+    """Of a version that could not be fetched yet the cache has nothing, and its old store is away."""
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    store = local_team.place.open()
+    [key] = [entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("/raw")]
+    store.delete([key])
+    b = local_team.machine("b", joined=False)
+    assert b("datastore", "setup", *local_team.place.setup_args).code == 1
+    new = (tmp_path / "new").as_uri()
+    assert "lost 1 of its files" in b("datastore", "setup", new).failed(1)["error"]
+    (local_team.directory / "bucket").rename(local_team.directory / "away")
+    assert "only it has" in b("datastore", "setup", new).failed(1)["error"]
+
+
+def test_a_lost_bucket_is_made_again_from_a_tree_whose_state_is_lost_too(local_team: Team):
+    """What is advised must work also where nothing is recorded of what the store enforces."""
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    [cache] = a.caches
+    (cache / "state.db").unlink()
+    (local_team.directory / "bucket").rename(local_team.directory / "away")
+    a.sync("--full")
+    assert local_team.machine("b").get("web", "report")["content"] == "1"
+
+
+def test_a_repository_object_goes_where_its_configuration_went(local_team: Team):
+    a = local_team.machine("a")
+    a.put("web", "lost", "1")
+    store = local_team.place.open()
+    store.delete([entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("/raw")])
+    b = local_team.machine("b", joined=False)
+    code = (
+        "import swamp\n"
+        "from swamp.repo.open import read_target\n"
+        "repo = swamp.open_repo()\n"
+        f"done = repo.set_up(read_target({local_team.place.url!r}))\n"
+        "assert done.joined and done.errors and repo.datastore.synced\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env=b.environment(), cwd=b.repo, check=True, timeout=120)

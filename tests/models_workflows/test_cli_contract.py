@@ -77,6 +77,87 @@ def test_errors_name_the_next_step(web: Machine, args, code, kind, hint):
     assert hint in error.get("hint", "")
 
 
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (("data", "get", "nope/x", "y"), "model name"),
+        (("data", "get", "web", "a/b"), "data name"),
+        (("data", "put", "a/b", "c", "/dev/null"), "model name"),
+        (("model", "create", "command/shell", "a/b"), "model name"),
+        (("workflow", "create", "a/b"), "workflow name"),
+    ],
+)
+def test_a_name_that_cannot_be_is_called_what_it_was_to_be(web: Machine, args, what):
+    assert f"cannot be a {what}" in web(*args).failed(2)["error"]
+
+
+def test_what_is_wrong_is_where_the_user_wrote_it(web: Machine, tmp_path):
+    """Not in the file that was to be made of it, which does not exist."""
+    error = web("model", "create", "command/shell", "new", "--global-arg", "foo=1").failed(2)
+    assert "models/" not in error["error"] and "the new model `new`" in error["error"]
+    assert "line" not in error["details"]["problems"][0] and "file" not in error["details"]
+    assert "--global-arg" in error["hint"] and "swamp model type describe command/shell" in error["hint"]
+
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(ONE_STEP.format(name="other", task=shell("m", "true")).replace("steps:", "stepz:"))
+    error = web("workflow", "create", "new", "--file", str(mine)).failed(2)
+    assert "workflow-new.yaml" not in error["error"] and error["details"]["file"] == str(mine)
+    mine.write_text(mine.read_text().replace("stepz:", "steps:"))
+    error = web("workflow", "create", "new", "--file", str(mine)).failed(2)
+    assert error["error"] == f"{mine} holds the workflow `other`, not `new`"
+    web("workflow", "create", "other", "--file", str(mine)).ok()
+
+    mine.write_text("name: 1\n")
+    for group, name in (("model", "web"), ("workflow", "other")):
+        error = web(group, "edit", name, "--file", str(mine)).failed(2)
+        assert error["details"]["file"] == str(mine)
+
+
+def test_a_missing_input_file_is_not_about_text_that_starts_with_an_at(web: Machine):
+    error = web("model", "method", "run", "web", "execute", "--input-file", "gone.yaml").failed(2)
+    assert error["error"].startswith("--input-file gone.yaml cannot be read")
+    assert "@" not in error["hint"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("data", "put", "web", "report", "/dev/null", "--tag", "modelName=foo"),
+        ("model", "method", "run", "web", "execute", "--tag", "modelName=foo"),
+        ("model", "method", "run", "web", "execute", "--tag", "type=foo"),
+    ],
+)
+def test_a_tag_that_would_be_overwritten_is_refused(web: Machine, args):
+    error = web(*args).failed(2)
+    assert "swamp's own" in error["error"] and error["hint"]
+    assert web("data", "list").ok()["total"] == 0
+
+
+def on_a_terminal(machine: Machine, *words: str, kind: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The command with a terminal of that kind, and the other end of it."""
+    leader, follower = pty.openpty()
+    env = {**machine.environment(), "TERM": kind}
+    ends = {"stdin": follower, "stdout": follower, "stderr": follower}
+    process = subprocess.Popen([str(SWAMP), *words], env=env, cwd=machine.repo, **ends)
+    os.close(follower)
+    return process, leader
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_help_has_colours_on_a_terminal_unless_told(web: Machine, plain):
+    words = ("data", "put", "--help", *(["--no-color"] if plain else []))
+    process, leader = on_a_terminal(web, *words, kind="xterm-256color")
+    shown = b""
+    try:
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    except OSError:
+        pass  # Linux says so when the other end is closed
+    assert process.wait(timeout=60) == 0
+    assert b"lifetime" in shown
+    assert (b"\x1b[" in shown) is not plain
+
+
 def test_models_from_creation_to_deletion(web: Machine):
     found = web("model", "get", "web").ok()
     assert found["methods"] == {"execute": {"arguments": {"run": "echo hi"}}}
@@ -167,7 +248,10 @@ def test_workflows_from_creation_to_deletion(machine: Machine):
     refused = machine("workflow", "run", "hello").failed(2)
     assert refused["details"]["problems"][0]["line"] == 7
     (machine.repo / made["file"]).write_text(text)
+    evaluated = machine.repo / ".swamp" / "workflows-evaluated"
+    assert len(list(evaluated.rglob("*.yaml"))) == 1
     assert machine("workflow", "delete", "hello", "--yes").ok()["runsDeleted"] == 1
+    assert not list(evaluated.rglob("*.yaml")), "what a run saw of its workflow goes with the run"
     assert machine("workflow", "run", "search").ok()["total"] == 0
 
 
@@ -183,9 +267,10 @@ def test_plain_lines_in_a_pipe(machine: Machine):
     assert quiet.out.splitlines()[0].startswith("✓ one: succeeded")
 
 
-def test_a_live_tree_on_a_terminal(machine: Machine):
+def test_a_live_tree_on_a_terminal(machine: Machine, tmp_path):
     """In a real terminal: the tree is redrawn in place, with signs, times and the last line of a running step."""
-    give(machine, "one", "echo working; sleep 1")
+    seen = tmp_path / "seen"  # the step succeeds when its line was shown while it ran
+    give(machine, "one", f"echo working; for i in $(seq 600); do [ -e {seen} ] && exit 0; sleep 0.1; done; exit 1")
     leader, follower = pty.openpty()
     environment = {**machine.environment(), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
     process = subprocess.Popen(
@@ -206,6 +291,8 @@ def test_a_live_tree_on_a_terminal(machine: Machine):
         if not chunk:
             break
         shown += chunk
+        if b"working" in shown:
+            seen.touch()
     assert process.wait(timeout=60) == 0
     text = shown.decode()
     assert "\x1b[" in text
@@ -237,6 +324,46 @@ def test_a_signal_ends_the_command_its_children_and_the_run(machine: Machine, tm
     told = json.loads(err.strip().splitlines()[-1])
     assert told["code"] == "interrupted" and f"swamp workflow resume {found['runId']}" in told["hint"]
     assert machine("workflow", "resume", found["runId"], "--from", "nope").code == 2
+
+
+@pytest.mark.parametrize("kind", ["plain", "synced"])
+def test_an_interrupted_method_run_has_a_result_and_no_error(request, tmp_path, kind):
+    """One document, on every kind of datastore: the run is over, cancelled, and its record is kept."""
+    machine: Machine = (
+        request.getfixturevalue("machine") if kind == "plain" else request.getfixturevalue("file_team").machine("a")
+    )
+    began = tmp_path / "began"
+    machine("model", "create", "command/shell", "slow", "--arg", f"execute.run=touch {began}; sleep 120").ok()
+    process = machine.start("model", "method", "run", "slow", "execute")
+    deadline = time.monotonic() + 60
+    while not began.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    found = json.loads(out)
+    assert (found["status"], found["modelName"]) == ("cancelled", "slow")
+    assert '"code"' not in err, "the error document is for a command that has no result"
+    assert ("`swamp datastore sync` delivers it" in err) is (kind == "synced")
+    assert machine("model", "output", "get", found["outputId"]).ok()["status"] == "cancelled"
+    assert machine("datastore", "lock", "status").ok() == {"held": False, "models": []}
+    assert (machine.sync()["filesPushed"] > 0) is (kind == "synced")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_a_question_is_130_and_changes_nothing(web: Machine, number):
+    process, leader = on_a_terminal(web, "model", "delete", "web", kind="dumb")
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(leader, 65536)
+    process.send_signal(number)
+    try:
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+    assert b"not confirmed" not in os.read(leader, 65536)
+    assert web("model", "get", "web").ok()["name"] == "web"
 
 
 def test_editing_in_the_users_editor_checks_before_it_counts(web: Machine):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import time
+from urllib.parse import urlsplit
 
 import pytest
 from benches import Bench, shell
@@ -191,6 +193,9 @@ def test_a_store_that_goes_away_during_the_run_costs_no_work(tmp_path):
         while not mark.exists():
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.05)
+    gone = socket.socket()  # has the port and never listens: no other test's server may answer there
+    gone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    gone.bind(("127.0.0.1", urlsplit(server.endpoint).port))
     go.touch()
     out, err = process.communicate(timeout=200)
     assert process.returncode == 69, (out, err)
@@ -204,6 +209,7 @@ def test_a_store_that_goes_away_during_the_run_costs_no_work(tmp_path):
         assert again.code == 69, (args, again.out, again.err)
         assert again.out == ""
     assert not mark.exists()
+    gone.close()
 
 
 def test_a_run_without_a_lease_is_interrupted_for_whoever_has_seen_everything(file_team: Team, tmp_path):

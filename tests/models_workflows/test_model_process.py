@@ -44,6 +44,18 @@ def gone_within(pid: int, seconds: float) -> bool:
     return not alive(pid)
 
 
+def test_what_a_command_has_said_is_read_to_its_end_by_a_slow_reader():
+    """It lies in the pipe when the command is gone: reading it took longer than a second, and the rest was dropped."""
+    found = run("seq 1 300", on_line=lambda *_: time.sleep(0.005))
+    assert found.exit_code == 0 and found.stdout.split() == [str(n) for n in range(1, 301)]
+
+
+def test_who_goes_on_talking_after_the_command_is_not_listened_to_for_ever():
+    begun = time.monotonic()
+    found = run("(while true; do echo tick; sleep 0.2; done) & exit 0")
+    assert found.exit_code == 0 and time.monotonic() - begun < 60
+
+
 def test_exit_code_and_both_streams_are_kept_and_seen_live():
     seen: list[tuple[str, str]] = []
     done = run("echo out; echo err >&2; exit 3", on_line=lambda stream, line: seen.append((stream, line)))
@@ -79,7 +91,7 @@ def test_a_talkative_command_keeps_its_end_and_does_not_fill_the_memory():
 
 @pytest.mark.inv("process.group-killed")
 def test_a_timeout_ends_the_command_and_its_children(tmp_path):
-    done = run("sleep 300 & echo $! > pid; sleep 300", cwd=tmp_path, timeout=2)
+    done = run("sleep 300 & echo $! > pid; sleep 300", cwd=tmp_path, timeout=5)
     assert done.ending == "timeout"
     assert gone_within(int((tmp_path / "pid").read_text()), 5)
 

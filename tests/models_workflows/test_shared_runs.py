@@ -231,7 +231,7 @@ jobs:
     assert {s["name"]: s["status"] for s in done["jobs"][0]["steps"]} == {
         "a": "succeeded",
         "b": "cancelled",
-        "c": "skipped",
+        "c": "cancelled",
     }
     two.sync()
     assert two("workflow", "history", "get", run["runId"]).ok()["status"] == "cancelled"

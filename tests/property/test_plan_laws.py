@@ -76,7 +76,7 @@ class World:
         remote = facts.remote
         if verb in ("conflict", "bury", "aside") and path in self.local:
             self.aside.add((path, self.local.pop(path)))
-        if verb in ("aside", "bury", "forget"):
+        if verb in ("aside", "bury", "forget") or (verb == "conflict" and not isinstance(remote, Entry)):
             self.base.pop(path, None)
         if verb in ("pull", "restore", "conflict") and isinstance(remote, Entry):
             self.local[path] = self.bucket[remote.key]

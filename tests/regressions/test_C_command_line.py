@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 
 import pytest
@@ -68,6 +69,17 @@ def test_C02_a_failed_push_never_exits_0(far_team: Team, proxy: Proxy):
     assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
 
 
+def test_C02_a_store_lost_during_the_push_is_told_with_where_the_work_is(far_team: Team, proxy: Proxy):
+    a = far_team.machine("a")
+    proxy.when(lambda r: r.is_write and r.is_payload, refuse(403, "AccessDenied"))
+    error = a("data", "put", "web", "owed", str(a.repo / ".swamp.yaml")).failed(69)
+    assert "the work is kept here" in error["error"]
+    assert error["hint"].endswith("`swamp datastore sync` delivers it")
+    assert a.status()["pending"]["writes"] >= 1
+    proxy.behave()
+    assert a.sync()["filesPushed"] >= 2
+
+
 def test_C03_success_is_printed_after_the_push(far_team: Team, proxy: Proxy):
     a = far_team.machine("a")
     proxy.when(lambda r: r.is_write and r.is_payload, refuse(403, "AccessDenied"))
@@ -108,7 +120,7 @@ def test_C06_setup_that_could_not_pull_fails_and_changes_nothing(team: Team):
     store = team.place.open()
     [key] = [e["key"] for p, e in team.place.root()["entries"].items() if p.endswith("/raw")]
     body = store.get(key).body
-    store.delete([key])
+    store.put(key, b"not these bytes")
     b = team.machine("b", joined=False)
     before = (b.repo / ".swamp.yaml").read_text()
     failed = b("datastore", "setup", *team.place.setup_args)
@@ -224,6 +236,69 @@ def test_C09_a_store_that_never_answers_ends_in_69(far_team: Team, proxy: Proxy,
     assert error["hint"]
 
 
+ONE_LIMIT = 6.0
+"""Seconds: far enough from its double, and from what starting a command takes on a busy machine."""
+
+
+@pytest.mark.parametrize("limit", ["SWAMP_REQUEST_TIMEOUT_MS", "SWAMP_DATASTORE_SYNC_TIMEOUT_MS"])
+@pytest.mark.parametrize("verb", ["sync", "status"])
+def test_C09_a_store_that_never_answers_ends_a_command_after_one_limit(
+    far_team: Team, proxy: Proxy, verb: str, limit: str
+):
+    # It took two: the attempt that had used up the time was made once more. And some limits ended no retries.
+    a = far_team.machine("a")
+    proxy.when(lambda r: True, stall)
+    started = time.monotonic()
+    assert a("datastore", verb, env={limit: str(int(ONE_LIMIT * 1000))}).code == 69
+    assert time.monotonic() - started < 2 * ONE_LIMIT
+
+
+@pytest.mark.parametrize(
+    "words", [("data", "list"), ("datastore", "status"), ("datastore", "sync")], ids=lambda w: w[1]
+)
+def test_C09_a_fresh_clone_asks_a_store_that_never_answers_once(far_team: Team, proxy: Proxy, words):
+    # It asked what the store enforces, cleaned up after that, and then asked for the root: each for a limit of its own.
+    a = far_team.machine("a")
+    shutil.rmtree(a.home / ".swamp")
+    proxy.when(lambda r: True, stall)
+    started = time.monotonic()
+    assert a(*words, env={"SWAMP_REQUEST_TIMEOUT_MS": str(int(ONE_LIMIT * 1000))}).code == 69
+    assert time.monotonic() - started < 2 * ONE_LIMIT
+
+
+def writing(machine: Machine, *words: str) -> tuple[str, ...]:
+    file = machine.home / "f"
+    file.write_text("2")
+    return tuple(str(file) if word == "FILE" else word for word in words)
+
+
+@pytest.mark.parametrize("limit", ["SWAMP_REQUEST_TIMEOUT_MS", "SWAMP_DATASTORE_SYNC_TIMEOUT_MS"])
+def test_C09_a_store_that_never_answers_is_not_waited_for_like_the_holder_of_a_lease(
+    far_team: Team, proxy: Proxy, limit: str
+):
+    a = far_team.machine("a")
+    a.put("web", "report", "1")
+    proxy.when(lambda r: True, stall)
+    started = time.monotonic()
+    words = writing(a, "data", "put", "web", "report", "FILE")
+    assert a(*words, env={limit: str(int(ONE_LIMIT * 1000))}).failed(69)["hint"]
+    assert time.monotonic() - started < 2 * ONE_LIMIT
+
+
+@pytest.mark.parametrize(
+    "words", [("data", "put", "web", "report", "FILE"), ("data", "gc", "--yes")], ids=["put", "gc"]
+)
+def test_C09_a_store_that_takes_no_connection_ends_a_command_within_seconds(moto, tmp_path, fresh_prefix, words):
+    # `sync` said so after one second, these after a silent minute: they waited for the lease of nobody.
+    with proxy_to(moto.endpoint) as proxy:
+        config = {**moto.config, "endpoint": proxy.endpoint}
+        a = Team(tmp_path, Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ))).machine("a")
+        a.put("web", "report", "1")
+    started = time.monotonic()
+    assert "cannot reach" in a(*writing(a, *words)).failed(69)["error"]
+    assert time.monotonic() - started < 25, "a lease is waited for a minute"
+
+
 def test_C09_a_request_is_not_repeated_for_longer_than_the_user_waits(far_team: Team, proxy: Proxy):
     """Pauses of 0.1, 0.2, 0.4, 0.8 s … : six attempts within three seconds, ten within the usual thirty."""
     a = far_team.machine("a")
@@ -276,8 +351,12 @@ def test_C15_a_download_cut_short_is_tried_again(far_team: Team, proxy: Proxy):
     assert b.get("web", "big")["content"] == "x" * 100_000
 
 
-@pytest.mark.parametrize("behaviour", [refuse(503, "SlowDown"), stall, cut_off_error()], ids=["503", "stall", "cut"])
-def test_C02_a_store_lost_during_the_push_is_69_and_the_work_is_kept(far_team: Team, proxy: Proxy, behaviour):
+@pytest.mark.parametrize(
+    ("behaviour", "limits"),
+    [(refuse(503, "SlowDown"), QUICK), (stall, QUICK), (cut_off_error(), QUICK), (refuse(503, "SlowDown"), {})],
+    ids=["503", "stall", "cut", "503 for longer than an upload is tried"],
+)
+def test_C02_a_store_lost_during_the_push_is_69_and_the_work_is_kept(far_team: Team, proxy: Proxy, behaviour, limits):
     """The lease and the pull worked, then nothing answers any more."""
     a = far_team.machine("a")
     a.put("web", "report", "1")
@@ -290,8 +369,8 @@ def test_C02_a_store_lost_during_the_push_is_69_and_the_work_is_kept(far_team: T
     proxy.when(from_the_first_upload_on, behaviour)
     file = a.home / "f"
     file.write_text("2")
-    failed = a("data", "put", "web", "report", str(file), env=QUICK).failed(69)
-    assert failed["hint"]
+    failed = a("data", "put", "web", "report", str(file), env=limits).failed(69)
+    assert "sync" in failed["hint"]
     assert a.versions("web", "report") == [2, 1]
     proxy.behave()
     assert a.status()["pending"]["writes"] >= 1

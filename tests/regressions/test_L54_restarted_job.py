@@ -16,9 +16,12 @@ from machines import Team
 def test_L54_a_job_killed_before_and_after_its_commit_makes_one_version(team: Team, capsys):
     require_java()
     a, place, write = team.machine("a"), team.place, "events=2026-11-15"
-    first = run_job(a, write, until=lambda: bool(parts_of(place, "events")))
+    hold = team.directory / "hold"
+    hold.touch()
+    first = run_job(a, write, until=lambda: bool(parts_of(place, "events")), env={"SWAMP_TEST_HOLD": str(hold)})
     uploaded, landed = len(parts_of(place, "events")), committed(place, "events")
-    second = run_job(a, write, until=lambda: committed(place, "events"))
+    hold.unlink()
+    second = run_job(a, write, until=lambda: committed(place, "events"), env={"SWAMP_TEST_STAY": "yes"})
     assert committed(place, "events")
     last = run_job(a, write)
     with capsys.disabled():

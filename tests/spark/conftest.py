@@ -11,7 +11,8 @@ from swamp.store.open import StoreSpec
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     require_java()
-    from swamp.pipeline.session import SparkSettings, open_session, stop_session
+    from swamp.pipeline.session import open_session, stop_session
+    from swamp.pipeline.settings import SparkSettings
 
     conf = {
         "spark.sql.shuffle.partitions": "4",

@@ -5,6 +5,7 @@ Clients run as processes of their own, because a process speaks either to a JVM 
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -27,12 +28,9 @@ HOME = Path(pyspark.__file__).parent
 def server(tmp_path_factory):
     require_java()
     folder = tmp_path_factory.mktemp("connect")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.port": "0",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -46,10 +44,10 @@ def server(tmp_path_factory):
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environ, cwd=folder, start_new_session=True)
     try:
         until = time.monotonic() + 180
-        while "server started at" not in (folder / "log").read_text():
+        while not (told := re.search(r"server started at: .*:(\d+)", (folder / "log").read_text())):
             assert process.poll() is None and time.monotonic() < until, (folder / "log").read_text()[-2000:]
             time.sleep(0.3)
-        yield f"sc://127.0.0.1:{port}"
+        yield f"sc://127.0.0.1:{told[1]}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)
@@ -80,7 +78,8 @@ from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.choose import Chooser
 from swamp.pipeline.jobs import Jobs
 from swamp.pipeline.publish import committer_for
-from swamp.pipeline.session import SparkSettings, open_session, resolve_settings, stop_session
+from swamp.pipeline.session import open_session, stop_session
+from swamp.pipeline.settings import SparkSettings, resolve_settings
 from swamp.store.open import StoreSpec
 from swamp.sync.engine import Engine
 from swamp.sync.progress import Patience, Silent
@@ -159,7 +158,6 @@ print(json.dumps(seen))
 
 def test_a_server_that_is_not_there_or_not_one_is_named(tmp_path):
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    seen = client(NO_SERVER, tmp_path, remote=f"sc://127.0.0.1:{port}")
+        unused.bind(("127.0.0.1", 0))  # and never listens: nobody else can have it meanwhile
+        seen = client(NO_SERVER, tmp_path, remote=f"sc://127.0.0.1:{unused.getsockname()[1]}")
     assert seen["kind"] == "unavailable" and "does not answer" in seen["message"]

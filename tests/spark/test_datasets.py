@@ -248,7 +248,7 @@ def test_the_plain_datastore_takes_and_gives_datasets_too(spark, plain_repo):
     with pytest.raises(Exception, match="no commits to follow"):
         spark.readStream.format("swamp").option("repo", str(plain_repo)).load().writeStream.format(
             "noop"
-        ).start().awaitTermination(30)
+        ).start().awaitTermination(300)
 
 
 def put(repo, model, name, body, content_type):

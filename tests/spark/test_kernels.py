@@ -6,6 +6,8 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 from spark_files import write_files
@@ -21,6 +23,7 @@ from swamp.pipeline.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_
 from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
 from swamp.pipeline.ranges import cut, pages_of
 from swamp.pipeline.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
+from swamp.sync import pool
 from swamp.sync.pool import IN_HAND, pooled
 
 
@@ -250,6 +253,37 @@ def test_results_come_as_they_are_ready_and_a_slow_one_holds_up_nobody():
 class Counted:
     high: int = 0
     now: int = 0
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_a_failure_among_gathered_results_comes_at_its_place_and_loses_none(gather):
+    """Whatever is ready and not taken is handed back, also what was gathered with it."""
+
+    def work(number):
+        if number == 700:
+            raise LookupError("this one")
+        return number
+
+    taken, left = [], []
+    with pytest.raises(LookupError):
+        for number in pooled(range(1000), work, 4, None, left.append, gather=gather):
+            taken.append(number)
+    assert not set(taken) & set(left) and len(taken) + len(left) == len({*taken, *left})
+    assert set(range(700 - 4 * IN_HAND)) <= {*taken, *left}
+    assert 700 not in taken
+
+
+def test_results_gather_only_while_there_is_more_to_do(monkeypatch):
+    slept = []
+    monkeypatch.setattr(pool, "SYSTEM", SimpleNamespace(clock=SimpleNamespace(sleep=slept.append)))
+    queue = SimpleQueue()
+    for number in range(8 * pool.BACKLOG):
+        queue.put(number)
+    pool.breathe(queue, 8)
+    assert len(slept) == pool.BREATHS
+    queue.get()
+    pool.breathe(queue, 8)  # too few are left for eight threads: nobody waits
+    assert len(slept) == pool.BREATHS
 
 
 def test_a_bounded_number_is_in_hand():

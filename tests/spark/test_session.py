@@ -12,7 +12,9 @@ import pytest
 from swamp.errors import MissingTool, UsageError
 from swamp.pipeline.choose import Chooser
 from swamp.pipeline.java import find_java, parse_version
-from swamp.pipeline.session import SparkSettings, conf_of, remote_answers, resolve_settings
+from swamp.pipeline.launch import JAVA_OPTIONS, _java_options
+from swamp.pipeline.session import remote_answers
+from swamp.pipeline.settings import SparkSettings, conf_of, resolve_settings
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Silent
@@ -87,12 +89,38 @@ def test_local_sessions_bind_to_loopback_and_the_users_conf_wins():
     assert "spark.driver.bindAddress" not in conf_of(SparkSettings("spark://h:7077"))
 
 
+def test_on_few_cores_a_short_command_does_without_the_second_compiler(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert SparkSettings("local[*]").for_work(1_000).brief
+    assert not SparkSettings("local[*]").for_work(10_000_000).brief
+    assert not SparkSettings("spark://h:7077").for_work(1_000).brief
+    assert not SparkSettings("local[*]").brief  # a user's own jobs may run for hours
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert not SparkSettings("local[*]").for_work(1_000).brief
+
+
+@pytest.mark.parametrize("before", [None, "-XX:TieredStopAtLevel=4 -Dx=1"])
+def test_what_others_say_of_java_comes_after_ours_and_stays(monkeypatch, before):
+    monkeypatch.delenv(JAVA_OPTIONS, raising=False)
+    if before:
+        monkeypatch.setenv(JAVA_OPTIONS, before)
+    with _java_options(SparkSettings("local[2]")):
+        assert os.environ.get(JAVA_OPTIONS) == before
+    with _java_options(SparkSettings("local[2]", brief=True)):
+        assert os.environ[JAVA_OPTIONS] == " ".join(filter(None, ("-XX:TieredStopAtLevel=1", before)))
+    assert os.environ.get(JAVA_OPTIONS) == before
+
+
 def test_a_master_that_does_not_answer_is_found_out_at_once():
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+        unused.bind(("127.0.0.1", 0))  # and never listens: nobody else can have it meanwhile
+        _found_out(unused.getsockname()[1])
+
+
+def _found_out(port):
     code = f"""
-from swamp.pipeline.session import SparkSettings, open_session
+from swamp.pipeline.session import open_session
+from swamp.pipeline.settings import SparkSettings
 from swamp.errors import Unavailable
 try:
     open_session(SparkSettings("spark://127.0.0.1:{port}"))

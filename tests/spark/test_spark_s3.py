@@ -21,8 +21,9 @@ from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.jobs import Jobs
 from swamp.pipeline.place import spec_of
 from swamp.pipeline.publish import committer_for
-from swamp.pipeline.session import SparkSettings, open_session, stop_session
-from swamp.pipeline.transfer import OnSpark
+from swamp.pipeline.session import open_session, stop_session
+from swamp.pipeline.settings import SparkSettings
+from swamp.pipeline.transfer import OnSpark, at_hand
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload
 from swamp.sync.progress import Patience
@@ -55,10 +56,10 @@ def slow(url, config, file):
         return SYSTEM.clock.monotonic() - started, sent
 
     with FaultProxy(config["endpoint"]) as proxy:
-        executor = OnSpark(jobs, StoreSpec(url, {**config, "endpoint": proxy.endpoint}))
+        executor = OnSpark(lambda: at_hand(jobs.session), StoreSpec(url, {**config, "endpoint": proxy.endpoint}))
         timed(1000, 300)  # the first one starts workers
         small, _ = timed(1000, 300)
-        deadline = max(3.0, 4 * small)
+        deadline = min(20.0, max(5.0, 4 * small))
         # Seven parts, three at a time: three rounds of answers that each take as long as the deadline.
         proxy.rules.append(Rule("delay", method="PUT", path="partNumber=", times=None, seconds=deadline))
         took, sent = timed(7 * 8 << 20, deadline)

@@ -88,6 +88,72 @@ def test_csv_and_parquet_go_to_files(repo, swamp_here, tmp_path):
     assert pq.read_table(target).to_pylist() == [{"name": "log", "n": 1}, {"name": "report", "n": 2}]
 
 
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [(("--format", "parquet"), "parquet"), (("--format", "csv"), "csv"), (("--format", "table"), "csv"), ((), "json")],
+)
+def test_a_file_has_the_format_that_was_asked_for_also_with_json(repo, swamp_here, tmp_path, asked, written):
+    """`--json` is about stdout: there it says what was written, and where."""
+    import pyarrow.parquet as pq
+
+    target = tmp_path / "out"
+    text = "SELECT name, version FROM data WHERE name = 'log'"
+    code, out = swamp_here(repo, "sql", text, *asked, "--output", str(target), "--json")
+    assert (code, json.loads(out)) == (0, {"output": str(target), "format": written, "rows": 1})
+    rows = {
+        "parquet": lambda: pq.read_table(target).to_pylist(),
+        "csv": lambda: [{**row, "version": int(row["version"])} for row in csv.DictReader(target.open())],
+        "json": lambda: json.loads(target.read_text()),
+    }[written]()
+    assert rows == [{"name": "log", "version": 1}]
+
+
+@pytest.mark.parametrize("asked", ["csv", "table"])
+def test_stdout_is_json_or_something_else_but_not_both(repo, swamp_here, asked):
+    with pytest.raises(UsageError) as wrong:
+        swamp_here(repo, "sql", "SELECT 1", "--json", "--format", asked)
+    assert "--json" in wrong.value.message and f"--format {asked}" in wrong.value.message
+    assert "--output" in wrong.value.hint
+    assert json.loads(swamp_here(repo, "sql", "SELECT 1 AS n", "--json", "--format", "json")[1]) == [{"n": 1}]
+
+
+def test_the_commits_of_sql_are_those_of_the_log(plain_repo, swamp_here, tmp_path, monkeypatch):
+    monkeypatch.setenv("SWAMP_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("swamp.commit.commit.LAYER_ROWS", 4)  # one of them lies in a segment
+    (tmp_path / "bucket").mkdir()
+    swamp_here(plain_repo, "datastore", "setup", (tmp_path / "bucket").as_uri(), "--json")
+    note = tmp_path / "note"
+    note.write_text("1")
+    for name in ("report", "report", "log"):
+        swamp_here(plain_repo, "data", "put", "web", name, str(note), "--json")
+    swamp_here(plain_repo, "data", "delete", "web", "log", "--yes", "--json")
+    logged = json.loads(swamp_here(plain_repo, "datastore", "log", "--json")[1])["commits"]
+    text = "SELECT seq, op, added, changed, deleted FROM commits ORDER BY seq DESC"
+    asked = json.loads(swamp_here(plain_repo, "sql", text, "--json")[1])
+    assert asked == [{name: commit[name] for name in ("seq", "op", "added", "changed", "deleted")} for commit in logged]
+    assert any(commit["changed"] for commit in logged) and any(commit["deleted"] for commit in logged)
+
+
+@pytest.mark.parametrize("namespace", ["", "team"])
+def test_the_namespace_of_sql_is_that_of_data_query(plain_repo, swamp_here, tmp_path, monkeypatch, namespace):
+    monkeypatch.setenv("SWAMP_HOME", str(tmp_path / "home"))
+    (tmp_path / "bucket").mkdir()
+    wanted = ("--namespace", namespace) if namespace else ()
+    swamp_here(plain_repo, "datastore", "setup", (tmp_path / "bucket").as_uri(), *wanted, "--json")
+    note = tmp_path / "note"
+    note.write_text("1")
+    swamp_here(plain_repo, "data", "put", "web", "report", str(note), "--json")
+    [found] = json.loads(swamp_here(plain_repo, "data", "query", "true", "--json")[1])["results"]
+    for table in ("data", "versions"):
+        text = f"SELECT ns FROM {table} WHERE ns = '{namespace}'"
+        assert json.loads(swamp_here(plain_repo, "sql", text, "--json")[1]) == [{"ns": found["ns"]}]
+
+
+def test_a_plain_directory_has_no_namespace_for_sql_either(repo, swamp_here):
+    [found] = json.loads(swamp_here(repo, "data", "query", "name == 'log'", "--json")[1])["results"]
+    assert json.loads(swamp_here(repo, "sql", "SELECT DISTINCT ns FROM data", "--json")[1]) == [{"ns": found["ns"]}]
+
+
 def test_an_answer_is_whole_before_its_first_row_and_only_then_becomes_values(jobs):
     """Columns are held, a fifth of what the same rows take as Python values."""
     from swamp.env import SYSTEM
@@ -118,6 +184,17 @@ def test_mistakes_are_exit_2_with_the_tables_named(repo, swamp_here):
     assert swamp(repo, "sql", "SELECT 1", "--format", "parquet").returncode == 2
     assert swamp(repo, "sql", "SELECT 1", "--format", "xml").returncode == 2
     assert swamp(repo, "sql", "SELECT 1", "--format", "xml", "--json").returncode == 2
+
+
+def test_the_java_stack_of_a_mistake_is_for_those_who_ask(repo):
+    """Spark logs what it also raises, as 8 kB of JSON on stderr. Processes of their own: only there it is heard."""
+    done = swamp(repo, "sql", "SELECT nope FROM data")
+    assert done.returncode == 2
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["Error", "Hint"]
+    told = swamp(repo, "sql", "SELECT nope FROM data", "--json", "-v")
+    assert told.returncode == 2 and told.stdout == ""
+    assert "SQLQueryContextLogger" in told.stderr
+    assert json.loads(told.stderr.splitlines()[-1])["code"] == "usage"
 
 
 def test_without_java_the_message_says_how_to_get_it(repo, tmp_path):

@@ -93,7 +93,8 @@ class FileLock:
 
     def _holders(self) -> str:
         """For the message only: a lock's holder is known to the kernel, never guessed from a file."""
-        pids = sorted(pids_holding(self._path) | pids_holding(self._queue))
+        # Whoever waits for it stands in the queue, this process too: only when nobody has it is the queue the reason.
+        pids = sorted(pids_holding(self._path) or pids_holding(self._queue))
         if not pids:
             return "another process"
         return f"process {', '.join(map(str, pids))}" + (" (this one)" if pids == [os.getpid()] else "")
@@ -136,6 +137,21 @@ def _release(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicit: a forked child may still have the file open
         os.close(descriptor)
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds it exclusively. Raises FileNotFoundError if it was never taken.
+
+    Asked with a shared lock: two who ask at once do not take each other for a holder.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def pids_holding(path: Path) -> set[int]:

@@ -46,9 +46,6 @@ class Transaction:
     def drop_all_deletes(self) -> None:
         self._db.execute("DELETE FROM journal WHERE kind = 'delete'")
 
-    def confirm_deletes(self) -> None:
-        self._db.execute("UPDATE journal SET confirmed = 1 WHERE kind = 'delete'")
-
     def newer_row_over(self, path: str, after: int, own: Own = (0, 0)) -> bool:
         """Whether a row later than `after`, and not my own, stands on `path`, above it or below it."""
         names = (path, *ancestors(path))

@@ -87,7 +87,8 @@ class Catalog:
 
     def versions(self, data: DataName) -> list[Row]:
         """The versions of a name that hold data, newest first."""
-        return sorted(self.select("dir = ?", [data.path]), key=lambda row: -row.ref.version)
+        named = self.select("modelType = ? AND modelId = ? AND name = ?", [data.type, data.model_id, data.name])
+        return sorted(named, key=lambda row: -row.ref.version)
 
     def search(self, tags: Iterable[tuple[str, str]] = (), since: str | None = None) -> list[Row]:
         """The latest versions that carry all these tags and were made at or after `since` (RFC 3339), newest first."""
@@ -194,7 +195,7 @@ class Catalog:
 
     def _read_name(self, db: sqlite3.Connection, data: DataName) -> None:
         """Versions do not change: only metadata that is new, or whose time differs, is parsed."""
-        known = dict(db.execute("SELECT version, mtime FROM data WHERE dir = ? AND ns = ?", (data.path, self._ns)))
+        known = dict(db.execute(schema.TIMES_OF_NAME, (self._ns, data.type, data.model_id, data.name)))
         present = _metadata_times(self._tree.root, data)
         _drop_rows(db, self._ns, [data.at(number) for number in known.keys() - present.keys()])
         reader = VersionReader(self._tree)
@@ -366,7 +367,7 @@ def _keep_directories(db: sqlite3.Connection, observed: Observed) -> None:
 
 
 def _metadata_times(root: Path, data: DataName, numbers: Iterable[int] | None = None) -> dict[int, int]:
-    directory = root / data.path
+    directory = f"{root}/{data.path}"
     if numbers is None:
         try:
             found = os.listdir(directory)  # noqa: PTH208
@@ -376,7 +377,7 @@ def _metadata_times(root: Path, data: DataName, numbers: Iterable[int] | None = 
     times = {}
     for number in numbers:
         try:
-            times[number] = os.stat(directory / str(number) / METADATA).st_mtime_ns  # noqa: PTH116
+            times[number] = os.stat(f"{directory}/{number}/{METADATA}").st_mtime_ns  # noqa: PTH116
         except OSError:
             continue  # no metadata: the version does not exist
     return times

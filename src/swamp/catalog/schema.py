@@ -55,6 +55,8 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 UPSERT: Final = f"INSERT OR REPLACE INTO data ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM data"
 ORDER: Final = "ORDER BY ns, modelType, modelId, name, version"
+# By the primary key: asked by `dir`, SQLite would read every row of the namespace, once for each name.
+TIMES_OF_NAME: Final = "SELECT version, mtime FROM data WHERE ns = ? AND modelType = ? AND modelId = ? AND name = ?"
 LATEST_OF_NAME: Final = (
     "UPDATE data SET isLatest = (version = (SELECT max(version) FROM data WHERE dir = :dir)) "
     "WHERE dir = :dir AND isLatest <> (version = (SELECT max(version) FROM data WHERE dir = :dir))"

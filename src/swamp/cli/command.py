@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from swamp.cli.render import Output
+from swamp.errors import Interrupted
 from swamp.sync.progress import Cancel
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def single(help_text: str = "") -> typer.Typer:
 
 def help_style() -> Literal["rich"] | None:
     """Boxes and colours on a terminal; plain text, without importing rich, in a pipe."""
-    return "rich" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else None
+    plain = os.environ.get("NO_COLOR") or "--no-color" in sys.argv  # help is printed before its options are parsed
+    return "rich" if sys.stdout.isatty() and not plain else None
 
 
 def common_options() -> list[TyperOption]:
@@ -155,9 +157,15 @@ def session(*, reading: bool = False, **overrides: Any) -> Iterator[Session]:
     """
     CANCEL.raises = reading
     options = common()
+    if options.verbose:
+        import logging  # here: no other command should wait for it
+
+        logging.getLogger("swamp").setLevel(logging.DEBUG)
     given = {k: v for k, v in overrides.items() if v is not None}
     opened = Session(options, Output.of(options), given)
     try:
         yield opened
+    except KeyboardInterrupt as error:
+        raise Interrupted("interrupted", hint="nothing was lost: run the same command again") from error
     finally:
         opened.close()

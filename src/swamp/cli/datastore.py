@@ -9,7 +9,7 @@ import typer
 
 from swamp.cli.command import Session, group, session
 from swamp.cli.render import plural, size_text
-from swamp.errors import UsageError
+from swamp.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from swamp.repo.setup import SetUp
@@ -58,12 +58,12 @@ def _show_setup(s: Session, done: SetUp) -> None:
     text = (
         f"{done.url} is this repository's datastore: {plural(done.sync.files_pushed, 'file')} pushed, "
         f"{done.sync.files_pulled} pulled"
-        if not done.errors
+        if done.joined
         else f"Nothing was changed: {plural(len(done.errors), 'file')} did not make it"
     )
     s.out.result(done.to_json(), text)
     if not done.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(Unavailable.exit_code if done.sync.lost_store else 1)
 
 
 def _mode(hydrate: str | None) -> str:
@@ -125,10 +125,11 @@ def _show_sync(s: Session, result: SyncResult) -> None:
     for conflict in result.conflicts:
         s.out.warn(f"{conflict.path} was changed here and elsewhere; your copy is kept in {conflict.kept}")
     if result.deletes_held:
-        s.out.warn(f"{plural(result.deletes_held, 'delete')} held back: look at them, then use --allow-deletes N")
+        held = result.deletes_held
+        s.out.warn(f"{plural(held, 'delete')} held back: look at them, then use --allow-deletes {held}")
     s.out.result(result.to_json(), _sync_line(result))
     if not result.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(Unavailable.exit_code if result.lost_store else 1)
 
 
 def _sync_line(result: SyncResult) -> str:

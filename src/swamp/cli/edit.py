@@ -23,6 +23,13 @@ def new_text(current: str, file: str | None, check: Callable[[str], None], suffi
     return _edited(current, check, suffix)
 
 
+def given_as(file: str | None, otherwise: str) -> str:
+    """What to call the new text in an error: the user corrects what they gave, not where it was to go."""
+    if file is None:
+        return otherwise
+    return "standard input" if file == "-" else file
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -118,8 +118,6 @@ def _run(args: list[str]) -> int:
             typer.echo(error.format_message(), err=True)
             return 2
         raise UsageError(error.format_message(), hint=_try_help(error)) from error
-    if code == 130 and CANCEL.requested:
-        raise Interrupted("interrupted", hint="nothing was lost: run the same command again")
     return code if isinstance(code, int) else 0
 
 

@@ -12,7 +12,7 @@ import typer
 from swamp.cli.command import Session, group, session
 from swamp.cli.outputs import app as outputs
 from swamp.cli.render import plural, print_line
-from swamp.errors import Failed, LockTimeout, UsageError
+from swamp.errors import Failed, LockTimeout, StoreError, UsageError
 
 if TYPE_CHECKING:
     from swamp.data.outputs import Output
@@ -181,7 +181,7 @@ def get_model(model: Model) -> None:
 @app.command("edit")
 def edit_model(model: Model, file: NewText = None) -> None:
     """Change a definition in your editor, or with --file. A wrong text changes nothing."""
-    from swamp.cli.edit import new_text
+    from swamp.cli.edit import given_as, new_text
     from swamp.models.document import parse, refuse
 
     with session() as s:
@@ -189,7 +189,8 @@ def edit_model(model: Model, file: NewText = None) -> None:
         found = models.find(model)
         source = _file_of(found)
         current = (s.repo.path / source).read_text(encoding="utf-8")
-        text = new_text(current, file, lambda text: refuse(source, models.inspect(parse(text, source))))
+        shown = given_as(file, source)
+        text = new_text(current, file, lambda text: refuse(shown, models.inspect(parse(text, shown))))
         changed = models.save_text(text, source)
         s.out.result({**changed.to_document(), "file": source}, f"Saved {source}")
 
@@ -278,6 +279,8 @@ def run_method_(
         finally:
             shop.close()
         collect_after(s)
+        if s.repo.datastore.synced and result.sync is None:
+            s.out.warn("it was not pushed: the work is kept here, and `swamp datastore sync` delivers it")
         _show_result(s, definition, result)
         if result.error is not None:
             raise typer.Exit(result.error.exit_code if result.output.status == "cancelled" else 1)
@@ -285,11 +288,11 @@ def run_method_(
 
 def collect_after(s: Session) -> None:
     """`autoGc: true`: versions that their lifetime or retention has given up go after a run. It fails no run."""
-    if not s.repo.settings.auto_gc:
+    if not s.repo.settings.auto_gc or s.cancel.requested:
         return
     try:
         found = s.repo.data.gc()
-    except (LockTimeout, Failed) as error:
+    except (LockTimeout, Failed, StoreError) as error:
         s.out.warn(f"garbage was not collected: {error.message}")
         return
     if found.versions:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from swamp.errors import SwampError, UsageError
+from swamp.errors import Interrupted, SwampError, UsageError
 from swamp.sync.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -74,14 +74,15 @@ class Output:
             self.line(f"{name.ljust(width)}  {_cell(value)}")
 
     def confirm(self, question: str, yes: bool) -> None:
-        """Destructive commands ask on a terminal and need `--yes` otherwise. Raises UsageError when not agreed."""
+        """Destructive commands ask on a terminal and need `--yes` otherwise. Raises UsageError when not agreed.
+
+        Ctrl-C while the answer is awaited is no answer: raises Interrupted.
+        """
         if yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()) or self.json:
             raise UsageError(f"{question} This needs your consent.", hint="add --yes")
-        sys.stderr.write(f"{question} [y/N] ")
-        sys.stderr.flush()
-        if _answer().strip().lower() not in ("y", "yes"):
+        if _answer(question).strip().lower() not in ("y", "yes"):
             raise UsageError("not confirmed: nothing was changed")
 
     def progress(self) -> Progress:
@@ -95,17 +96,21 @@ class Output:
         return Lines(sys.stderr) if self.verbose else Silent()
 
 
-def _answer() -> str:
-    """A line from the terminal; Ctrl-C while it is awaited is an answer too."""
+def _answer(question: str) -> str:
+    """A line from the terminal. The first signal ends the wait: a question holds nothing that must be let go of."""
     import signal
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
         return sys.stdin.readline()
-    except KeyboardInterrupt:
-        return ""
+    except KeyboardInterrupt as error:
+        print_line("", sys.stderr)  # the cursor stands behind the question
+        raise Interrupted("interrupted: nothing was changed") from error
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], color: bool) -> None:

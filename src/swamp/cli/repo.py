@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -13,10 +15,15 @@ app = group("Make a repository.")
 
 
 @app.command("init")
-def init(path: str = typer.Argument(".", help="The directory; made if it is missing.")) -> None:
+def init(
+    path: Annotated[
+        str | None,
+        typer.Argument(help="Made if it is missing (default: --repo-dir, else SWAMP_REPO_DIR, else here)."),
+    ] = None,
+) -> None:
     """Make PATH a swamp repository."""
     from swamp.repo.init import init_repo
 
     options = common()
-    made = init_repo(Path(options.repo_dir if options.repo_dir and path == "." else path))
+    made = init_repo(Path(path or options.repo_dir or os.environ.get("SWAMP_REPO_DIR") or "."))
     Output.of(options).result(made.to_json(), f"Initialized a swamp repository in {made.path}")

@@ -39,7 +39,8 @@ def check(
     from swamp.pipeline.executors import check_executors
     from swamp.pipeline.java import find_java
     from swamp.pipeline.jobs import Jobs
-    from swamp.pipeline.session import application_id, open_session, resolve_settings, stop_session
+    from swamp.pipeline.session import application_id, open_session, stop_session
+    from swamp.pipeline.settings import resolve_settings
 
     with session() as s:
         settings = resolve_settings(s.repo.settings.spark, master=master)

@@ -21,27 +21,42 @@ app = single("SQL over data, versions, outputs, runs and commits.")
 @app.command("sql")
 def sql(
     query: str = typer.Argument(..., help="A query over data, versions, outputs, runs and commits."),
-    format_: str = typer.Option("table", "--format", help="table, json, csv or parquet; --json means json."),
+    format_: str | None = typer.Option(
+        None, "--format", help="table, json, csv or parquet (default: table, in a file csv, with --json json)."
+    ),
     output: str | None = typer.Option(None, "--output", help="Write the result to this file.", metavar="FILE"),
     master: str | None = typer.Option(None, "--master", help="Where Spark runs (default: .swamp.yaml, local[*])."),
 ) -> None:
     """Ask the repository with SQL."""
+    with session() as s:
+        chosen = _chosen(format_, to_file=bool(output), as_json=s.common.json)
+        _answer(s, query, chosen, Path(output) if output else None, master)
+
+
+def _chosen(asked: str | None, *, to_file: bool, as_json: bool) -> str:
+    """The format of the rows. What was asked for wins; with `--json` stdout takes no other than JSON."""
     from swamp.pipeline.sql import FORMATS
 
-    with session() as s:
-        if format_ not in FORMATS:
-            raise UsageError(f"{format_!r} is not a format", hint=f"use one of {', '.join(FORMATS)}")
-        chosen = "json" if s.common.json else format_
-        if chosen == "parquet" and output is None:
-            raise UsageError("Parquet is not something to print", hint="add --output FILE")
-        _answer(s, query, chosen, Path(output) if output else None, master)
+    chosen = asked or ("json" if as_json else "table")
+    if chosen not in FORMATS:
+        raise UsageError(f"{chosen!r} is not a format", hint=f"use one of {', '.join(FORMATS)}")
+    if to_file:
+        return "csv" if chosen == "table" else chosen
+    if chosen == "parquet":
+        raise UsageError("Parquet is not something to print", hint="add --output FILE")
+    if as_json and chosen != "json":
+        raise UsageError(
+            f"--json and --format {chosen} cannot both have stdout", hint="leave out one of them, or add --output FILE"
+        )
+    return chosen
 
 
 def _answer(s: Session, text: str, chosen: str, output: Path | None, master: str | None) -> None:
     from swamp.env import SYSTEM
     from swamp.pipeline import sql as pipeline
     from swamp.pipeline.jobs import Jobs
-    from swamp.pipeline.session import live_session, open_session, resolve_settings, stop_session
+    from swamp.pipeline.session import live_session, open_session, stop_session
+    from swamp.pipeline.settings import resolve_settings
     from swamp.sync.progress import Patience
 
     own = live_session() is None
@@ -62,7 +77,7 @@ def _deliver(s: Session, frame: Any, jobs: Any, patience: Any, chosen: str, outp
 
     if chosen == "parquet" and output is not None:
         count = pipeline.write_parquet(frame, jobs, patience, output)
-    elif chosen == "table" and output is None:
+    elif chosen == "table":
         columns = pipeline.columns_of(frame)
         rows = pipeline.rows_of(frame, jobs, patience)
         s.out.table(columns, ([row[name] for name in columns] for row in rows))
@@ -72,6 +87,7 @@ def _deliver(s: Session, frame: Any, jobs: Any, patience: Any, chosen: str, outp
         count = _write(frame, pipeline.rows_of(frame, jobs, patience), chosen, output)
     if output is not None:
         s.out.info(f"{count} rows in {output}")
+        s.out.result({"output": str(output), "format": chosen, "rows": count})
 
 
 def _write(frame: Any, rows: Iterator[dict[str, Any]], chosen: str, output: Path | None) -> int:

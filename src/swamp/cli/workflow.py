@@ -47,11 +47,11 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new workflow's name.")], file: NewText = None
 ) -> None:
     """Write workflows/workflow-NAME.yaml: a skeleton that runs, or the text of --file."""
-    from swamp.cli.edit import new_text
+    from swamp.cli.edit import given_as, new_text
 
     with session() as s, _driver(s) as driver:
         text = new_text("", file, lambda text: None) if file is not None else None
-        made = driver.files.create(name, text)
+        made = driver.files.create(name, text, given_as(file, "the text"))
         document = {"id": made.workflow.id, "name": made.workflow.name, "file": made.file}
         s.out.result(document, f"Created {made.file}")
 
@@ -95,14 +95,15 @@ def get_workflow(name: Workflow) -> None:
 @app.command("edit")
 def edit_workflow(name: Workflow, file: NewText = None) -> None:
     """Change a workflow in your editor, or with --file. A wrong text changes nothing."""
-    from swamp.cli.edit import new_text
+    from swamp.cli.edit import given_as, new_text
     from swamp.models.document import refuse
     from swamp.workflows.parse import inspect
 
     with session() as s, _driver(s) as driver:
         source = driver.files.file_of(name)
         current = (s.repo.path / source).read_text(encoding="utf-8")
-        text = new_text(current, file, lambda text: refuse(source, inspect(text, source)[2]))
+        shown = given_as(file, source)
+        text = new_text(current, file, lambda text: refuse(shown, inspect(text, shown)[2]))
         changed = driver.files.save_text(text, source)
         s.out.result({"id": changed.workflow.id, "name": changed.workflow.name, "file": source}, f"Saved {source}")
 
@@ -110,11 +111,14 @@ def edit_workflow(name: Workflow, file: NewText = None) -> None:
 @app.command("delete")
 def delete_workflow(name: Workflow, yes: Yes = False) -> None:
     """Remove a workflow and the records of its runs. The data that its runs wrote stays."""
+    from swamp.workflows.keep import forget_evaluated
+
     with session() as s, _driver(s) as driver:
         found = driver.files.find(name)
         s.out.confirm(f"Delete {found.file} and the records of its runs?", yes)
         with s.repo.changes.structural("workflow delete") as change:
             removed = driver.runs.delete_all_by_workflow(found.workflow.id, confirmed=True)
+            forget_evaluated(driver.shop, found.workflow.id)
             driver.files.delete(found)
         change.must_be_delivered()
         document = {"deleted": found.workflow.name, "file": found.file, "runsDeleted": removed}

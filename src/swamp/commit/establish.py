@@ -78,7 +78,7 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     if _has_log(committer):
         raise _no_whole_record()
     counter = _old_counter(committer.store)
-    if discover is not None and counter is None:
+    if discover is not None and counter is None and not _is_short(committer.store):
         read = discover()
         if read is None:
             return _created(committer, pace, create)
@@ -91,6 +91,13 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     if first is not None:
         return left.told(_published(committer, pace, _chain(first, rest=found), counter))
     return left.told(_created(committer, pace, create))
+
+
+def _is_short(store: ObjectStore) -> bool:
+    """Whether one page tells all: then it is read before anybody could share it out."""
+    pages = store.list("")
+    next(pages, None)
+    return next(pages, None) is None
 
 
 def _no_whole_record() -> CorruptData:

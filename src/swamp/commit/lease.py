@@ -44,6 +44,8 @@ RENEW_S: Final = 10.0
 MAX_LEASE: Final = WHOLE_AT_MOST
 DEFAULT_TIMEOUT_S: Final = 60.0
 TIMEOUT_VARIABLE: Final = "SWAMP_LOCK_TIMEOUT_MS"
+AWAY_S: Final = 5.0
+"""How long a store that cannot be asked is waited for, beyond what its client has already done for each request."""
 SETTLE_S: Final = 5.0
 SHORTEST_SETTLE_S: Final = 0.05
 SETTLE_FACTOR: Final = 3.0
@@ -121,13 +123,19 @@ def acquire(
     on_lost: Callable[[str], None] = lambda _: None,
     inherited: Collection[str] | None = None,
     terms: Terms = Terms(),  # noqa: B008  frozen
+    on_wait: Callable[[], object] = lambda: None,
+    away_s: float = AWAY_S,
 ) -> HeldLease:
-    """The lease on `key`, renewed by a thread until it is released. Raises LockTimeout (75) with the holder's name."""
+    """The lease on `key`, renewed by a thread until it is released. Raises LockTimeout (75) with the holder's name.
+
+    A holder is waited for `timeout_s`, a store that cannot be asked `away_s` at a time: then its error is raised.
+    `on_wait` is called at most once, when the first look shows that somebody has to be waited for.
+    """
     nonces = inherited_of(os.environ) if inherited is None else frozenset(inherited)
-    attempt = _Attempt(store, key, holder, env, capabilities, on_lost, nonces, terms)
+    attempt = _Attempt(store, key, holder, env, capabilities, on_lost, nonces, terms, away_s)
     local = LocalLock(local_lock_dir, store.url, key) if local_lock_dir else None
     try:
-        return attempt.run(timeout_s, local)
+        return attempt.run(timeout_s, local, on_wait)
     except BaseException:
         if local:
             local.close()
@@ -147,6 +155,7 @@ class _Attempt:
         on_lost: Callable[[str], None],
         inherited: frozenset[str],
         terms: Terms,
+        away_s: float,
     ) -> None:
         self._store, self._key, self._env = store, key, env
         self._safe, self._on_lost = capabilities.safe, on_lost
@@ -158,21 +167,29 @@ class _Attempt:
         self._seen: Observed | None = None
         self._sent_at = self._looked_at = env.clock.monotonic()
         self._unreachable: Unavailable | None = None
+        self._away_s, self._away_since = away_s, self._looked_at
 
-    def run(self, timeout_s: float, local: LocalLock | None) -> HeldLease:
+    def run(self, timeout_s: float, local: LocalLock | None, on_wait: Callable[[], object]) -> HeldLease:
         backoff = Backoff(self._env, timeout_s)
-        while True:
-            held = self._try(local)
-            if held is not None:
-                return held
-            if not backoff.pause():
+        held = self._try(local)
+        if held is None and self._unreachable is None:
+            on_wait()
+            held = self._try(local)  # that may have taken long, and the time be up
+        while held is None:
+            if self._is_gone() or not backoff.pause():
                 raise self._unreachable or timed_out(self._key, self._seen, timeout_s)
+            held = self._try(local)
+        return held
+
+    def _is_gone(self) -> bool:
+        """Whether nothing has been heard of the store for so long that waiting for it is no use."""
+        return self._unreachable is not None and self._env.clock.monotonic() - self._away_since >= self._away_s
 
     def _try(self, local: LocalLock | None) -> HeldLease | None:
-        """One look and at most one swap; an unreachable store is waited for like a holder."""
+        """One look and at most one swap; an unreachable store is waited for like a holder, but not for as long."""
         try:
-            self._unreachable = None
             decision = self._look(local)
+            self._unreachable = None
             match decision:
                 case Inherit(observed):
                     return self._held(observed, None, inherited=True)
@@ -184,6 +201,8 @@ class _Attempt:
                 return None  # another process of this machine is ahead
             return self._swap(decision, local)
         except Unavailable as error:
+            if self._unreachable is None:
+                self._away_since = self._looked_at
             self._unreachable = error
             return None
 

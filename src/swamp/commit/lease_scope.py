@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from swamp.commit.lease import (
+    AWAY_S,
     DEFAULT_TIMEOUT_S,
     GLOBAL_KEY,
     Backoff,
@@ -28,8 +31,10 @@ from swamp.commit.lease_decide import AskStore, Knowledge, Observed, Wait, Watch
 from swamp.commit.lease_hold import HeldLease
 from swamp.commit.lease_local import LocalLock
 from swamp.env import Env
+from swamp.errors import Unavailable
 from swamp.store.port import Capabilities, ObjectStore
 
+WATCH_S: Final = 1.0
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -46,8 +51,11 @@ class Leases:
     on_lost: Callable[[str], None] = lambda _: None
     inherited: Collection[str] | None = None
     terms: Terms = field(default_factory=Terms)
+    away_s: float = AWAY_S
 
-    def acquire(self, key: str, timeout_s: float | None = None) -> HeldLease:
+    def acquire(
+        self, key: str, timeout_s: float | None = None, on_wait: Callable[[], object] = lambda: None
+    ) -> HeldLease:
         return acquire(
             self.store,
             key,
@@ -59,6 +67,8 @@ class Leases:
             on_lost=self.on_lost,
             inherited=self.inherited,
             terms=self.terms,
+            on_wait=on_wait,
+            away_s=self.away_s,
         )
 
     def model(self, model_type: str, model_id: str) -> HeldLease:
@@ -66,7 +76,9 @@ class Leases:
         backoff = Backoff(self.env, self.timeout_s)
         watcher = _Watcher(self)
         while True:
-            lease = self.acquire(model_key(model_type, model_id), max(backoff.left, 0.0))
+            lease = self.acquire(
+                model_key(model_type, model_id), max(backoff.left, 0.0), lambda: watcher.watch([GLOBAL_KEY])
+            )
             try:
                 blocking = None if lease.inherited else watcher.blocking(GLOBAL_KEY)
             except BaseException:
@@ -81,18 +93,18 @@ class Leases:
     def whole_store(self) -> HeldLease:
         """The global lease: taken first, so that no model starts, then those that are held are waited for."""
         backoff = Backoff(self.env, self.timeout_s)
-        lease = self.acquire(GLOBAL_KEY)
+        watcher = _Watcher(self)
+        lease = self.acquire(GLOBAL_KEY, on_wait=lambda: watcher.watch(model_lease_keys(self.store)))
         try:
             if not lease.inherited:
-                self._drain(backoff, lease)
+                self._drain(backoff, lease, watcher)
         except BaseException:
             lease.release()
             raise
         return lease
 
-    def _drain(self, backoff: Backoff, lease: HeldLease) -> None:
+    def _drain(self, backoff: Backoff, lease: HeldLease, watcher: _Watcher) -> None:
         """Waits until no model lease is held. All are watched at once: who died together is waited for once."""
-        watcher = _Watcher(self)
         keys = list(model_lease_keys(self.store))
         while blocking := [held for key in keys if (held := watcher.blocking(key)) is not None]:
             lease.check()
@@ -109,6 +121,20 @@ class _Watcher:
         self._watches: dict[str, Watch | None] = {}
         own = leases.inherited
         self._inherited = inherited_of(os.environ) if own is None else frozenset(own)
+
+    def watch(self, keys: Iterable[str]) -> None:
+        """Begins to count now how long these have been idle: who died with the holder I wait for is not a second wait.
+
+        A look that fails costs that head start and nothing else, so it does not end the wait; and of very many only
+        those are looked at that a second is enough for, because nothing is waited for meanwhile.
+        """
+        clock = self._leases.env.clock
+        until = clock.monotonic() + WATCH_S
+        with suppress(Unavailable):
+            for key in keys:
+                self.blocking(key)
+                if clock.monotonic() > until:
+                    return
 
     def blocking(self, key: str) -> Observed | None:
         """The lease if somebody alive, who is not my parent, holds it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from swamp.data.document import damaged, dump
-from swamp.data.names import auto_id, check_name, normalise_type
+from swamp.data.names import auto_id, check_model_name, normalise_type
 from swamp.data.records import SUFFIX, RecordFiles
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
@@ -39,7 +39,7 @@ class DefinitionRepository:
         self._files = RecordFiles(tree, directory)
 
     def path_of(self, model_type: str, name: str) -> str:
-        return f"{self._files.directory}/{normalise_type(model_type)}/{check_name(name)}{SUFFIX}"
+        return f"{self._files.directory}/{normalise_type(model_type)}/{check_model_name(name)}{SUFFIX}"
 
     def save(self, definition: Definition) -> str:
         """Writes the definition, over an earlier one of the same type and name; its path."""
@@ -78,7 +78,7 @@ class DefinitionRepository:
 def auto_definition(model_type: str, name: str) -> Definition:
     """The definition that `data put`, a workflow step or `df.write` makes for a name that has none."""
     normal = normalise_type(model_type)
-    return Definition(auto_id(normal, name), check_name(name), normal)
+    return Definition(auto_id(normal, name), check_model_name(name), normal)
 
 
 def decode(document: Mapping[str, Any], path: str) -> Definition:

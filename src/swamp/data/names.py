@@ -28,11 +28,16 @@ def normalise_type(text: str) -> str:
     return "/".join(_segment(part, "type") for part in parts)
 
 
-def check_name(text: str) -> str:
-    """The same data name, if it can be one. Raises UsageError that says what is allowed."""
+def check_name(text: str, what: str = "data name") -> str:
+    """The same name, if it can be one. Raises UsageError that says what it was to name, and what is allowed."""
     if text == LATEST or ".." in text:
-        raise _refused(text, "data name")
-    return _segment(text, "data name")
+        raise _refused(text, what)
+    return _segment(text, what)
+
+
+def check_model_name(text: str) -> str:
+    """The same model name, if it can be one: it is a file's name, like a data name is a directory's."""
+    return check_name(text, "model name")
 
 
 def check_id(text: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +46,27 @@ def segment_schema() -> pa.Schema:
     types = (text, text, text, pa.int64(), text, text, pa.int64(), pa.bool_(), text)
     fields = [pa.field(n, t, nullable=n not in NEEDED) for n, t in zip(COLUMNS, types, strict=True)]
     return pa.schema(fields, metadata=FORMAT)
+
+
+def load_arrow() -> None:
+    """Loads what reads a segment, a quarter of a second: for who will read one and waits for something before."""
+    import pyarrow.compute
+    import pyarrow.parquet  # noqa: F401
+
+
+def texts(values: Iterable[str]) -> pa.Array:
+    """Texts for Arrow, by way of arro3: `pa.array` and `pa.scalar` load pandas, a third of a second, to see whether
+    that is where a value comes from."""
+    import pyarrow as pa
+    from arro3.core import Array, DataType
+
+    return pa.array(Array(list(values), type=DataType.utf8()))
+
+
+@cache
+def constant(value: str) -> pa.Scalar:
+    """A text to compare a column with."""
+    return texts([value])[0]
 
 
 def check_segment(ref: SegmentRef, source: Source) -> None:
@@ -200,7 +222,7 @@ def _check_rows(batch: pa.RecordBatch, added_seq: int, last: str) -> None:
     path, kind, size = batch.column("path"), batch.column("kind"), batch.column("size")
     if not set(pc.unique(kind).to_pylist()) <= KINDS:
         raise ValueError("a row of a kind that is not known")
-    unsized = size.null_count and pc.any(pc.and_(pc.is_null(size), pc.not_equal(kind, DROPPED))).as_py()
+    unsized = size.null_count and pc.any(pc.and_(pc.is_null(size), pc.not_equal(kind, constant(DROPPED)))).as_py()
     if unsized or not _within(size, 0, None):
         raise ValueError("a row without a size")
     # inv[segment.added-seq]: no row is younger than the commit that listed its segment.
@@ -222,7 +244,7 @@ def _check_range(batch: pa.RecordBatch, ref: SegmentRef) -> None:
     """A segment may not claim a range that its deciding rows leave: lookups would pass them by."""
     import pyarrow.compute as pc
 
-    deciding = batch.column("path").filter(pc.not_equal(batch.column("kind"), DROPPED))
+    deciding = batch.column("path").filter(pc.not_equal(batch.column("kind"), constant(DROPPED)))
     if len(deciding) and not (ref.covers(deciding[0].as_py()) and ref.covers(deciding[-1].as_py())):
         raise damaged(f"{ref.key} holds rows outside of the range that the root names")
 
@@ -234,19 +256,25 @@ def _numbered(batch: pa.RecordBatch, added_seq: int) -> pa.RecordBatch:
     at = batch.schema.get_field_index("seq")
     if not batch.column(at).null_count:
         return batch
-    return batch.set_column(at, batch.schema.field(at), pc.fill_null(batch.column(at), added_seq))
+    return batch.set_column(at, batch.schema.field(at), pc.fill_null(batch.column(at), _number(added_seq)))
+
+
+def _number(value: int) -> pa.Scalar:
+    import pyarrow as pa
+    from arro3.core import Array, DataType
+
+    return pa.array(Array([value], type=DataType.int64()))[0]
 
 
 def _chosen(batch: pa.RecordBatch, start: str, stop: str | None, paths: Collection[str] | None) -> pa.RecordBatch:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     if start:
-        batch = batch.filter(pc.greater_equal(batch.column("path"), start))
+        batch = batch.filter(pc.greater_equal(batch.column("path"), texts([start])[0]))
     if stop is not None:
-        batch = batch.filter(pc.less(batch.column("path"), stop))
+        batch = batch.filter(pc.less(batch.column("path"), texts([stop])[0]))
     if paths is not None:
-        batch = batch.filter(pc.is_in(batch.column("path"), value_set=pa.array(list(paths), pa.string())))
+        batch = batch.filter(pc.is_in(batch.column("path"), value_set=texts(paths)))
     return batch
 
 

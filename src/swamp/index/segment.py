@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.errors import CorruptData
 from swamp.index.columns import (
     COLUMNS,
+    DROPPED,
     FORMAT,
     NEEDED,
     ROW_GROUP,
     Source,
+    constant,
     guarded,
     listed_columns,
     read_columns,
@@ -120,7 +122,7 @@ def _counted(batch: pa.RecordBatch, schema: pa.Schema, span: _Span) -> pa.Record
     paths = batch.column("path")
     if pc.any(pc.less(paths[1:], paths[:-1])).as_py():
         raise CorruptData("rows for an index segment are not sorted")
-    deciding = paths.filter(pc.not_equal(batch.column("kind"), "dropped"))
+    deciding = paths.filter(pc.not_equal(batch.column("kind"), constant(DROPPED)))
     if len(deciding):
         if deciding[0].as_py() < span.highest:
             raise CorruptData("rows for an index segment are not sorted")

@@ -6,12 +6,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from swamp.data.document import load_mapping
-from swamp.data.names import auto_id, check_name, normalise_type
+from swamp.data.names import auto_id, check_model_name, normalise_type
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
 from swamp.models.declare import ModelType, argument_names, explain
@@ -154,7 +154,7 @@ class Models:
     # -- writing
 
     def path_of(self, model_type: str, name: str) -> Path:
-        return self.repo / FOLDER / normalise_type(model_type) / f"{check_name(name)}.yaml"
+        return self.repo / FOLDER / normalise_type(model_type) / f"{check_model_name(name)}.yaml"
 
     def create(
         self,
@@ -167,7 +167,7 @@ class Models:
     ) -> Definition:
         """A new definition in git's part of the repository. A name is taken once, whatever the type."""
         kind = self.registry.get(model_type)
-        if taken := self._named(check_name(name)):
+        if taken := self._named(check_model_name(name)):
             raise UsageError(f"there is a model `{name}` already ({taken[0].type})", hint="choose another name")
         definition = Definition(
             id=self.env.uuid(),
@@ -178,8 +178,17 @@ class Models:
             methods=methods or {},
             file=self.path_of(kind.name, name).relative_to(self.repo).as_posix(),
         )
-        self.save_text(dump(definition.to_document()), definition.file or name)
+        text = dump(definition.to_document())
+        self._refuse_new(definition, text)
+        self.save_text(text, definition.file or name)
         return definition
+
+    def _refuse_new(self, definition: Definition, text: str) -> None:
+        """What is wrong is on the command line: there is no file yet, and its lines mean nothing to anybody."""
+        name = f"the new model `{definition.name}`"
+        found = [replace(problem, line=None) for problem in self.inspect(parse(text, name))]
+        hint = f"correct --global-arg or --arg: `swamp model type describe {definition.type}` shows what there is"
+        refuse(name, found, hint=hint, in_file=False)
 
     def save_text(self, text: str, source: str) -> Definition:
         """Write a definition file after looking at all of it: a wrong one changes nothing."""
@@ -209,7 +218,7 @@ class Models:
         for definition in self._named(name):
             if definition.type == kind.name:
                 return definition
-        return Definition(auto_id(kind.name, name), check_name(name), kind.name)
+        return Definition(auto_id(kind.name, name), check_model_name(name), kind.name)
 
     # -- checking
 

@@ -79,8 +79,11 @@ def _flatten(word: str) -> str:
     return word.lower().replace("_", "").replace("-", "")
 
 
-def refuse(source: str, problems: Iterable[Problem], *, hint: str | None = None) -> None:
-    """Raises one UsageError with every problem in it, or returns when there is none."""
+def refuse(source: str, problems: Iterable[Problem], *, hint: str | None = None, in_file: bool = True) -> None:
+    """Raises one UsageError with every problem in it, or returns when there is none.
+
+    `in_file`: `source` is a file that the user can correct, not a name for what stood on the command line.
+    """
     found = list(problems)
     if not found:
         return
@@ -89,7 +92,7 @@ def refuse(source: str, problems: Iterable[Problem], *, hint: str | None = None)
     raise UsageError(
         f"{count} in {source}\n{listed}",
         hint=hint or "correct the file and run the command again",
-        details={"file": source, "problems": [problem.to_json() for problem in found]},
+        details={**({"file": source} if in_file else {}), "problems": [problem.to_json() for problem in found]},
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from swamp.errors import UsageError
 
+OWN_TAGS = ("type", "specName", "modelName")
 FORMS = "write key=value, key:json=[1,2], key=@file, or a.b=value for nested values"
 
 
@@ -35,12 +36,17 @@ def parse_pair(pair: str) -> tuple[str, Any]:
 
 
 def parse_tags(pairs: Iterable[str]) -> dict[str, str]:
-    """`--tag k=v`: plain text on both sides."""
+    """`--tag k=v`: plain text on both sides. Raises UsageError for a tag that every run sets itself."""
     tags: dict[str, str] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"`{pair}` is not a tag", hint="write --tag key=value")
+        if key.strip() in OWN_TAGS:
+            raise UsageError(
+                f"the tag `{key.strip()}` is swamp's own: it is set from the model and the method",
+                hint=f"choose another key than {', '.join(OWN_TAGS)}",
+            )
         tags[key.strip()] = text
     return tags
 
@@ -68,7 +74,13 @@ def _read_text(path: Path, name: str) -> str:
 def _read_file(file: Path) -> dict[str, Any]:
     from swamp.models.document import parse
 
-    value = parse(_read_text(file, "--input-file"), str(file)).value
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"--input-file {file} cannot be read: {error}", hint="name a file that holds the inputs as YAML or JSON"
+        ) from error
+    value = parse(text, str(file)).value
     if value is None:
         return {}
     if not isinstance(value, dict):

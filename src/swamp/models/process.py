@@ -18,6 +18,9 @@ from swamp.sync.progress import Cancel
 GRACE_SECONDS = 5.0
 DRAIN_SECONDS = 0.5
 KEPT_BYTES = 1 << 20
+LAST_WORDS_SECONDS = 10.0
+PIPES_HOLD = 1 << 20
+"""More than any two pipes of the system hold."""
 
 Ending = Literal["exited", "timeout", "cancelled"]
 OnLine = Callable[[str, str], None]
@@ -48,10 +51,12 @@ class _Kept:
 
     chunks: list[str] = field(default_factory=list)
     size: int = 0
+    read: int = 0
     truncated: bool = False
 
     def add(self, line: str) -> None:
         self.chunks.append(line)
+        self.read += len(line)
         self.size += len(line)
         while self.size > KEPT_BYTES and len(self.chunks) > 1:
             self.size -= len(self.chunks.pop(0))
@@ -76,7 +81,7 @@ def run_process(
     try:
         ending = _await(child, cancel, env, None if timeout is None else started + timeout)
     finally:
-        code = _bury(child, leash, readers, env)
+        code = _bury(child, leash, readers, list(kept.values()), env)
     return Finished(
         exit_code=code,
         stdout="".join(kept["stdout"].chunks),
@@ -160,21 +165,36 @@ def _signal_group(pid: int, number: int) -> None:
         return  # every member is gone: what we wanted
 
 
-def _bury(child: subprocess.Popen[bytes], leash: int, readers: list[threading.Thread], env: Env) -> int:
+def _bury(
+    child: subprocess.Popen[bytes], leash: int, readers: list[threading.Thread], kept: list[_Kept], env: Env
+) -> int:
     """Let the watcher go, end what still holds our pipes, reap. Background jobs with their own output may stay."""
     if not _exited(child.pid):
         _stop_group(child.pid, env)
     _let_go(leash)
-    deadline = env.clock.monotonic() + DRAIN_SECONDS
-    for reader in readers:
-        reader.join(max(0.0, deadline - env.clock.monotonic()))
-    if any(reader.is_alive() for reader in readers):
+    if not _drained(readers, kept, env):
         _signal_group(child.pid, signal.SIGKILL)
         for reader in readers:
             reader.join(DRAIN_SECONDS)
     code = child.wait()
     os.close(leash)
     return code
+
+
+def _drained(readers: list[threading.Thread], kept: list[_Kept], env: Env) -> bool:
+    """Whether both streams have ended. What still comes is waited for, because a reader may be slow and the machine
+    busy; but whoever goes on for long after the command's end, or says more than pipes hold, is somebody else."""
+    until = env.clock.monotonic() + LAST_WORDS_SECONDS
+    begun = seen = sum(stream.read for stream in kept)
+    while True:
+        for reader in readers:
+            reader.join(DRAIN_SECONDS / len(readers))
+        if not any(reader.is_alive() for reader in readers):
+            return True
+        now = sum(stream.read for stream in kept)
+        if now == seen or now - begun > PIPES_HOLD or env.clock.monotonic() > until:
+            return False
+        seen = now
 
 
 def _let_go(leash: int) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,20 +71,29 @@ class Hooks:
 
 
 def run_method(shop: Workshop, request: Request, cancel: Cancel, hooks: Hooks = Hooks()) -> Result:  # noqa: B008
-    """Lease, pull, run, record, push, release. Raises when nothing ran or the push did not deliver."""
+    """Lease, pull, run, record, push, release. Raises when nothing ran or the push did not deliver.
+
+    A run that a signal ended has a result too: its record stays here, and the next push takes it.
+    """
     kind = shop.registry.get(request.definition.type)
     method = kind.method(request.method)
     definition = request.definition
     scope = (f"definitions-evaluated/{definition.type}/{definition.name}.yaml", *request.scope)
-    with shop.repo.changes.model("model method run", definition.type, definition.id, scope) as change:
-        done = hooks.instead()  # first: what it finds out about a killed attempt is in that attempt's record
-        _note_killed(shop, definition)
-        if done is not None:
-            result = Result(done, done.path)
-        else:
-            result = _Run(shop, request, kind, method, cancel, hooks, change).go()
-        hooks.end(result)
-        change.save_again = lambda conflicts: _save_again(shop, result, conflicts, hooks)
+    result: Result | None = None
+    try:
+        with shop.repo.changes.model("model method run", definition.type, definition.id, scope) as change:
+            done = hooks.instead()  # first: what it finds out about a killed attempt is in that attempt's record
+            _note_killed(shop, definition)
+            if done is not None:
+                result = Result(done, done.path)
+            else:
+                result = _Run(shop, request, kind, method, cancel, hooks, change).go()
+            hooks.end(result)
+            change.save_again = partial(_save_again, shop, result, hooks)
+    except Interrupted:
+        if result is None or result.output.status != "cancelled":
+            raise
+        return result
     change.must_be_delivered()
     result.sync = change.sync.to_json() if change.sync is not None else None
     return result
@@ -234,7 +244,7 @@ def _note_killed(shop: Workshop, definition: Definition) -> None:
         marker.unlink()
 
 
-def _save_again(shop: Workshop, result: Result, conflicts: Sequence[Conflict], hooks: Hooks) -> None:
+def _save_again(shop: Workshop, result: Result, hooks: Hooks, conflicts: Sequence[Conflict]) -> None:
     """Another machine published this number first: the same data becomes the next version, records follow."""
     shop.pull_model(result.output.model_type, result.output.definition_id)
     renumbered: list[dict[str, Any]] = []

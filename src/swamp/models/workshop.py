@@ -123,7 +123,8 @@ class Workshop:
 
     def spark(self) -> Any:
         """The one SparkSession of this command; started by the first step that asks."""
-        from swamp.pipeline.session import live_session, open_session, resolve_settings
+        from swamp.pipeline.session import live_session, open_session
+        from swamp.pipeline.settings import resolve_settings
 
         with self._lock:
             if self._session is None:

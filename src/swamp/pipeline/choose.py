@@ -25,6 +25,7 @@ from swamp.sync.transfer import Inline
 if TYPE_CHECKING:
     from swamp.pipeline.transfer import OnSpark
     from swamp.store.open import StoreSpec
+    from swamp.sync.share import Other, Shared
 
 EngineChoice = Literal["auto", "spark", "inline"]
 
@@ -32,8 +33,8 @@ BREAK_EVEN_SECONDS: Final = 25.0
 """What Spark costs before it moves a file: session, first jobs, first plans: 42 s of CPU on two cores, partly at the
 same time. This and what follows: bench/results/spark-breakeven.md."""
 FEW_CORES: Final = 2
-"""Up to here a session of this machine does not pay for a transfer: 100,000 files were pushed in 83 s in process and in
-118 s on Spark, pulled in 56 s and 75 s (bench/results/hundred-thousand.md, spark-files.md)."""
+"""Up to here a session of this machine does not pay for a transfer: 100,000 files were pushed in 60 s in process and in
+70 to 89 s on Spark, pulled in 45 s and in 48 to 62 s (bench/results/hundred-thousand.md, spark-files.md)."""
 INLINE_FILES_PER_SECOND: Final = 1200.0
 INLINE_BYTES_PER_SECOND: Final = 150e6
 INLINE_ROWS_PER_SECOND: Final = 60_000.0
@@ -100,43 +101,65 @@ class Chooser:
     reason: str = ""
     _spark: OnSpark | None = None
     _own: bool = False
+    _ahead: Other | None = None
 
     def __call__(self, work: Work) -> Executor:
         """Raises MissingTool when Spark was demanded and cannot run."""
-        live = self._spark is not None or _is_live()
+        choice = self._choice(work)
+        self.reason = choice.reason
+        executor = self._in_process(work, choice.reason) if choice.engine == "inline" else None
+        if work.stage == "download" and (executor is None or isinstance(executor, Inline)):
+            self._stop_ahead()  # nobody will ask for it
+        return executor or self._on_spark(work, choice.reason)
+
+    def _choice(self, work: Work) -> Choice:
+        live = (self._spark is not None and not self._spark.failed) or _is_live()
         choice = choose_engine(self.setting, work, live=live)
         if choice.engine == "spark" and self.setting == "auto":
             obstacle = self._obstacle(live, work)
             if obstacle is not None:
-                choice = Choice("inline", f"large enough for Spark, but {obstacle}")
-        self.reason = choice.reason
-        if choice.engine == "inline":
-            return self._in_process(work, choice.reason)
-        return self._on_spark(choice.reason)
+                return Choice("inline", f"large enough for Spark, but {obstacle}")
+        return choice
 
-    def _in_process(self, work: Work, reason: str) -> Executor:
+    def expect(self, work: Work) -> None:
+        """Downloads that will most likely come: a second process, or Spark, starts while they are being planned."""
+        choice = self._choice(work)
+        if choice.engine == "spark":
+            self._on_spark(work, choice.reason)
+        elif self._ahead is None:
+            executor = self._in_process(work, "")
+            if not isinstance(executor, Inline):
+                self._ahead = executor.get_ready()
+
+    def _hand_over(self) -> Other | None:
+        ready, self._ahead = self._ahead, None
+        return ready
+
+    def _stop_ahead(self) -> None:
+        unused = self._hand_over()
+        if unused is not None:
+            unused.stop()
+
+    def _in_process(self, work: Work, reason: str) -> Inline | Shared:
         threads = self.push_threads if work.stage == "upload" else self.pull_threads
         inline = Inline(self.store, threads=threads, reason=reason)
         if self.address is None or threads < 2 or not worth_sharing(work):
             return inline
         from swamp.sync.share import Shared, can_share
 
-        return Shared(inline, self.address, self.meter) if can_share(self.address) else inline
+        return Shared(inline, self.address, self.meter, self._hand_over) if can_share(self.address) else inline
 
     def close(self) -> None:
-        """Ends a session that was opened here; somebody else's stays."""
+        """Ends a session or a process that was started here; somebody else's session stays."""
+        self._stop_ahead()
         if self._spark is not None:
-            from swamp.pipeline.session import stop_session
-
-            self._spark.jobs.close()
-            if self._own:
-                stop_session(self._spark.jobs.session)
+            self._spark.close(own=self._own)
             self._spark = None
 
     def _obstacle(self, live: bool, work: Work) -> str | None:
         """Why Spark cannot do this, or not sooner, as far as that can be known without starting it."""
         from swamp.pipeline.java import find_java
-        from swamp.pipeline.session import resolve_settings
+        from swamp.pipeline.settings import resolve_settings
 
         if self.address is None:
             return "executors cannot open a plug-in's store"
@@ -153,16 +176,18 @@ class Chooser:
             return f"{os.cpu_count()} cores move files as fast without it"
         return None
 
-    def _on_spark(self, reason: str) -> OnSpark:
+    def _on_spark(self, work: Work, reason: str) -> OnSpark:
         if self.address is None:
             raise UsageError("executors cannot open a plug-in's store", hint="use --engine inline")
-        if self._spark is None:
-            from swamp.pipeline.session import resolve_settings
+        if self._spark is None or self._spark.failed:
+            from swamp.pipeline.settings import resolve_settings
             from swamp.pipeline.transfer import spark_executor
 
-            settings = resolve_settings(self.block)
+            settings = resolve_settings(self.block).for_work(work.files)
             self._spark, self._own = spark_executor(settings, self.address, self.cache, self.progress)
             self._spark.here = Inline(self.store, threads=self.push_threads)
+        if work.stage != "discover":  # a bucket without an index is mostly empty: then nobody lists it by tasks
+            self._spark.get_ready()
         self._spark.reason = reason
         return self._spark
 

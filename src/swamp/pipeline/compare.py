@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.cache.files import Hint
 from swamp.cache.layout import CacheDir
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, ScanProblem
@@ -26,7 +27,7 @@ from swamp.pipeline.balance import tasks_for
 from swamp.pipeline.beacon import Address, Beat
 from swamp.pipeline.indexing import index_row, row_from
 from swamp.pipeline.inventory import subtrees
-from swamp.pipeline.kernels import Batches, hint_from, rows_of
+from swamp.pipeline.kernels import Batches, rows_of
 from swamp.pipeline.ranges import by_segments
 from swamp.pipeline.schemas import BASE, DIRECTORIES, INDEX, JOURNAL, LOCAL, RANGES
 from swamp.sync.gather import Gathered, Gatherer
@@ -42,6 +43,7 @@ Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
 READ_ROWS: Final = 4_096
 BASE_ROWS: Final = 10_000
 PART_ROWS: Final = 200_000
+ORDERED_HERE: Final = 200_000
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,9 @@ class Comparison:
             kept = classify.worth_keeping(self.frame())
             self._write("compare", kept, folder / "kept")
             # What is left is put in order by itself: sorting before the writing would compare everything twice.
-            left = self.on.jobs.session.read.schema(kept.schema).parquet(str(folder / "kept"))
-            self._write("order", left.orderBy("unit", "path"), folder / "ordered")
+            if not _ordered_here(folder / "kept", folder / "ordered"):
+                left = self.on.jobs.session.read.schema(kept.schema).parquet(str(folder / "kept"))
+                self._write("order", left.orderBy("unit", "path"), folder / "ordered")
             out.problems.extend(_problems(folder / "ordered"))
             yield from _triples(folder / "ordered")
         finally:
@@ -147,13 +150,19 @@ class Comparison:
         return stages.frame_of(self.on.jobs.session, JOURNAL, rows)
 
 
-def _batches(folder: Path) -> Iterator[dict[str, Any]]:
+def _ordered_here(kept: Path, ordered: Path) -> bool:
+    """Whether there was so little that the driver has put it in order: a job costs seconds, whatever it does."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for file in sorted(folder.glob("*.parquet")):
-        opened = pq.ParquetFile(file)
-        for batch in opened.iter_batches(READ_ROWS, use_threads=False):
-            yield from batch.to_pylist()
+    files = [pq.ParquetFile(file) for file in sorted(kept.glob("*.parquet"))]
+    if sum(file.metadata.num_rows for file in files) > ORDERED_HERE:
+        return False
+    ordered.mkdir()
+    if files:
+        found = pa.concat_tables([file.read(use_threads=False) for file in files])
+        pq.write_table(found.sort_by([("unit", "ascending"), ("path", "ascending")]), ordered / "all.parquet")
+    return True
 
 
 def _problems(folder: Path) -> Iterator[ScanProblem]:
@@ -168,31 +177,41 @@ def _problems(folder: Path) -> Iterator[ScanProblem]:
 
 
 def _triples(folder: Path) -> Iterator[Triple]:
-    for row in _batches(folder):
-        if row["l_problem"] is None:
-            yield row["path"], _base_of(row), _local_of(row), _remote_of(row)
+    import pyarrow.parquet as pq
+
+    for file in sorted(folder.glob("*.parquet")):
+        for batch in pq.ParquetFile(file).iter_batches(READ_ROWS, use_threads=False):
+            columns = batch.to_pydict()
+            sides = [_side(columns, "b", _BASE), _side(columns, "l", _HINT), _side(columns, "r", _INDEX)]
+            for path, problem, base, local, remote in zip(columns["path"], columns["l_problem"], *sides, strict=True):
+                if problem is None:
+                    yield path, _base_of(path, *base), _local_of(path, *local), _remote_of(path, remote)
 
 
-def _side(row: dict[str, Any], mark: str) -> dict[str, Any]:
-    return {name.removeprefix(mark): value for name, value in row.items() if name.startswith(mark)}
+def _side(columns: Mapping[str, Sequence[Any]], mark: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(columns[f"{mark}_{name}"] for name in names), strict=True)
 
 
-def _base_of(row: dict[str, Any]) -> BaseRow | None:
-    side = _side(row, "b_")
-    if side["key"] is None:
-        return None
-    return BaseRow(
-        row["path"], side["key"], side["size"], side["sha256"], side["seq"], side["present"], hint_from(side)
-    )
+_HINT: Final = ("h_size", "h_mtime", "h_ctime", "h_inode")
+_BASE: Final = ("key", "size", "sha256", "seq", "present", *_HINT)
+_INDEX: Final = tuple(name for name in INDEX.columns if name != "path")
 
 
-def _local_of(row: dict[str, Any]) -> Observed | None:
-    hint = hint_from(_side(row, "l_"))
-    return None if hint is None else Observed(row["path"], hint)
+def _base_of(
+    path: str, key: str | None, size: int, sha256: str | None, seq: int, present: bool, *hint: Any
+) -> BaseRow | None:
+    return None if key is None else BaseRow(path, key, size, sha256, seq, present, _hint_of(*hint))
 
 
-def _remote_of(row: dict[str, Any]) -> Row | None:
-    side = _side(row, "r_")
-    if side["kind"] is None:
-        return None
-    return row_from({**side, "path": row["path"]})  # type: ignore[return-value]
+def _hint_of(size: int | None, mtime: int, ctime: int, inode: int) -> Hint | None:
+    return None if size is None else Hint(size, mtime, ctime, inode)
+
+
+def _local_of(path: str, *hint: Any) -> Observed | None:
+    found = _hint_of(*hint)
+    return None if found is None else Observed(path, found)
+
+
+def _remote_of(path: str, values: tuple[Any, ...]) -> Row | None:
+    row = dict(zip(_INDEX, values, strict=True), path=path)
+    return None if row["kind"] is None else row_from(row)  # type: ignore[return-value]

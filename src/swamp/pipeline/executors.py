@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured, MissingTool
-from swamp.pipeline.session import SHARED_CACHE, SparkSettings
+from swamp.pipeline.settings import SHARED_CACHE, SparkSettings
 from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Final
 from swamp.errors import MissingTool
 
 SUPPORTED: Final = (17, 21)
-ANSWER_SECONDS: Final = 20
+ANSWER_SECONDS: Final = 60
 INSTALL_HINT: Final = (
     "install Java 17 or 21: Debian and Ubuntu `sudo apt install openjdk-17-jre-headless`, macOS "
     "`brew install openjdk@17`, conda `conda install -c conda-forge openjdk=17`; "

@@ -58,7 +58,7 @@ class SendFiles:
                 return sent
 
             jobs = (Upload(r["path"], r["file"], r["size"] or 0) for r in rows_of(batches))
-            yield from SENT.batches(map(sent_row, pooled(jobs, send, self.threads)), 500)
+            yield from SENT.batches(map(sent_row, pooled(jobs, send, self.threads, gather=True)), 500)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class FetchFiles:
                 return got
 
             jobs = map(flush.later, map(download_of, rows_of(batches)))
-            for batch in GOT.batches(map(got_row, pooled(jobs, fetch, self.threads)), 500):
+            for batch in GOT.batches(map(got_row, pooled(jobs, fetch, self.threads, gather=True)), 500):
                 flush.now()
                 yield batch
 
@@ -190,12 +190,12 @@ def hint_from(row: dict[str, Any]) -> Hint | None:
 
 
 def sent_row(sent: Sent) -> dict[str, Any]:
-    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error")
+    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "away")
     return {**{name: getattr(sent, name) for name in named}, **hint_row(sent.hint)}
 
 
 def sent_from(row: dict[str, Any]) -> Sent:
-    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error")
+    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "away")
     return Sent(**{name: row[name] for name in named}, hint=hint_from(row))
 
 

@@ -176,6 +176,15 @@ def spec_of(options: Mapping[str, str]) -> StoreSpec | None:
     return StoreSpec(block.url or block.type, dict(block.config), block.namespace)
 
 
+def namespace_of(options: Mapping[str, str]) -> str:
+    """What `ns` says of every row there: "" without a namespace, as in the catalog."""
+    if options.get("url"):
+        return options.get("namespace", "")
+    from swamp.repo.config import read_config
+
+    return read_config(repo_path(options)).datastore.namespace or ""
+
+
 def tree_of(repo: Path) -> Path:
     """The tree of a repository whose datastore is a plain directory."""
     from swamp.repo.config import read_config

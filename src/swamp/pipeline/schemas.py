@@ -141,6 +141,7 @@ SENT: Final = Boundary(
         *_HINT,
         ("changed", "boolean"),
         ("error", "string"),
+        ("away", "boolean"),
     ),
 )
 DOWNLOADS: Final = Boundary(
@@ -165,6 +166,7 @@ GOT: Final = Boundary(
         ("sha256", "string"),
         ("missing", "boolean"),
         ("error", "string"),
+        ("away", "boolean"),
     ),
 )
 HASHES: Final = UPLOADS

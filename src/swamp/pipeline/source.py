@@ -42,7 +42,7 @@ from swamp.pipeline.content import (
 )
 from swamp.pipeline.dataset import Target, WrittenPart, commit_to_bucket, commit_to_folder, landed, make_target
 from swamp.pipeline.filters import Tests, split
-from swamp.pipeline.place import Bucket, Folder, Span, open_place
+from swamp.pipeline.place import Bucket, Folder, Span, namespace_of, open_place
 from swamp.pipeline.publish import ensure_root
 from swamp.pipeline.tables import READERS, TABLES, Table, read_metadata, rows, version_row
 from swamp.sync.pool import pooled
@@ -174,7 +174,7 @@ class TableReader(DataSourceReader):
 
     def __init__(self, table: Table, options: Mapping[str, str], schema: StructType) -> None:
         self.table, self.schema = table, schema
-        self.namespace = options.get("namespace")
+        self.namespace = namespace_of(options)
         self.place = open_place(options, empty=True)
         self.tests = Tests()
 
@@ -298,6 +298,7 @@ class CommitStream(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options, self.schema = dict(options), schema
+        self.namespace = namespace_of(options)
 
     def initialOffset(self) -> dict[str, Any]:
         from swamp.pipeline.stream import BEGINNING, offset_of
@@ -334,11 +335,9 @@ class CommitStream(DataSourceStreamReader):
         return as_batches(self._described(partition.step), self.schema)
 
     def _described(self, step: Step) -> Iterator[dict[str, Any]]:
-        namespace = self.options.get("namespace")
-
         def described(version: NewVersion) -> dict[str, Any] | None:
             meta = read_metadata(step.after, version.metadata)
-            return None if meta is None or not meta.active else version_row(version.ref, meta, False, namespace)
+            return None if meta is None or not meta.active else version_row(version.ref, meta, False, self.namespace)
 
         for row in pooled(step.versions(self._named), described, READERS):
             if row is not None:

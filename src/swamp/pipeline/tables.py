@@ -139,6 +139,7 @@ COMMITS: Final = Table(
         ("pid", "bigint"),
         ("swamp", "string"),
         ("added", "bigint"),
+        ("changed", "bigint"),
         ("deleted", "bigint"),
         ("segments", "bigint"),
     ),
@@ -146,14 +147,14 @@ COMMITS: Final = Table(
 TABLES: Final = {table.name: table for table in (DATA, VERSIONS, OUTPUTS, RUNS, COMMITS)}
 
 
-def rows(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str | None = None) -> Iterator[Row]:
+def rows(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str = "") -> Iterator[Row]:
     """The rows of one part of a table, filtered before files are read where the path decides."""
     make = {"data": _latest, "versions": _versions, "outputs": _outputs, "runs": _runs, "commits": _commits}
     source: Callable[..., Iterator[Row]] = make[table.name]
     return (row for row in source(table, place, span, tests, ns) if tests.admit(row))
 
 
-def _versions(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str | None) -> Iterator[Row]:
+def _versions(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
     """Latest needs no reading: it is the highest number with metadata, which the paths say."""
     early = tests.on(table.pruned_by)
     wanted = []
@@ -168,7 +169,7 @@ def _versions(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns
     yield from _read_versions(place, wanted, ns)
 
 
-def _latest(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str | None) -> Iterator[Row]:
+def _latest(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
     early = tests.on(table.pruned_by)
     wanted = []
     for group in _by_name(place, table.prefix, span):
@@ -199,9 +200,7 @@ def _path_columns(ref: VersionRef) -> Row:
     }
 
 
-def _read_versions(
-    place: Bucket | Folder, wanted: list[tuple[VersionRef, FileRef, bool]], ns: str | None
-) -> Iterator[Row]:
+def _read_versions(place: Bucket | Folder, wanted: list[tuple[VersionRef, FileRef, bool]], ns: str) -> Iterator[Row]:
     def read(item: tuple[VersionRef, FileRef, bool]) -> Row | None:
         ref, file, latest = item
         meta = read_metadata(place, file)
@@ -218,7 +217,7 @@ def read_metadata(place: Bucket | Folder, file: FileRef) -> Metadata | None:
         return None
 
 
-def version_row(ref: VersionRef, meta: Metadata, latest: bool, ns: str | None) -> Row:
+def version_row(ref: VersionRef, meta: Metadata, latest: bool, ns: str) -> Row:
     owner = meta.owner
     return {
         **_path_columns(ref),
@@ -260,7 +259,7 @@ def _documents(
     return (row for row in pooled(files, read, READERS) if row is not None)
 
 
-def _outputs(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str | None) -> Iterator[Row]:
+def _outputs(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
     del ns
     return _documents(table, place, span, tests, output_row)
 
@@ -289,7 +288,7 @@ def output_row(document: dict[str, Any], path: str) -> Row:
     }
 
 
-def _runs(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str | None) -> Iterator[Row]:
+def _runs(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
     del ns
     return _documents(table, place, span, tests, run_row)
 
@@ -316,13 +315,14 @@ def run_row(document: dict[str, Any], path: str) -> Row:
     }
 
 
-def _commits(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str | None) -> Iterator[Row]:
-    """Log records; `added` and `deleted` count rows of the newest layer (a flushed layer is in `segments`)."""
+def _commits(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
+    """Log records; `segments` counts those that the commit wrote."""
     del table, span, tests, ns
     if isinstance(place, Folder):
         return
     from swamp.commit.log import names
     from swamp.index.root import decode as decode_root
+    from swamp.index.tally import tally
 
     store = place.store
     for name in names(store):
@@ -332,7 +332,7 @@ def _commits(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns:
             continue
         if root.seq > place.root.seq:
             return
-        writer = root.writer
+        writer, did = root.writer, tally(root, place.fetch)
         yield {
             "seq": root.seq,
             "op": root.op,
@@ -343,7 +343,8 @@ def _commits(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns:
             "user": writer.get("user"),
             "pid": writer.get("pid"),
             "swamp": writer.get("swamp"),
-            "added": sum(e.seq == root.seq for e in root.entries.values()),
-            "deleted": sum(t.seq == root.seq for t in root.deleted.values()),
+            "added": did.added,
+            "changed": did.changed,
+            "deleted": did.deleted,
             "segments": sum(s.added_seq == root.seq for s in root.segments),
         }

@@ -1,10 +1,16 @@
-"""The engine's file work on Spark: the same jobs and results as in process, moved by tasks."""
+"""The engine's file work on Spark: the same jobs and results as in process, moved by tasks.
+
+A session that starts on this machine takes seconds, so nobody waits for it before it has work: what is little is
+listed, compared and begun in process meanwhile (docs/decisions/0011-while-spark-starts.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -13,19 +19,22 @@ from swamp.pipeline import stages
 from swamp.pipeline.balance import FILE_COST, bins_for, cost_of, pack
 from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.executors import check_cache_visible, check_executors
-from swamp.pipeline.jobs import Jobs, Running
+from swamp.pipeline.inventory import names_below
+from swamp.pipeline.jobs import POLL_SECONDS, Jobs, Running
 from swamp.pipeline.kernels import download_rows, got_from, hashed_from, sent_from, upload_rows
+from swamp.pipeline.launch import check_startable
 from swamp.pipeline.schemas import DOWNLOADS, HASHES, UPLOADS
-from swamp.pipeline.session import SparkSettings, live_session, of_session, open_session, stop_session
+from swamp.pipeline.session import begin_session, live_session, of_session, open_session, stop_session
+from swamp.pipeline.settings import SparkSettings
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.deal import firsts
-from swamp.sync.progress import Patience, Progress
+from swamp.sync.progress import Patience, Progress, Silent
 from swamp.sync.result import EngineName
 from swamp.sync.transfer import Inline
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from swamp.cache.rows import BaseRow
     from swamp.cache.scan import Observed
@@ -36,22 +45,51 @@ if TYPE_CHECKING:
 
 J = TypeVar("J", Upload, Download, Hash)
 R = TypeVar("R")
+M = TypeVar("M", Sent, Got)
 BATCH_JOBS: Final = 50_000
 BATCH_SECONDS: Final = 45.0
 FIRST_COST: Final = 10_000 * FILE_COST
+MANY_FILES: Final = 50_000
+HELPER_THREADS: Final = 8
+"""From so many files on the first ones are moved by so many threads until Spark is up: two cores were idle for 40 % of
+the 8 to 11 s of its start."""
 
 
 @dataclass
 class OnSpark:
     """A `sync.bulk.Executor` whose threads are Spark tasks."""
 
-    jobs: Jobs
+    begin: Callable[[], Future[SparkSession]]
+    """Starts a session, or names the one there is."""
     store: StoreSpec
+    progress: Progress = field(default_factory=Silent)
+    compared_here: int = 0
+    """Rows up to which a comparison is not worth waiting for the session."""
     reason: str = "--engine spark"
     name: EngineName = "spark"
     reports_progress: bool = True
     here: Inline | None = None
-    """How the driver itself uploads: with the user's limits, and counted."""
+    """How the driver itself moves files: with the user's limits, and counted."""
+
+    @cached_property
+    def session(self) -> Future[SparkSession]:
+        """Its session, which is starting from then on."""
+        return self.begin()
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The jobs of its session, which is up from then on. Raises what kept it from starting."""
+        return Jobs(self.session.result(), self.progress)
+
+    def get_ready(self) -> OnSpark:
+        """This one, with its session starting; nobody waits for it yet."""
+        _ = self.session
+        return self
+
+    @property
+    def failed(self) -> bool:
+        """Whether its session is known not to have come up."""
+        return "session" in self.__dict__ and self.session.done() and self.session.exception() is not None
 
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
         def stage(batch: list[Upload], bins: int) -> DataFrame:
@@ -62,13 +100,14 @@ class OnSpark:
         if self.store.gentle:
             opening, jobs = firsts(jobs)
             yield from self._made(opening, patience)
-        yield from self._batches("upload", jobs, stage, sent_from, patience)
+        source, helper = iter(jobs), self._helper(jobs)
+        if helper is not None:
+            yield from self._counted(helper.upload(self._until_up(source), patience))
+        yield from self._batches("upload", source, stage, sent_from, patience)
 
     def _made(self, opening: list[Upload], patience: Patience) -> Iterator[Sent]:
         """One upload into every directory, from here and one at a time in each, before workers meet in them."""
-        for sent in (self.here or Inline(self.store.open())).upload(opening, patience):
-            self.jobs.progress.advance(1, sent.size)
-            yield sent
+        yield from self._counted((self.here or Inline(self.store.open())).upload(opening, patience))
 
     def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
         def stage(batch: list[Download], bins: int) -> DataFrame:
@@ -76,7 +115,27 @@ class OnSpark:
             frame = stages.frame_of(self.jobs.session, DOWNLOADS, rows)
             return stages.transfer_down(frame, bins, self.store, self.jobs.beacon)
 
-        return self._batches("download", jobs, stage, got_from, patience)
+        source, helper = iter(jobs), self._helper(jobs)
+        if helper is not None:
+            yield from self._counted(helper.download(self._until_up(source), patience))
+        yield from self._batches("download", source, stage, got_from, patience)
+
+    def _helper(self, jobs: Iterable[J]) -> Inline | None:
+        """Who moves some of many files while the session starts, with few threads because it needs the cores too. A
+        few files are all Spark's, as the user has said."""
+        if self.here is None or not isinstance(jobs, Sized) or len(jobs) < MANY_FILES:
+            return None
+        return replace(self.here, threads=min(self.here.threads, HELPER_THREADS))
+
+    def _until_up(self, source: Iterator[J]) -> Iterator[J]:
+        """Jobs, as long as the session is not up."""
+        while not self.session.done() and (job := next(source, None)) is not None:
+            yield job
+
+    def _counted(self, results: Iterator[M]) -> Iterator[M]:
+        for result in results:
+            self.progress.advance(1, result.size)
+            yield result
 
     def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
         def stage(batch: list[Hash], bins: int) -> DataFrame:
@@ -96,13 +155,38 @@ class OnSpark:
     def compare(
         self, gatherer: Gatherer, out: Gathered, parts: Parts, patience: Patience
     ) -> Iterator[tuple[str, BaseRow | None, Observed | None, Row | None]]:
-        """The full comparison; what comes back is what is not trivial."""
+        """The full comparison; what comes back is at least what is not trivial."""
+        if self._is_little(gatherer):
+            self.reason += "; compared in process meanwhile"
+            return gatherer.everything(out)
         from swamp.pipeline.compare import Comparison
 
         return Comparison(self.on_store(parts.committer, patience), gatherer, parts.cache, patience).run(out)
 
+    def _is_little(self, gatherer: Gatherer) -> bool:
+        rows, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here
+        if rows > most or not most:
+            return False
+        for start in gatherer.starts():
+            for found in names_below(str(gatherer.tree), start, gatherer.exclude):
+                rows += len(found.get("paths", ()))
+                if rows > most:
+                    return False
+        return True
+
     def report(self) -> dict[str, Any] | None:
-        return self.jobs.report()
+        """None, if its session did not come up: whoever had work for it has been told why."""
+        wait([self.session])
+        return None if self.failed else self.jobs.report()
+
+    def close(self, *, own: bool) -> None:
+        """Ends its jobs, and the session if it is its `own`."""
+        if "jobs" in self.__dict__:
+            self.jobs.close()
+        if own and "session" in self.__dict__:
+            wait([self.session])
+            if not self.failed:
+                stop_session(self.session.result())
 
     def _batches(
         self,
@@ -123,6 +207,7 @@ class OnSpark:
             return self.jobs.begin(name, stage(batch, bins).toArrow)
 
         with self._bar(name):
+            self._await_session(patience)
             running = begin()
             try:
                 while running is not None:
@@ -135,17 +220,24 @@ class OnSpark:
                 if running is not None:
                     running.cancel()
 
+    def _await_session(self, patience: Patience) -> None:
+        """Its start is no standstill, and Ctrl-C is heard meanwhile: then nothing is sent any more."""
+        while not wait([self.session], POLL_SECONDS).done:
+            patience.cancel.check()
+        patience.cancel.check()
+        patience.progressed()
+
     @contextmanager
     def _bar(self, name: str) -> Iterator[None]:
         """Hashing has a bar of its own; the others move the one that their caller has begun."""
         if name != "hash":
             yield
             return
-        self.jobs.progress.begin(name)
+        self.progress.begin(name)
         try:
             yield
         finally:
-            self.jobs.progress.end()
+            self.progress.end()
 
 
 @dataclass
@@ -172,8 +264,27 @@ class _Pace:
 def spark_executor(
     settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress
 ) -> tuple[OnSpark, bool]:
-    """An executor on the live session or a new one, after it has shown that it can do the work; whether it is new."""
+    """An executor on the live session or a new one; whether it is new. Raises at once what a moment's look can tell.
+
+    Elsewhere it has shown before that it can do the work: nothing is to fail half-way for want of a package.
+    """
     own = live_session() is None
+    if own and settings.is_local:
+        check_startable(settings)
+        return OnSpark(lambda: begin_session(settings), address, progress, settings.compared_here), True
+    session = at_hand(_proven(settings, cache, progress, own=own))
+    return OnSpark(lambda: session, address, progress).get_ready(), own
+
+
+def at_hand(session: SparkSession) -> Future[SparkSession]:
+    """A session that nobody has to wait for."""
+    up: Future[SparkSession] = Future()
+    up.set_result(session)
+    return up
+
+
+def _proven(settings: SparkSettings, cache: Path, progress: Progress, *, own: bool) -> SparkSession:
+    """The session, after its executors have shown that they have the package and see the cache."""
     session = open_session(settings)
     jobs = Jobs(session, progress)
     real = settings if own else of_session(session, settings)
@@ -185,4 +296,5 @@ def spark_executor(
         if own:
             stop_session(session)
         raise
-    return OnSpark(jobs, address), own
+    jobs.close()
+    return session

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from swamp.cache.locks import pids_holding
+from swamp.cache.locks import is_free, pids_holding
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, ObjectMissing, StoreError
 
@@ -30,7 +28,7 @@ def by_lock(file: Path) -> Verdict | None:
     deadline = SYSTEM.clock.monotonic() + ECHO_SECONDS
     while True:
         try:
-            free = _is_free(file)
+            free = is_free(file)
         except FileNotFoundError:
             return None
         if free:
@@ -38,18 +36,6 @@ def by_lock(file: Path) -> Verdict | None:
         if _taken_by_the_living(file) or SYSTEM.clock.monotonic() > deadline:
             return "alive"
         SYSTEM.clock.sleep(0.02)
-
-
-def _is_free(file: Path) -> bool:
-    """Asked with a shared lock: two who ask at once do not take each other for the process."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def _taken_by_the_living(file: Path) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from swamp.errors import Failed, Interrupted, SwampError
+from swamp.errors import Failed, Interrupted, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.repo.leases import Held, Leases, NoLease
 from swamp.sync.port import Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
@@ -67,21 +67,41 @@ class Change:
         return own + (tuple(self.deletes) if self.sync.deletes_held else ())
 
     def must_be_delivered(self) -> None:
-        """Raises Failed when something of this command stayed behind: it never exits 0. C02"""
+        """Raises when something of this command stayed behind: it never exits 0. C02
+
+        Unavailable if the store did not answer any more, Failed if it did.
+        """
         left = self.left_behind
         if not left or self.sync is None:
             return
         reasons = {f.path: f.error for f in self.sync.failed}
-        held = "too many deletes at once: add --yes, or use `datastore sync --allow-deletes N`"
+        held = "too many deletes at once are held back"
         first = reasons.get(left[0], held if left[0] in self.deletes else "another machine's version is there")
-        raise Failed(
+        allowing = f" --allow-deletes {self.sync.deletes_held}" if self.sync.deletes_held else ""
+        kind = Unavailable if self.sync.lost_store else Failed
+        raise kind(
             f"saved here, but {len(left)} of its files did not reach the datastore: {left[0]}: {first}",
-            hint="look at `swamp datastore status`, then run `swamp datastore sync`",
+            hint=f"look at `swamp datastore status`, then run `swamp datastore sync{allowing}`",
             details={"sync": self.sync.to_json()},
         )
 
     def _is_own(self, path: str) -> bool:
         return any(path == mine or path.startswith(f"{mine}/") for mine in self.announced)
+
+
+@contextmanager
+def _work_is_kept() -> Iterator[None]:
+    """A store that is lost during the push loses nothing: the error says where the work is and what delivers it."""
+    try:
+        yield
+    except StoreError as error:
+        unknown = isinstance(error, OutcomeUnknown)  # a commit may have landed
+        delivered = "whether it was delivered is not known" if unknown else "not all of it was delivered"
+        error.message = f"{error.message}; the work is kept here, {delivered}"
+        error.args = (error.message,)
+        error.hint = f"{error.hint}; then " if error.hint else ""
+        error.hint += "`swamp datastore sync` delivers it"
+        raise
 
 
 _current: ContextVar[Change | None] = ContextVar("swamp_change", default=None)
@@ -175,7 +195,8 @@ class Coordinator:
                 raise
             finally:
                 _current.reset(outer)
-            self._deliver(change, "succeeded")
+            with _work_is_kept():
+                self._deliver(change, "succeeded")
 
     def _pull(self, scope: tuple[str, ...]) -> None:
         syncer = self.syncer()

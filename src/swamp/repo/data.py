@@ -14,7 +14,7 @@ from swamp.data.collect import Reclaimed
 from swamp.data.definitions import MANUAL_TYPE
 from swamp.data.lifetimes import FOREVER, Lifetime, parse_duration
 from swamp.data.metadata import Draft, Owner
-from swamp.data.names import DataName, auto_id, check_name, normalise_type
+from swamp.data.names import DataName, auto_id, check_model_name, check_name, normalise_type
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import NotFound, UsageError
@@ -115,8 +115,13 @@ class Data:
     ) -> Put:
         """A new version, also of equal bytes. A model that has no definition becomes one of the type `manual/data`."""
         known = self._repo.definitions.find(model)
-        ref = known or ModelRef(MANUAL_TYPE, auto_id(MANUAL_TYPE, model), check_name(model))
+        ref = known or ModelRef(MANUAL_TYPE, auto_id(MANUAL_TYPE, model), check_model_name(model))
         data = DataName.of(ref.type, ref.id, name)
+        if (tags or {}).get("modelName", ref.name) != ref.name:
+            raise UsageError(
+                "the tag `modelName` is swamp's own: it says which model the data belongs to",
+                hint=f"choose another key; the model is `{ref.name}`",
+            )
         draft = Draft(
             owner=Owner.manual(ref.id),
             content_type=content_type or guess_type(content),

@@ -14,7 +14,7 @@ from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
 from swamp.repo.config import DatastoreConfig
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
-from swamp.repo.open import BUILT_IN, in_namespace, open_bucket, writer_of
+from swamp.repo.open import BUILT_IN, client_settings, in_namespace, open_bucket, writer_of
 from swamp.settings import Settings
 from swamp.store.port import UNSAFE, Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree
@@ -24,7 +24,7 @@ from swamp.sync.result import Mode, SyncResult
 if TYPE_CHECKING:
     from swamp.commit.lease_scope import Leases as StoreLeases
     from swamp.pipeline.choose import Chooser
-    from swamp.repo.leases import Leases
+    from swamp.repo.leases import DirectoryLeases, Leases
     from swamp.repo.maintain import Maintenance
     from swamp.store.layers import MeterStore
     from swamp.store.open import StoreSpec
@@ -51,6 +51,8 @@ class Datastore:
     def __init__(self, context: Context, config: DatastoreConfig) -> None:
         self.context = context
         self.config = config
+        self.silence: Unavailable | None = None
+        """What the first question to the store ran into, until somebody was told."""
 
     # -- where it is
 
@@ -119,6 +121,7 @@ class Datastore:
             progress=context.progress,
             cancel=context.cancel,
             pick=self.chooser,
+            expect=self.chooser.expect,
         )
 
     @cached_property
@@ -129,7 +132,7 @@ class Datastore:
         if self.config.type not in BUILT_IN and self.config.url is None:
             return None
         url = self.config.url or self.config.type
-        config = {**self.config.config, **_store_settings()}
+        config = client_settings(self.config, _store_settings(), self.context.settings.sync_timeout)
         return StoreSpec(url, config, self.config.namespace, gentle=not self.capabilities.safe)
 
     @cached_property
@@ -179,6 +182,7 @@ class Datastore:
                 "this repository's datastore is a plain directory without sync",
                 hint="share it with `swamp datastore setup s3://bucket/prefix`",
             )
+        self.must_have_answered()
         return self.engine
 
     @property
@@ -194,19 +198,22 @@ class Datastore:
 
     @cached_property
     def leases(self) -> Leases:
-        context = self.context
+        return self.store_leases if self.synced else self.directory_leases
+
+    @cached_property
+    def directory_leases(self) -> DirectoryLeases:
         from swamp.repo.leases import DirectoryLeases
 
-        if self.synced:
-            return self.store_leases
+        context = self.context
         return DirectoryLeases(self.directory / ".locks", context.env, context.settings.lock_timeout)
 
     @cached_property
     def store_leases(self) -> StoreLeases:
-        from swamp.commit.lease import Holder
+        from swamp.commit.lease import AWAY_S, Holder
         from swamp.commit.lease_scope import Leases as StoreLeases
 
         context = self.context
+        limits = context.settings.sync_timeout, context.settings.request_timeout
         return StoreLeases(
             self.store,
             Holder.of_process(),
@@ -215,6 +222,7 @@ class Datastore:
             capabilities=self.capabilities,
             local_lock_dir=context.settings.home / "locks",
             on_lost=lambda why: context.notify(f"Warning: the lease was lost: {why}"),
+            away_s=min(AWAY_S, *limits),
         )
 
     @cached_property
@@ -224,10 +232,16 @@ class Datastore:
 
         return Maintenance(self)
 
+    def must_have_answered(self) -> None:
+        """Raises Unavailable, once, if this process has just asked in vain: nobody waits twice for one silence."""
+        silence, self.silence = self.silence, None
+        if silence is not None:
+            raise silence
+
     def must_be_there(self) -> None:
         """Raises Unavailable if the bucket's directory is gone: away, not empty. `setup` and pushes make it."""
         where = self._directory_of_bucket()
-        if where is None or where.is_dir():
+        if where is None or not self.is_away:
             return
         gone = "is not a directory" if where.exists() else "is not there"
         raise Unavailable(
@@ -235,6 +249,12 @@ class Datastore:
             hint="mount it or put it back; if it is lost, `swamp datastore sync` makes it again from what is here",
             details={"store": self.url},
         )
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the directory that is its bucket is not there."""
+        where = self._directory_of_bucket()
+        return where is not None and not where.is_dir()
 
     def _directory_of_bucket(self) -> Path | None:
         if not self.synced or not (self.config.url or "").startswith("file:"):
@@ -261,7 +281,7 @@ class Datastore:
 
     def hydrate_once(self) -> None:
         """A fresh clone fetches what the bucket holds on its first command, or fails with the command to run."""
-        if not self.synced or self._hydrated.exists():
+        if not self.synced or self.is_hydrated:
             return
         self.context.notify(f"First use of {self.url} on this machine: fetching its data")
         try:
@@ -272,16 +292,21 @@ class Datastore:
             raise
         for failed in result.failed:
             self.context.notify(f"Warning: {failed.path} was not pulled: {failed.error}")
-        if not result.failed:
+        if result.has_all:
             self.mark_hydrated()
+
+    @property
+    def is_hydrated(self) -> bool:
+        """Whether this cache has seen the whole store once."""
+        return self._hydrated.exists()
+
+    def mark_hydrated(self) -> None:
+        """From now on `is_hydrated`; that goes when the cache goes."""
+        self._hydrated.touch()
 
     @property
     def _hydrated(self) -> Path:
         return self.cache.base / "hydrated"
-
-    def mark_hydrated(self) -> None:
-        """This cache has seen the whole store once; it goes when the cache goes."""
-        self._hydrated.touch()
 
     def sync(self, mode: Mode = "sync", *, full: bool = False) -> SyncResult:
         """Push, pull, or pull and push, on the user's word. A plain directory is always in step with itself."""
@@ -293,7 +318,7 @@ class Datastore:
         if idle is not None:
             return idle
         result = self._run(mode, full)  # where the store enforces nothing, each commit is made under a lease of its own
-        if mode != "push" and not result.failed:
+        if mode != "push" and result.has_all:
             self.mark_hydrated()
         return result
 
@@ -302,7 +327,7 @@ class Datastore:
         from swamp.cache.state import State
         from swamp.sync.unchanged import unchanged_at
 
-        if not self._hydrated.exists():
+        if not self.is_hydrated:
             return None
         clock, store = self.context.env.clock, self.store
         started, asked = clock.monotonic(), store.requests

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from swamp.catalog.resolve import resolve_model
 from swamp.data.definitions import AUTO, DefinitionRepository, auto_definition
-from swamp.data.names import check_name
+from swamp.data.names import check_model_name
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
 
@@ -35,7 +35,7 @@ class Definitions:
     def find(self, name: str) -> ModelRef | None:
         """The model of that name or id. Raises UsageError when several are called so."""
         try:
-            found = resolve_model(check_name(name), models_dir=self.repo / "models", autos=self._autos)
+            found = resolve_model(check_model_name(name), models_dir=self.repo / "models", autos=self._autos)
         except NotFound:
             return None
         return ModelRef(found.type, found.id, found.name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from swamp.errors import AccessDenied, CorruptData, Misconfigured, MissingTool, ObjectMissing, StoreError, SwampError
+from swamp.errors import AccessDenied, CorruptData, MissingTool, ObjectMissing, StoreError, SwampError
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Patience
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from swamp.store.probe import Probed
 
 REPAIR = "swamp datastore doctor --repair"
+LOST = "put the store back; if it is lost, `swamp datastore sync` makes it again from what is here"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Check:
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {"name": self.name, "ok": self.ok, "detail": self.detail}
         return {**document, "fix": self.fix} if self.fix else document
+
+
+def _told(name: str, look: Callable[[], Check]) -> Check:
+    """A store that fails in the middle of an examination is a finding, not the end of it."""
+    try:
+        return look()
+    except StoreError as error:
+        return Check(name, False, error.message, error.hint)
 
 
 class Doctor:
@@ -74,22 +83,35 @@ class Doctor:
     # -- the store
 
     def _remote(self) -> Iterator[Check]:
-        unreachable = self._reach()
-        yield from unreachable
+        refused = self._open()
+        if refused is not None:
+            yield refused
+            return
+        reached = self._reach()
+        yield from reached
         yield self._state()
-        if any(not check.ok for check in unreachable):
+        if any(not check.ok for check in reached):
             return
         yield from self._probe()
-        yield self._root_check()
-        yield self._segments()
+        yield _told("root", self._root_check)
+        yield _told("segments", self._segments)
+
+    def _open(self) -> Check | None:
+        try:
+            _ = self._datastore.store
+        except StoreError as error:
+            return Check("credentials", False, error.message, error.hint)
+        return None
 
     def _reach(self) -> list[Check]:
+        """By reading: the answer to a HEAD has no body, so a refusal would not say why."""
         url = self._datastore.url
         try:
-            self._datastore.store.head(ROOT_KEY)
+            self._datastore.must_be_there()  # looking must not make what is away: it would pass for an empty store
+            self._datastore.store.get(ROOT_KEY)
         except ObjectMissing:
             pass
-        except (AccessDenied, Misconfigured) as error:
+        except AccessDenied as error:
             return [Check("credentials", False, error.message, error.hint)]
         except StoreError as error:
             return [
@@ -145,6 +167,10 @@ class Doctor:
         for page in tier_pages(self._datastore.store):
             if any(is_payload_key(meta.key) for meta in page):
                 return Check("root", False, "it is missing and so is its log", f"{REPAIR} --from-listing")
+        seen = int(self._datastore.must_sync().state.meta("pulledSeq") or 0)
+        if seen:
+            detail = f"the store is empty, and this cache has seen commit {seen}: another store, or one that was lost"
+            return Check("root", False, detail, LOST)
         return Check("root", True, "none yet: the first sync makes one")
 
     def _newest_recorded(self) -> int:
@@ -164,8 +190,11 @@ class Doctor:
         return Check("segments", True, f"{len(self._root.segments) if self._root else 0} present")
 
     def _state(self) -> Check:
+        """What is here, whether or not the store answers."""
         try:
-            status = self._datastore.must_sync().status()
+            engine = self._datastore.engine
+            assert engine is not None  # only a synced datastore has one
+            status = engine.status()
         except SwampError as error:
             return Check("state", False, error.message, REPAIR)
         pending = status.pending
@@ -178,6 +207,7 @@ class Doctor:
         """Puts right what can be: root from the log or a listing, this cache's state, the catalog. What was done."""
         done: list[str] = []
         if self._datastore.synced:
+            self._datastore.must_be_there()
             done += self._repair_root(from_listing, agree)
             done += self._repair_binding()
         self._repo.catalog.rebuild(self._parser())
@@ -202,8 +232,9 @@ class Doctor:
         pace = self._repo.datastore.context.cancel.check
         if from_listing:
             return [f"a root of {self._relisted(agree)} files was published from a listing"]
-        if self._root_check().ok and self._segments().ok:
-            return []  # nothing is wrong with it: a repair would only add a commit
+        root = self._root_check()
+        if root.fix == LOST or (root.ok and self._segments().ok):
+            return []  # nothing to rebuild it from, or nothing wrong with it: a repair would only add a commit
         return list(repair(committer, pace).warnings)
 
     def _relisted(self, agree: Callable[[str], None]) -> int:

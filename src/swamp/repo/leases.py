@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from swamp.cache.locks import FileLock
-from swamp.env import Env
+from swamp.cache.locks import FileLock, is_free
+from swamp.env import Env, parse_rfc3339, rfc3339
 from swamp.errors import LockTimeout
 
 LOCAL_LOCKS_VARIABLE: Final = "SWAMP_LOCAL_LOCKS"
+GLOBAL_FILE: Final = "global.lock"
 
 
 class Held(Protocol):
@@ -75,9 +76,10 @@ class DirectoryLeases:
         name = f"{self.directory}/{model_type}/{model_id}"
         with ExitStack() as stack:
             if not self._inherited(name):
-                stack.enter_context(self._global().shared(self.timeout))
+                with self._naming_the_holder(GLOBAL_FILE):
+                    stack.enter_context(self._lock(GLOBAL_FILE).shared(self.timeout))
                 file = f"model-{model_type.replace('/', '+')}-{model_id}.lock"
-                stack.enter_context(self._exclusive(file, name))
+                stack.enter_context(self._exclusive(file, {"model": f"{model_type}/{model_id}"}))
             yield LocalHeld(name)
 
     @contextmanager
@@ -85,33 +87,75 @@ class DirectoryLeases:
         name = f"{self.directory}/*"
         with ExitStack() as stack:
             if not self._inherited(name):
-                stack.enter_context(self._exclusive("global.lock", name))
+                stack.enter_context(self._exclusive(GLOBAL_FILE, {}))
             yield LocalHeld(name)
 
-    def _global(self) -> FileLock:
-        return FileLock(self.directory / "global.lock", self.env)
+    def whole_store_holder(self) -> dict[str, Any] | None:
+        """Who holds the global lease now, as `lock status` tells it; None when nobody does."""
+        return self._held(GLOBAL_FILE)
+
+    def model_holders(self) -> list[dict[str, Any]]:
+        """Who holds which model now, in the order of the models' names."""
+        files = sorted(file.name for file in self.directory.glob("model-*.lock"))
+        return [held for file in files if (held := self._held(file)) is not None]
+
+    def _lock(self, file: str) -> FileLock:
+        return FileLock(self.directory / file, self.env)
 
     @contextmanager
-    def _exclusive(self, file: str, name: str) -> Iterator[None]:
+    def _exclusive(self, file: str, about: Mapping[str, str]) -> Iterator[None]:
         """Notes who holds it in a file beside it, for `lock status` and for the message of who waits in vain."""
-        note = self.directory / f"{file}.holder"
+        note = self._note(file)
+        with ExitStack() as stack:
+            with self._naming_the_holder(file):
+                stack.enter_context(self._lock(file).exclusive(self.timeout))
+            note.write_text(json.dumps({**about, **self._myself()}), encoding="utf-8")
+            try:
+                yield
+            finally:
+                note.unlink(missing_ok=True)
+
+    @contextmanager
+    def _naming_the_holder(self, file: str) -> Iterator[None]:
         try:
-            with FileLock(self.directory / file, self.env).exclusive(self.timeout):
-                note.write_text(json.dumps({"name": name, "pid": os.getpid()}), encoding="utf-8")
-                try:
-                    yield
-                finally:
-                    note.unlink(missing_ok=True)
+            yield
         except LockTimeout as error:
-            error.details |= self._holder(note)
+            held = self._held(file)
+            if held is not None:
+                error.details["holder"] = held
             raise
 
-    def _holder(self, note: Path) -> dict[str, Any]:
+    def _myself(self) -> dict[str, Any]:
+        from swamp.commit.lease import Holder
+
+        me = Holder.of_process()
+        acquired = rfc3339(self.env.clock.now())
+        return {"holder": str(me), "hostname": me.hostname, "pid": me.pid, "acquiredAt": acquired}
+
+    def _held(self, file: str) -> dict[str, Any] | None:
+        """The kernel says whether it is held, the note by whom: a note outlives a killed process, a lock does not."""
         try:
-            found = json.loads(note.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            if is_free(self.directory / file):
+                return None
+        except FileNotFoundError:
+            return None  # nobody ever took it
+        noted = self._noted(file)
+        if file != GLOBAL_FILE:
+            noted.setdefault("model", file.removeprefix("model-").removesuffix(".lock").replace("+", "/"))
+        noted.setdefault("holder", "another process")
+        return noted
+
+    def _noted(self, file: str) -> dict[str, Any]:
+        """What the holder wrote of itself; empty in the moment before it does."""
+        try:
+            found = json.loads(self._note(file).read_text(encoding="utf-8"))
+            age = self.env.clock.now() - parse_rfc3339(found["acquiredAt"])
+        except (OSError, ValueError, KeyError, TypeError):
             return {}
-        return {"holder": found} if isinstance(found, dict) else {}
+        return {**found, "ageMs": max(0, int(age.total_seconds() * 1000))}
+
+    def _note(self, file: str) -> Path:
+        return self.directory / f"{file}.holder"
 
     def _inherited(self, name: str) -> bool:
         held = os.environ.get(LOCAL_LOCKS_VARIABLE, "").split("\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.env import parse_rfc3339
-from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError, UsageError
+from swamp.errors import Failed, NotFound, ObjectMissing, StoreError, SwampError, UsageError
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.store.port import Capabilities
 from swamp.sync.bulk import Work
@@ -57,13 +57,25 @@ class Maintenance:
     def status(self) -> dict[str, Any]:
         """What is known here, and whether the store answers. Never raises for a store that does not."""
         datastore = self._datastore
+        try:
+            address = datastore.address
+        except StoreError as error:
+            return self._unopened_status(error)
         document: dict[str, Any] = {
             "type": datastore.config.type,
-            "url": datastore.address,
+            "url": address,
             "namespace": datastore.config.namespace,
             **({"endpoint": datastore.endpoint} if datastore.endpoint else {}),
         }
         return {**document, **(self._remote_status() if datastore.synced else self._plain_status())}
+
+    def _unopened_status(self, error: StoreError) -> dict[str, Any]:
+        """Of a store that cannot even be opened, such as with a login that is not there. Which cache is its is not
+        known then, so nothing is said of what is in it."""
+        config = self._datastore.config
+        unknown = dict.fromkeys(("capabilities", "seq", "lastSyncAt", "pending", "cache"))
+        known = {"type": config.type, "url": config.url or config.type, "namespace": config.namespace}
+        return {**known, "healthy": False, "message": error.message, "latencyMs": 0, **unknown, "lock": {"held": None}}
 
     def _plain_status(self) -> dict[str, Any]:
         root = self._datastore.directory
@@ -82,11 +94,19 @@ class Maintenance:
             "lastSyncAt": None,
             "pending": {"writes": 0, "deletes": 0, "found": 0},
             "cache": {"path": str(root), "files": files, "bytes": size, "remoteOnly": 0, "conflicts": 0},
-            "lock": {"held": False},
+            "lock": self._plain_lock_line(),
         }
 
+    def _plain_lock_line(self) -> dict[str, Any]:
+        held = self._datastore.directory_leases.whole_store_holder()
+        if held is None:
+            return {"held": False}
+        return {"held": True, **{key: held[key] for key in ("holder", "ageMs") if key in held}}
+
     def _remote_status(self) -> dict[str, Any]:
-        known = self._datastore.must_sync().status()
+        engine = self._datastore.engine
+        assert engine is not None  # a plain directory has its own status
+        known = engine.status()
         answer = self._ask(known.seq)
         return {
             **answer,
@@ -110,9 +130,11 @@ class Maintenance:
         """One look at the root and one at the global lease, timed. `seen` is the sequence this cache has pulled."""
         clock = self._context.env.clock
         started = clock.monotonic()
-        found: dict[str, Any] = {"healthy": True, "message": "ok", "lock": {"held": False}}
+        # Whether somebody holds the lease is not known until the store has said so.
+        found: dict[str, Any] = {"healthy": True, "message": "ok", "lock": {"held": None}}
         try:
             self._datastore.must_be_there()
+            self._datastore.must_have_answered()
             root = self._read_root()
             found["latencyMs"] = int((clock.monotonic() - started) * 1000)
             found["seq"] = root.seq if root else 0
@@ -245,29 +267,17 @@ class Maintenance:
             yield self._commit_of(decode(store.get(name.key).body))
 
     def _commit_of(self, root: Root) -> Commit:
-        from swamp.index.entry import Entry
-        from swamp.index.lookup import rows_since
+        from swamp.index.tally import tally
 
-        replaced = {drop.path for drop in root.dropped.values() if drop.seq == root.seq}
-        added = changed = deleted = 0
-        try:
-            for row in rows_since(root, root.seq - 1, self._committer.fetch):
-                if not isinstance(row, Entry):
-                    deleted += 1
-                elif row.path in replaced:
-                    changed += 1
-                else:
-                    added += 1
-        except (ObjectMissing, CorruptData):
-            added = changed = deleted = 0  # its segments were compacted away since: the commit itself is still told
-        return Commit(root.seq, root.op, root.committed_at, dict(root.writer), added, changed, deleted)
+        did = tally(root, self._committer.fetch)
+        return Commit(root.seq, root.op, root.committed_at, dict(root.writer), did.added, did.changed, did.deleted)
 
     # -- leases
 
     def lock_status(self) -> dict[str, Any]:
         """The global lease and every model lease that is held."""
         if not self._datastore.synced:
-            return {"held": False, "models": []}
+            return self._plain_locks()
         from swamp.commit.lease import GLOBAL_KEY, read_lease
         from swamp.commit.lease_scope import list_model_leases
 
@@ -280,6 +290,12 @@ class Maintenance:
         document["models"] = [{"model": _model_of(lease.key), **self._info(lease)} for lease in held]
         return document
 
+    def _plain_locks(self) -> dict[str, Any]:
+        leases = self._datastore.directory_leases
+        held = leases.whole_store_holder()
+        info = {} if held is None else {"info": held}
+        return {"held": held is not None, **info, "models": leases.model_holders()}
+
     def _info(self, seen: Observed) -> dict[str, Any]:
         known = {"holder": seen.holder, "ageMs": self._age_ms(seen)}
         if seen.body is None:
@@ -290,17 +306,12 @@ class Maintenance:
 
     def lock_release(self, model: str | None = None) -> dict[str, Any]:
         """Marks a lease released, by its nonce: a holder that came in between keeps it."""
-        if not self._datastore.synced:
-            return {"released": False}
         from swamp.commit.lease import GLOBAL_KEY, force_release, model_key, read_lease
-        from swamp.data.names import check_id, normalise_type
 
-        key = GLOBAL_KEY
-        if model is not None:
-            kind, slash, model_id = model.rpartition("/")
-            if not slash or not kind:
-                raise UsageError(f"--model {model!r} is not of the form TYPE/ID")
-            key = model_key(normalise_type(kind), check_id(model_id))
+        wanted = None if model is None else _type_and_id(model)
+        if not self._datastore.synced:
+            return self._plain_release(wanted)
+        key = GLOBAL_KEY if wanted is None else model_key(*wanted)
         seen = read_lease(self._datastore.store, key)
         if seen is None or not seen.held:
             return {"released": False}
@@ -308,6 +319,22 @@ class Maintenance:
             "released": force_release(self._datastore.store, key, seen.nonce),
             "previousHolder": seen.holder,
         }
+
+    def _plain_release(self, wanted: tuple[str, str] | None) -> dict[str, Any]:
+        """A file lock belongs to its process and to nobody else. Raises Failed when one holds it."""
+        leases = self._datastore.directory_leases
+        if wanted is None:
+            held = leases.whole_store_holder()
+        else:
+            held = next((one for one in leases.model_holders() if one["model"] == "/".join(wanted)), None)
+        if held is None:
+            return {"released": False}
+        who = f"process {held['pid']} of {held['holder']}" if "pid" in held else held["holder"]
+        raise Failed(
+            f"{who} holds it: the lock of a plain directory cannot be taken away, it goes with its process",
+            hint="wait for that command to finish, or stop it",
+            details={"holder": held},
+        )
 
     # -- namespaces
 
@@ -330,6 +357,15 @@ class Maintenance:
 
 def _at(path: str, found: str) -> bool:
     return found == path or found.startswith(path.rstrip("/") + "/")
+
+
+def _type_and_id(model: str) -> tuple[str, str]:
+    from swamp.data.names import check_id, normalise_type
+
+    kind, slash, model_id = model.rpartition("/")
+    if not slash or not kind:
+        raise UsageError(f"--model {model!r} is not of the form TYPE/ID")
+    return normalise_type(kind), check_id(model_id)
 
 
 def _model_of(key: str) -> str:

@@ -40,8 +40,9 @@ class Copied:
     conflicts: list[Conflict] = field(default_factory=list)
 
 
-def has_files(source: Path) -> bool:
-    return next(tier_files(source), None) is not None
+def has_tiers(source: Path) -> bool:
+    """Whether there is something to copy or, after a clean-up that was killed, something left to remove."""
+    return any((source / name).exists() for name in TIER_DIRECTORIES)
 
 
 def tier_files(source: Path) -> Iterator[str]:

@@ -82,19 +82,23 @@ def _is_plugin(name: str) -> bool:
     return find("datastores", name) is not None
 
 
-def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], patience: float) -> ObjectStore:
-    """The store of the `datastore` block, without its namespace. `extra` are settings that beat the block's.
+def client_settings(config: DatastoreConfig, extra: Mapping[str, Any], patience: float) -> dict[str, Any]:
+    """How to talk to the store of the `datastore` block. `extra` are settings that beat the block's.
 
     No request is waited for or repeated for longer than a command waits for progress (`patience`, in seconds).
     """
-    from swamp.store.open import TIMEOUT_MS, open_store
-    from swamp.store.retry import RetryPolicy
+    from swamp.store.open import TIMEOUT_MS
+
+    asked = {"requestTimeoutMs": TIMEOUT_MS, **config.config, **extra}
+    return {**asked, "requestTimeoutMs": min(float(asked["requestTimeoutMs"]), patience * 1000)}
+
+
+def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], patience: float) -> ObjectStore:
+    """The store of the `datastore` block, without its namespace; settings as in `client_settings`."""
+    from swamp.store.open import open_store
 
     if config.url is not None or config.type in BUILT_IN:
-        usual = RetryPolicy()
-        policy = replace(usual, seconds=min(usual.seconds, patience))
-        limit = {"requestTimeoutMs": int(min(TIMEOUT_MS, patience * 1000))}
-        return open_store(config.url or config.type, {**limit, **config.config, **extra}, env, policy=policy)
+        return open_store(config.url or config.type, client_settings(config, extra, patience), env)
     from swamp.plugins import find
 
     plugin = find("datastores", config.type)

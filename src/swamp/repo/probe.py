@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.state import State
-from swamp.errors import StoreError
+from swamp.errors import StoreError, Unavailable
 from swamp.store.port import Capabilities
 
 if TYPE_CHECKING:
@@ -22,9 +22,13 @@ def known_capabilities(datastore: Datastore) -> Capabilities:
     cache = datastore.cache.ensure()
     state = State.open(cache.state_db)
     try:
-        return read_record(state, datastore.store.url) or measure(datastore, state).capabilities
-    except StoreError:
+        recorded = read_record(state, datastore.store.url)
+        if recorded is not None or datastore.is_away:
+            return recorded or Capabilities()  # a probe writes: it would make an empty store of one that is away
+        return measure(datastore, state).capabilities
+    except StoreError as error:
         # Nothing can be committed to a store that does not answer, so nothing rests on this guess.
+        datastore.silence = error if isinstance(error, Unavailable) else None
         return Capabilities()
     finally:
         state.close()

@@ -150,7 +150,7 @@ class Repo:
         from swamp.repo.setup import set_up
 
         done = set_up(self, wanted, migrate=migrate)
-        if not done.errors:
+        if done.joined:
             self.close()
             for name in (
                 "tree",

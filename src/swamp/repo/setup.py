@@ -7,23 +7,26 @@ any point is answered by running the same command again.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from swamp.cache.locks import FileLock
-from swamp.errors import AccessDenied, Failed, StoreError
-from swamp.index.root import ROOT_KEY
+from swamp.errors import AccessDenied, Failed, StoreError, SwampError
+from swamp.index.columns import load_arrow
+from swamp.index.root import ROOT_KEY, decode
 from swamp.repo.config import DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.layout import LOCAL_DIRECTORY
-from swamp.repo.migrate import Copied, Copier, Source, clean_up, has_files
-from swamp.store.port import Capabilities
+from swamp.repo.migrate import Copied, Copier, Source, clean_up, has_tiers
+from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.result import SyncResult
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
+    from swamp.sync.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class SetUp:
     capabilities: Capabilities
     warnings: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    joined: bool = True
+    """Whether the repository has this datastore now. What the store has lost itself keeps nobody out."""
 
     @property
     def ok(self) -> bool:
@@ -89,15 +94,19 @@ class _Move:
         self._repo, self._old, self._new = repo, old, new
         self._migrate = migrate
         self._only_reads = False
+        self._joined = True
         self._report = _Report()
 
     def run(self) -> SetUp:
         new = self._new
         if new.synced:
+            loading = Thread(target=_load_ahead, args=(new.store,), name="load ahead", daemon=True)
+            loading.start()
             self._check_store()
+            loading.join()  # two threads that import one package may meet in the middle of it
         copied = self._copy()
         synced = self._push_and_hydrate(copied) if new.synced else _counted(copied)
-        if not self._report.errors:
+        if self._joined:
             write_config(self._repo.path, {"datastore": new.config.to_document()})
             for done in copied:
                 if done.source.is_local:
@@ -166,16 +175,19 @@ class _Move:
         if left not in found:
             found.append(left)
         target = None if self._new.synced else self._new.directory
-        return [path for path in found if path != target and has_files(path)]
+        return [path for path in found if path != target and has_tiers(path)]
 
     def _settle_old(self) -> None:
         """What the old store is owed goes there first; what only it has is fetched."""
-        engine = self._old.must_sync()
+        engine = self._old.engine
+        assert engine is not None  # only a synced store is settled
         owed = not engine.state.journal_empty()
         try:
+            self._old.must_be_there()
+            self._old.must_have_answered()
             result = engine.sync()
         except StoreError as error:
-            if owed or next(engine.remote_only(), None) is not None:
+            if owed or self._needs_old(engine):
                 raise Failed(
                     f"the old datastore cannot be reached ({error.message}), and this machine still owes it work "
                     "or needs files that only it has",
@@ -183,6 +195,13 @@ class _Move:
                 ) from error
             self._report.warnings.append(f"the old datastore cannot be reached: {error.message}")
             return
+        lost = [failed.path for failed in result.failed if failed.cause == "missing"]
+        if lost and result.has_all and not result.deletes_held:
+            raise Failed(
+                f"the old datastore has lost {len(lost)} of its files, first {lost[0]}",
+                hint="`swamp datastore verify --repair` where they still are, or give them up with --drop PATH",
+                details={"sync": result.to_json()},
+            )
         if result.failed or result.deletes_held:
             raise Failed(
                 f"{len(result.failed) + result.deletes_held} changes could not be delivered to the old datastore",
@@ -192,10 +211,19 @@ class _Move:
         for file in list(engine.remote_only()):
             engine.materialize(file.path)
 
+    def _needs_old(self, engine: Engine) -> bool:
+        """Whether the old store has something that this cache does not hold, as far as the cache knows."""
+        if not self._old.is_hydrated or not engine.state.deferred_empty():
+            return True
+        return next(engine.remote_only(), None) is not None
+
     # -- push, hydrate
 
     def _push_and_hydrate(self, copied: list[Copied]) -> SyncResult:
-        result = self._new.push().merged(self._new.pull(), "sync")
+        pushed = self._new.push()
+        pulled = self._new.pull()
+        self._joined = not pushed.failed and pulled.has_all
+        result = pushed.merged(pulled, "sync")
         aside = tuple(conflict for done in copied for conflict in done.conflicts)
         result = replace(result, conflicts=tuple(dict.fromkeys(aside + result.conflicts)))
         self._report.warnings += result.warnings
@@ -204,7 +232,7 @@ class _Move:
             self._report.warnings.append(
                 f"{conflict.path} exists there with other content; yours is in {conflict.kept}"
             )
-        if not result.failed:
+        if self._joined:
             self._new.mark_hydrated()
         return result
 
@@ -214,7 +242,14 @@ class _Move:
         if self._only_reads:
             capabilities = Capabilities(**dict.fromkeys((f.name for f in fields(Capabilities)), False))
         warnings, errors = tuple(dict.fromkeys(self._report.warnings)), tuple(self._report.errors)
-        return SetUp(new.config, new.url, new.address, new.endpoint, sync, capabilities, warnings, errors)
+        return SetUp(new.config, new.url, new.address, new.endpoint, sync, capabilities, warnings, errors, self._joined)
+
+
+def _load_ahead(store: ObjectStore) -> None:
+    """While the probe waits for the store: what an index too large for its root will be read with."""
+    with suppress(SwampError):  # who comes here next meets it too, and tells
+        if decode(store.get(ROOT_KEY).body).segments:
+            load_arrow()
 
 
 def _counted(copied: list[Copied]) -> SyncResult:

@@ -64,7 +64,9 @@ class GoogleStore:
         self._place = place
         self._client = client
         self._bucket = client.bucket(bucket)
-        self._timeout = (min(5.0, timeout), timeout)
+        # Half for what is tried again: a second attempt, on a connection that lives, is within the limit.
+        self._timeout = (min(5.0, timeout / 2), timeout / 2)
+        self._write_timeout = (min(5.0, timeout), timeout)
         self._env = env
         self._budget = ByteBudget()
 
@@ -160,7 +162,7 @@ class GoogleStore:
                 body,
                 content_type="application/octet-stream",
                 if_generation_match=_generation(condition),
-                timeout=self._timeout,
+                timeout=self._write_timeout,
                 retry=None,  # inv[store.no-blind-retry]
             )
         return _blob_meta(blob, self._env)
@@ -187,7 +189,7 @@ class GoogleStore:
                 size=size,
                 content_type="application/octet-stream",
                 if_generation_match=_generation(condition),
-                timeout=self._timeout,
+                timeout=self._write_timeout,
                 checksum=None,
             )
         return Uploaded(_blob_meta(blob, self._env), source.sha256.hexdigest())

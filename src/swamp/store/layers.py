@@ -153,9 +153,12 @@ class MeterStore:
         return self._inner.head(key)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        self.meter.count("get")
-        fetched = self._inner.get(key, start=start, length=length)
-        self.meter.count("get", calls=0, received=len(fetched.body))
+        try:
+            fetched = self._inner.get(key, start=start, length=length)
+        except BaseException:
+            self.meter.count("get")
+            raise
+        self.meter.count("get", received=len(fetched.body))
         return fetched
 
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +29,8 @@ from swamp.store.port import (
     Uploaded,
     check_in_memory,
 )
-from swamp.store.ranged import NotPartial, RangedBody, meta_of, token_of
+from swamp.store.ranged import NotPartial, RangedBody, meta_of
+from swamp.store.start import start_runtime
 
 if TYPE_CHECKING:
     from swamp.store.s3_listing import RawListing
@@ -46,7 +45,8 @@ PARTS_AT_ONCE: Final = 3
 class Clients:
     """obstore clients of one bucket, each with connections of its own.
 
-    `make(timeout factor, retries, stall)` builds one; `stall`: the plain time limit holds for each read of a body, too.
+    `make(timeout factor, retries, stall)` builds one; `stall`: it also ends when no byte comes for half of the plain
+    limit, the time of sending included.
 
     A single PUT is never sent twice by a client (inv[store.no-blind-retry]): only parts of a multipart upload,
     which nobody can see before it is completed, are.
@@ -56,6 +56,11 @@ class Clients:
 
     @cached_property
     def quick(self) -> Any:
+        return self.make(1, 0, True)
+
+    @cached_property
+    def steady(self) -> Any:
+        """For what may well take half of the limit in which nothing comes back: a PUT of some size, many deletes."""
         return self.make(1, 0, False)
 
     @cached_property
@@ -81,7 +86,7 @@ class Objects:
     ) -> None:
         self._place = place
         self._raw = raw
-        self._clients = clients
+        self._made = clients
         self._env = env
         self._budget = ByteBudget()
         # Learned by use, per endpoint: which form of If-Match is accepted, and whether ranges are answered with 200
@@ -97,6 +102,12 @@ class Objects:
     def __repr__(self) -> str:
         return f"Objects({self.url!r})"
 
+    @property
+    def _clients(self) -> Clients:
+        """For a request that is about to be made."""
+        start_runtime()
+        return self._made
+
     # -- reading
 
     def head(self, key: str) -> ObjectMeta:
@@ -108,9 +119,12 @@ class Objects:
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
         self._check(key)
-        if start == 0 and length is None:
-            result = self._request(key, {})
-            return self._collected(result, key)
+        if start == 0 and (length is None or length >= WHOLE_AT_MOST):
+            whole = self._request(key, {})
+            meta = meta_of(whole.meta)
+            if length is None or meta.size <= length:
+                return self._collected(whole, meta, meta.size)
+            whole = None  # closes the connection: the rest is not wanted
         return self._get_range(key, start, length)
 
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:
@@ -120,7 +134,8 @@ class Objects:
         except ConditionFailed:
             return None
         # A server that does not know If-None-Match sends the object: its token still tells.
-        return None if token_of(result.meta) == token else self._collected(result, key)
+        meta = meta_of(result.meta)
+        return None if meta.token == token else self._collected(result, meta, meta.size)
 
     def open(self, key: str, *, start: int = 0) -> RangedBody:
         return RangedBody(self, self._check(key), start)
@@ -128,11 +143,6 @@ class Objects:
     def _get_range(self, key: str, start: int, length: int | None) -> Fetched:
         if length == 0:
             return Fetched(self.head(key), b"")
-        if start == 0 and length is not None and length >= WHOLE_AT_MOST:
-            whole = self._request(key, {})
-            if whole.meta["size"] <= length:
-                return self._collected(whole, key)
-            whole = None  # closes the connection: the rest is not wanted
         wanted: Any = {"offset": start} if length is None else (start, start + length)
         try:
             result = self._request(key, {"range": wanted})
@@ -143,7 +153,8 @@ class Objects:
             if not beyond_end(error):
                 raise
             return Fetched(self.head(key), b"")
-        return self._collected(result, key)
+        first, last = result.range
+        return self._collected(result, meta_of(result.meta), last - first)
 
     def _request(self, key: str, options: dict[str, Any], *, streaming: bool = False) -> Any:
         client = self._clients.streaming if streaming else self._clients.quick
@@ -155,15 +166,14 @@ class Objects:
                 raise NotPartial(key) from None
             raise self._explained(error, "GET", key) from safe_cause(error)
 
-    def _collected(self, result: Any, key: str) -> Fetched:
-        meta, (first, last) = meta_of(result.meta), result.range
-        check_in_memory(key, last - first)
+    def _collected(self, result: Any, meta: ObjectMeta, size: int) -> Fetched:
+        check_in_memory(meta.key, size)
         try:
             body = result.bytes().to_bytes()
         except CAUGHT as error:
-            raise self._explained(error, "GET", key) from safe_cause(error)
-        if len(body) != last - first:
-            raise self._cut(key)
+            raise self._explained(error, "GET", meta.key) from safe_cause(error)
+        if len(body) != size:
+            raise self._cut(meta.key)
         return Fetched(meta, body)
 
     def _cut(self, key: str) -> StoreError:
@@ -202,12 +212,17 @@ class Objects:
             return None
 
     def _put(self, key: str, body: bytes | memoryview, mode: Any) -> ObjectMeta:
-        client = self._clients.quick if len(body) < MIB else self._clients.patient
         try:
-            done = obstore.put(client, key, body, mode=mode, use_multipart=False)
+            done = obstore.put(self._client_for(len(body)), key, body, mode=mode, use_multipart=False)
         except CAUGHT as error:
             raise self._explained(error, "PUT", key) from safe_cause(error)
         return ObjectMeta(key, len(body), (done["e_tag"] or "").strip('"'), self._env.clock.now())
+
+    def _client_for(self, size: int) -> Any:
+        """The one whose limit a line that is slow, or shared by many uploads, can keep for that many bytes."""
+        if size < MIB // 2:
+            return self._clients.quick
+        return self._clients.steady if size < MIB else self._clients.patient
 
     def put_file(self, key: str, path: Path) -> Uploaded:
         self._check(key)
@@ -250,7 +265,7 @@ class Objects:
 
     def _delete(self, keys: list[str]) -> None:
         try:
-            obstore.delete(self._clients.quick, keys)
+            obstore.delete(self._clients.steady, keys)
         except FileNotFoundError as error:
             if len(keys) == 1 and "NoSuchBucket" not in str(error) and "ContainerNotFound" not in str(error):
                 return
@@ -364,6 +379,9 @@ class HashedFile:
 
 def _send_delete(url: str, if_match: str) -> int | None:
     """The status, or None if there was no answer. The URL carries a signature: it goes into no message."""
+    import urllib.error  # a tenth of what a no-op imports, and only a lease of a safe store is let go like this
+    import urllib.request
+
     request = urllib.request.Request(url, method="DELETE", headers={"If-Match": if_match})
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:

@@ -43,6 +43,7 @@ KEYS: Final = frozenset(
     | {"pushConcurrency", "pullConcurrency", "requestTimeoutMs"}
 )
 TIMEOUT_MS: Final = 30_000
+CONNECT_SECONDS: Final = 5.0
 CONNECTIONS: Final = 64
 
 
@@ -57,7 +58,13 @@ class Target:
 
     @property
     def timeout(self) -> float:
+        """How long one request is tried, its retries included."""
         return _number(self.config, "requestTimeoutMs", TIMEOUT_MS) / 1000
+
+    @property
+    def silence(self) -> float:
+        """How long one attempt waits for a byte: half, so that another one, on a connection that lives, is in time."""
+        return self.timeout / 2
 
 
 @dataclass(frozen=True)
@@ -82,16 +89,19 @@ def open_store(
     env: Env = SYSTEM,
     *,
     environ: Mapping[str, str] | None = None,
-    policy: RetryPolicy = RetryPolicy(),  # noqa: B008  (frozen)
+    policy: RetryPolicy | None = None,
 ) -> ObjectStore:
-    """The store at `url` (or of a type such as `@swamp/s3-datastore`), with retries for all but writes."""
+    """The store at `url` (or of a type such as `@swamp/s3-datastore`), with retries for all but writes.
+
+    Without a `policy` they end with the time that the configuration gives to one request.
+    """
     target = parse_target(url, config)
     _check_numbers(target.config)
     environ = os.environ if environ is None else environ
     bucket = _OPENERS[target.kind](target, env, environ)
     if target.kind not in ("file", "memory"):
         # Retry outside the limit: a request that waits for its next attempt takes nobody's place.
-        bucket = RetryStore(bucket, env, policy)
+        bucket = RetryStore(bucket, env, policy or RetryPolicy(seconds=target.timeout))
     return PrefixStore(bucket, target.prefix) if target.prefix else bucket
 
 
@@ -199,7 +209,7 @@ def _raw_listing(
     amazon = f"https://{target.bucket}.s3.{region}.amazonaws.com/" if virtual else f"https://s3.{region}.amazonaws.com"
     top = settings.get("endpoint") or amazon
     url = f"{top.rstrip('/')}/" if virtual else f"{top}/{target.bucket}"
-    return RawListing(place, url, region, keys, env, target.timeout)
+    return RawListing(place, url, region, keys, env, target.silence)
 
 
 def _aws_endpoint(environ: Mapping[str, str]) -> str | None:
@@ -259,9 +269,9 @@ def _layered(
     from swamp.store.objects import Clients, Objects
 
     def make(factor: float, retries: int, stall: bool) -> Any:
-        http = _http(target.timeout * factor, retries, (endpoint or "").startswith("http://"))
+        http = _http(target.timeout * factor, target.silence, retries, (endpoint or "").startswith("http://"))
         if stall:
-            http["client_options"]["read_timeout"] = dt.timedelta(seconds=target.timeout)
+            http["client_options"]["read_timeout"] = dt.timedelta(seconds=target.silence)
         return build(http)
 
     try:
@@ -278,14 +288,13 @@ def _limited(target: Target, store: ObjectStore) -> ObjectStore:
     return LimitStore(store, uploads=uploads, downloads=downloads)
 
 
-def _http(timeout: float, retries: int, insecure: bool) -> dict[str, Any]:
+def _http(timeout: float, silence: float, retries: int, insecure: bool) -> dict[str, Any]:
     # Only parts of an upload are retried in there, and a Retry-After is not read: a second is what a busy store gets.
     backoff = {"init_backoff": dt.timedelta(seconds=1), "max_backoff": dt.timedelta(seconds=10), "base": 2}
-    seconds = dt.timedelta(seconds=timeout)
     return {
         "client_options": {
-            "timeout": seconds,
-            "connect_timeout": min(seconds, dt.timedelta(seconds=5)),
+            "timeout": dt.timedelta(seconds=timeout),
+            "connect_timeout": dt.timedelta(seconds=min(silence, CONNECT_SECONDS)),
             "allow_http": insecure,
             "pool_max_idle_per_host": str(CONNECTIONS * 2),
             "user_agent": "swamp",

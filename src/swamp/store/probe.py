@@ -259,8 +259,14 @@ def _scratch(store: ObjectStore, env: Env) -> Iterator[Trial]:
     trial = Trial(store, f"{SCRATCH}/{env.ulid()}/", env)
     try:
         yield trial
-    finally:
+    except Unavailable:
+        if trial.findings:
+            _clean(store, trial)
+        raise  # a store that never answered at all would only be waited for once more
+    except BaseException:
         _clean(store, trial)
+        raise
+    _clean(store, trial)
 
 
 def _clean(store: ObjectStore, trial: Trial) -> None:

@@ -63,9 +63,8 @@ class Attempts:
             raise error
         pause = min(self._policy.longest_wait, self._policy.first_wait * 2 ** (self._count - 1))
         pause = pause_after(error, pause, self._env)
-        late = self._env.clock.monotonic() + pause > self._until
-        if late and (self._count > 1 or pause > self._policy.longest_wait):
-            raise error  # one stalled attempt may use up the time: it gets a second one all the same, but not tomorrow
+        if self._env.clock.monotonic() + pause > self._until:
+            raise error
         self._env.clock.sleep(pause)
 
 

@@ -45,7 +45,8 @@ class Upload(_Posted):
 
 @dataclass(frozen=True, slots=True)
 class Sent(_Posted):
-    """One upload call. `hint` is the stat from before the first byte was read; `changed`: it differs afterwards."""
+    """One upload call. `hint` is the stat from before the first byte was read; `changed`: it differs afterwards;
+    `away`: the store did not answer."""
 
     path: str
     key: str | None = None
@@ -55,6 +56,7 @@ class Sent(_Posted):
     hint: Hint | None = None
     changed: bool = False
     error: str | None = None
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Download(_Posted):
 
 @dataclass(frozen=True, slots=True)
 class Got(_Posted):
-    """A whole, verified file at `file`; or why there is none (`missing`: no such key)."""
+    """A whole, verified file at `file`; or why there is none (`missing`: no such key; `away`: no answer)."""
 
     path: str
     key: str
@@ -84,6 +86,7 @@ class Got(_Posted):
     sha256: str | None = None
     missing: bool = False
     error: str | None = None
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +133,9 @@ class Executor(Protocol):
 
 
 Pick = Callable[[Work], Executor]
+Expect = Callable[[Work], None]
+"""Told of work that will most likely come, before it is known in detail."""
+
+
+def no_preparation(work: Work) -> None:
+    """Nothing takes time to start."""

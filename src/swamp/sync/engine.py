@@ -23,7 +23,7 @@ from swamp.errors import Failed, NotFound
 from swamp.index.root import Root, Writer
 from swamp.rules import rule
 from swamp.store.port import UNSAFE, Capabilities, ObjectStore
-from swamp.sync.bulk import Download, Executor, Pick, Work
+from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
 from swamp.sync.look import Looker
 from swamp.sync.plan import Plan
 from swamp.sync.port import Kind, RemoteFile, Touched
@@ -92,6 +92,7 @@ class Engine:
         progress: Progress | None = None,
         cancel: Cancel | None = None,
         pick: Pick | None = None,
+        expect: Expect = no_preparation,
         hook: Hook | None = None,
         durable: bool = True,
     ) -> Engine:
@@ -108,6 +109,7 @@ class Engine:
             committer=Committer(store, writer, env, policy.capabilities, alone),
             env=env,
             pick=pick or _inline(store, env, policy),
+            expect=expect,
             progress=progress or Silent(),
             tree_lock=FileLock(cache.tree_lock, env),
             sync_lock=FileLock(cache.sync_lock, env),
@@ -233,7 +235,8 @@ class Engine:
         looker = self._looker(self._patience())
         scope = tuple(unit_of(path) for path in scope)
         read = looker.previewed()
-        look = looker.look(read, scope, full=full, hydrating=mode != "push", dry=True)
+        hydrating = mode != "push" and not self._parts.lazy
+        look = looker.look(read, scope, full=full, hydrating=hydrating, dry=True)
         return look.planned
 
     def _patience(self) -> Patience:

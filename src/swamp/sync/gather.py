@@ -81,7 +81,7 @@ class Gatherer:
     lazy: bool = False
     """Whether content may stay in the bucket: what was left there is then nothing to look at."""
     compare: Compare | None = None
-    """Does the full comparison in bulk: the same triples, whole trivial units already left out."""
+    """Does the full comparison in bulk: the same triples, whole trivial units left out where that saves work."""
 
     def gather(self) -> Gathered:
         (everything,) = self.portions(None)
@@ -104,7 +104,7 @@ class Gatherer:
         if everything and self.compare is not None:
             triples = self.compare(self, out)
         else:
-            triples = self._everything(out) if everything else self._announced(out)
+            triples = self.everything(out) if everything else self._announced(out)
         unit: list[Facts] = []
         private = _Private(self.exclude)
         for path, base, local, remote in triples:
@@ -197,7 +197,8 @@ class Gatherer:
     def _in_scope(self, path: str) -> bool:
         return not self.scope or any(is_below(path, prefix) for prefix in self.scope)
 
-    def _everything(self, out: Gathered) -> Iterator[_Triple]:
+    def everything(self, out: Gathered) -> Iterator[_Triple]:
+        """Every path of base, tree and index, in order; what could not be looked at goes to `out`."""
         bases = self.state.base_below("")
         remotes = self.view.stream() if self.view.full else iter(_sorted_rows(self.view.delta, self.deferred))
         locals_ = (s for start in self.starts() for s in scan(self.tree, start, exclude=self.exclude))

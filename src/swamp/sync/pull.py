@@ -195,12 +195,18 @@ class Pull:
         for action in unit.actions:
             got = self.got.get(action.path)
             if got is not None and got.error is not None:
-                self.tally.missing |= got.missing
-                self.tally.fail(action.path, got.error)
+                self._fail(action.path, got)
                 return got.error
             if action.verb in _PULLED and not moment.as_planned(action.facts):
                 return "it was changed here while it was being pulled"
         return None
+
+    def _fail(self, path: str, got: Got) -> None:
+        if got.missing:
+            why = f"the store has lost {got.key}; `swamp datastore verify --repair` where it still is"
+            self.tally.fail(path, why, "missing")
+        else:
+            self.tally.fail(path, got.error or "the download failed", "away" if got.away else None)
 
     def _defer(self, tx: Transaction, unit: UnitPlan, why: str) -> None:
         """Remembered with what the root said: the next pull decides again. inv[sync.derived]"""

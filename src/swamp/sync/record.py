@@ -16,10 +16,10 @@ from swamp.commit.commit import Committer
 from swamp.env import Env, rfc3339
 from swamp.index.root import Root
 from swamp.rules import rule
-from swamp.sync.bulk import Executor, Pick
+from swamp.sync.bulk import Executor, Expect, Pick
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.progress import Progress
-from swamp.sync.result import Conflict, FailedFile, Mode, SyncResult
+from swamp.sync.result import Cause, Conflict, FailedFile, Mode, SyncResult
 from swamp.sync.unchanged import SEEN_OP
 from swamp.sync.units import name_of
 
@@ -33,6 +33,7 @@ class Parts:
     committer: Committer
     env: Env
     pick: Pick
+    expect: Expect
     progress: Progress
     tree_lock: FileLock
     sync_lock: FileLock
@@ -76,12 +77,19 @@ class Tally:
     executor: Executor | None = None
     again: bool = False
     """Something moved meanwhile: another look at the newest root is worth it."""
-    missing: bool = False
-    """A payload that the root names was not there."""
+    causes: dict[str, Cause] = field(default_factory=dict)
+    """Of failures that are the store's."""
 
-    def fail(self, path: str, why: str) -> None:
+    @property
+    def missing(self) -> bool:
+        """A payload that the root names was not there."""
+        return "missing" in self.causes.values()
+
+    def fail(self, path: str, why: str, cause: Cause | None = None) -> None:
         self.failed[path] = why
         self.unresolved.add(path)
+        if cause is not None:
+            self.causes[path] = cause
 
     def touch(self, paths: Iterable[str]) -> None:
         self.names.update(name for path in paths if (name := name_of(path)) is not None)
@@ -96,7 +104,7 @@ class Tally:
             bytes_pushed=self.bytes_pushed,
             bytes_pulled=self.bytes_pulled,
             conflicts=tuple(self.conflicts),
-            failed=tuple(FailedFile(p, e) for p, e in sorted(self.failed.items())),
+            failed=tuple(FailedFile(p, e, self.causes.get(p)) for p, e in sorted(self.failed.items())),
             engine=used.name if used else "none",
             engine_reason=used.reason if used else "",
             spark=used.report() if used else None,

@@ -17,10 +17,15 @@ class Conflict:
     kept: str
 
 
+Cause = Literal["missing", "away"]
+"""What the store has to do with a failure: it has lost the file itself, or it did not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailedFile:
     path: str
     error: str
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,16 @@ class SyncResult:
     def ok(self) -> bool:
         """Nothing needs the user's attention."""
         return not self.conflicts and not self.failed and not self.deletes_held
+
+    @property
+    def has_all(self) -> bool:
+        """Everything that the store holds was fetched; what it has lost itself, nobody can fetch."""
+        return all(failed.cause == "missing" for failed in self.failed)
+
+    @property
+    def lost_store(self) -> bool:
+        """Something stayed behind because the store did not answer any more."""
+        return any(failed.cause == "away" for failed in self.failed)
 
     def merged(self, later: SyncResult, mode: Mode) -> SyncResult:
         """This result and a later one as the result of one command."""

@@ -9,6 +9,7 @@ from swamp.cache.scan import Observed, scan
 from swamp.commit.commit import RootRead
 from swamp.commit.establish import refuse_old_client
 from swamp.index.root import Root
+from swamp.sync.bulk import Work
 from swamp.sync.look import Look, Looker
 from swamp.sync.progress import Longer, Patience
 from swamp.sync.pull import Pull
@@ -73,6 +74,7 @@ class Run:
         assert read.root is not None
         full = self.full or not tiers_present(engine.state, engine.root)
         self.looker.bind(read.root)
+        self._foresee(read.root)
         before = engine.state.meta("pulledOp")
         tally, bar = Tally("pull"), Longer(engine.parts.progress, read.root.files_at_most)
         try:
@@ -95,6 +97,11 @@ class Run:
         finally:
             bar.close()
         return tally.result(read.root), tally.again or (tally.missing and self._moved_on(read.root))
+
+    def _foresee(self, root: Root) -> None:
+        """A machine that knows nothing yet will fetch everything."""
+        if self.hydrating and not self.scope and not self.engine.state.has_base():
+            self.engine.parts.expect(Work("download", root.files_at_most, 0))
 
     def _moved_on(self, root: Root) -> bool:
         """A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]"""

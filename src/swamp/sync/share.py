@@ -10,9 +10,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from multiprocessing.connection import Connection, Pipe
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -22,7 +24,7 @@ from swamp.store.layers import Meter, MeterStore
 from swamp.store.open import StoreSpec, parse_target
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.deal import Supply
-from swamp.sync.pool import IN_HAND, Crew
+from swamp.sync.pool import IN_HAND, Crew, breathe
 from swamp.sync.progress import Cancel, Patience
 from swamp.sync.result import EngineName
 from swamp.sync.transfer import Inline, download_one, unwanted, upload_one
@@ -59,6 +61,12 @@ class Shared:
     address: StoreSpec
     meter: Meter | None = None
     """Told of the other process' requests."""
+    ahead: Callable[[], Other | None] = lambda: None
+    """A process that was started before anybody knew the jobs, for downloads."""
+
+    def get_ready(self) -> Other:
+        """A second process for downloads to come; who has it uses or stops it."""
+        return self._begun("download")
 
     @property
     def name(self) -> EngineName:
@@ -75,11 +83,11 @@ class Shared:
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
         work, tick = self.inline.sending(patience)
         supply = Supply(jobs, by_directory=self.address.gentle)
-        return self._shared("upload", supply, work, tick, patience)
+        return self._shared(partial(self._begun, "upload"), supply, work, tick, patience)
 
     def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
         work, tick = self.inline.fetching(patience)
-        return self._shared("download", Supply(jobs), work, tick, patience, unwanted)
+        return self._shared(lambda: self.ahead() or self.get_ready(), Supply(jobs), work, tick, patience, unwanted)
 
     def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
         return self.inline.hash(jobs, patience)
@@ -87,24 +95,36 @@ class Shared:
     def report(self) -> dict[str, Any] | None:
         return None
 
+    def _begun(self, kind: Kind) -> Other:
+        other = Other(self.meter)
+        other.start(replace(self.address, gentle=False), kind, self._theirs)
+        return other
+
+    @property
+    def _theirs(self) -> int:
+        """Both together have as many threads as the user allows."""
+        return self.inline.threads // 2
+
     def _shared(
         self,
-        kind: Kind,
+        begin: Callable[[], Other],
         supply: Supply[J],
         work: Callable[[J], R],
         tick: Callable[[], None],
         patience: Patience,
         discard: Callable[[R], None] | None = None,
     ) -> Iterator[R]:
-        theirs = self.inline.threads // 2  # both together are as many as the user allows
-        crew: Crew[J, R | Returned[J]] = Crew(work, self.inline.threads - theirs)
-        other: Other[J, R] = Other(crew.deliver, self.meter)
+        crew: Crew[J, R | Returned[J]] = Crew(work, self.inline.threads - self._theirs, gather=True)
+        other = begin()
         try:
-            other.start(replace(self.address, gentle=False), kind, theirs)
-            while not patience.cancel.requested:
-                deal(supply, crew, other)
-                if not crew.in_hand:
+            other.work_for(crew.deliver)
+            for turn in count():
+                if patience.cancel.requested:
                     break
+                if not crew.ready or turn % CHUNK == 0:
+                    deal(supply, crew, other)
+                    if not crew.in_hand:
+                        break
                 result = crew.take(tick)
                 if isinstance(result, Returned):
                     supply.take_back(result.job)
@@ -122,7 +142,7 @@ class Shared:
         patience.cancel.check()
 
 
-def deal(supply: Supply[J], crew: Crew[J, Any], other: Other[J, R]) -> None:
+def deal(supply: Supply[J], crew: Crew[J, Any], other: Other) -> None:
     """Both have work in hand, and towards the end both have little."""
     part = max(1, supply.left // LAST)
     while (room := other.room(part)) > 0 and (chunk := supply.to_lend(min(CHUNK, room))):
@@ -133,13 +153,14 @@ def deal(supply: Supply[J], crew: Crew[J, Any], other: Other[J, R]) -> None:
         crew.give(job)
 
 
-class Other(Generic[J, R]):
-    """The second process, as this one sees it. What it answers, and as `Returned` what it leaves, goes to `deliver`."""
+class Other:
+    """The second process, as this one sees it. What it answers, and as `Returned` what it leaves, goes to whom it works
+    for; before that it has no jobs."""
 
-    def __init__(self, deliver: Callable[[R | Returned[J]], None], meter: Meter | None) -> None:
-        self._deliver: Callable[[R | Returned[J]], None] = deliver
+    def __init__(self, meter: Meter | None) -> None:
+        self._deliver: Callable[[Any], None] = _nobody
         self._meter = meter
-        self._lent: dict[str, J] = {}
+        self._lent: dict[str, Upload | Download] = {}
         self._working = False
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -169,11 +190,18 @@ class Other(Generic[J, R]):
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._outbox.put((address, kind, threads))
-        self._speaker.start()
-        self._listener.start()
+        try:
+            self._outbox.put((address, kind, threads))
+            self._speaker.start()
+            self._listener.start()
+        except BaseException:  # no thread to be had, or Ctrl-C: a process that nobody would stop must not stay
+            self.stop()
+            raise
 
-    def give(self, chunk: list[J]) -> None:
+    def work_for(self, deliver: Callable[[Any], None]) -> None:
+        self._deliver = deliver
+
+    def give(self, chunk: Sequence[Upload | Download]) -> None:
         with self._lock:
             working = self._working
             if working:
@@ -224,15 +252,19 @@ class Other(Generic[J, R]):
                 self._lent.clear()
             self._return(left)
 
-    def _answered(self, result: R | Returned[J]) -> None:
+    def _answered(self, result: Any) -> None:
         path = result.job.path if isinstance(result, Returned) else result.path
         with self._lock:
             self._lent.pop(path)
         self._deliver(result)
 
-    def _return(self, jobs: Iterable[J]) -> None:
+    def _return(self, jobs: Iterable[Upload | Download]) -> None:
         for job in jobs:
             self._deliver(Returned(job))
+
+
+def _nobody(result: Any) -> None:
+    raise AssertionError(f"nobody has given a job to answer {result!r}")
 
 
 # -- the other side of the line
@@ -258,7 +290,9 @@ def serve(line: Connection[Any, Any]) -> None:
         results: list[Any] = []
         while True:
             line.send((results, store.meter.drain()))
-            results = [done.get(), *_ready(done, CHUNK)]
+            results = [done.get()]
+            breathe(todo, threads)  # not a message for each
+            results += _ready(done)
 
     for task in (answer, *(labour for _ in range(threads))):
         threading.Thread(target=task, daemon=True).start()
@@ -268,9 +302,9 @@ def serve(line: Connection[Any, Any]) -> None:
                 todo.put(job)
 
 
-def _ready(done: SimpleQueue[Any], most: int) -> Iterator[Any]:
+def _ready(done: SimpleQueue[Any]) -> Iterator[Any]:
     with suppress(Empty):
-        for _ in range(most):
+        while True:
             yield done.get_nowait()
 
 

@@ -72,7 +72,7 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, patience: Pat
     except STOPPERS:
         raise
     except (SwampError, OSError) as error:
-        return Sent(job.path, error=_said(error))
+        return Sent(job.path, error=_said(error), away=isinstance(error, Unavailable))
     at = rfc3339(done.meta.last_modified)
     return Sent(job.path, key, done.meta.size, done.sha256, at, before, changed)
 
@@ -105,7 +105,7 @@ def download_one(
     except STOPPERS:
         raise
     except (SwampError, OSError) as error:
-        return Got(job.path, job.key, error=_said(error))
+        return Got(job.path, job.key, error=_said(error), away=isinstance(error, Unavailable))
     return Got(job.path, job.key, staged.file, staged.size, staged.sha256)
 
 
@@ -166,10 +166,10 @@ class Inline:
     reports_progress: bool = False
 
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
-        return self._each(jobs, *self.sending(patience), patience)
+        return self._each(jobs, *self.sending(patience), patience, gather=True)
 
     def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
-        return self._each(jobs, *self.fetching(patience), patience, discard=unwanted)
+        return self._each(jobs, *self.fetching(patience), patience, discard=unwanted, gather=True)
 
     def sending(self, patience: Patience) -> tuple[Callable[[Upload], Sent], Callable[[], None]]:
         """How a file is sent, and what to do while waiting for that."""
@@ -213,10 +213,14 @@ class Inline:
         tick: Callable[[], None],
         patience: Patience,
         discard: Callable[[R], None] | None = None,
+        *,
+        gather: bool = False,
     ) -> Iterator[R]:
-        for result in pooled(_until_cancelled(jobs, patience.cancel), work, self.threads, tick, discard):
+        feed = _until_cancelled(jobs, patience.cancel)
+        for result in pooled(feed, work, self.threads, tick, discard, gather=gather):
             patience.progressed()
             yield result
+            patience.cancel.check()
         patience.cancel.check()
 
 

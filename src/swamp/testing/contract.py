@@ -230,8 +230,9 @@ class StoreContract:
 
     def test_lists_more_than_a_page(self, store: ObjectStore) -> None:
         keys = [f"many/{n:05d}" for n in range(self.traits.many)]
+        store.put(keys[0], b"x")  # some servers stumble when two requests make one directory (decision 0007)
         with ThreadPoolExecutor(self.traits.at_once) as pool:
-            list(pool.map(lambda k: store.put(k, b"x"), keys))
+            list(pool.map(lambda k: store.put(k, b"x"), keys[1:]))
         assert _keys(store, "many/") == keys
         assert _keys(store, "many/", keys[len(keys) // 2]) == keys[len(keys) // 2 + 1 :]
         store.delete(keys)

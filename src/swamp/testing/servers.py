@@ -60,7 +60,22 @@ class Running:
 def start(name: str) -> Iterator[Running]:
     """Starts one of `STARTERS`, waits until it answers, stops it at the end."""
     with ExitStack() as stack:
-        yield STARTERS[name](stack)
+        yield _started(stack, name)
+
+
+def _started(stack: ExitStack, name: str) -> Running:
+    """Somebody may take the free port between its choice and its use: then another one is tried."""
+    for last in (False, False, True):
+        with ExitStack() as attempt:
+            try:
+                running = STARTERS[name](attempt)
+            except Unavailable:
+                if last:
+                    raise
+                continue
+            stack.enter_context(attempt.pop_all())
+            return running
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _moto(stack: ExitStack) -> Running:

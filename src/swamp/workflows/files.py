@@ -104,22 +104,34 @@ class Workflows:
 
     # -- writing
 
-    def create(self, name: str, text: str | None = None) -> Found:
-        """A new file: the given text, or a skeleton that runs."""
-        if check_name(name) in RESERVED_NAMES:
+    def create(self, name: str, text: str | None = None, given: str = "the text") -> Found:
+        """A new file: the given text, or a skeleton that runs. `given`: where the text is from, for errors."""
+        if check_name(name, "workflow name") in RESERVED_NAMES:
             raise UsageError(f"no workflow may be called `{name}`: it is a command", hint="choose another name")
         file = self.repo / FOLDER / f"{PREFIX}{name}.yaml"
         if file.exists():
             raise UsageError(f"there is a workflow `{name}` already", hint=f"edit {self._source(file)}")
-        return self.save_text(text or SKELETON.format(id=self.env.uuid(), name=name), self._source(file))
+        if text is None:
+            return self.save_text(SKELETON.format(id=self.env.uuid(), name=name), self._source(file))
+        found = self._checked(text, given)
+        if found.name != name:
+            raise UsageError(
+                f"{given} holds the workflow `{found.name}`, not `{name}`",
+                hint=f"correct its name, or use `swamp workflow create {found.name}`",
+            )
+        return self.save_text(text, self._source(file))
 
-    def save_text(self, text: str, source: str) -> Found:
-        """Write a file after looking at all of it: a wrong one changes nothing."""
+    def _checked(self, text: str, source: str) -> Workflow:
         document, workflow, problems = inspect(text, source)
         if workflow is not None:
             problems += self._against_models(workflow, document, source)
         refuse(source, problems)
         assert workflow is not None
+        return workflow
+
+    def save_text(self, text: str, source: str) -> Found:
+        """Write a file after looking at all of it: a wrong one changes nothing."""
+        workflow = self._checked(text, source)
         expected = f"{FOLDER}/{PREFIX}{workflow.name}.yaml"
         if Path(source).name.startswith(PREFIX) and source != expected:
             raise UsageError(f"{source} holds the workflow `{workflow.name}`", hint=f"its place is {expected}")

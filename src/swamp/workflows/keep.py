@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swamp.data.document import dump
+from swamp.data.names import check_id
 from swamp.data.records import RecordFiles
 from swamp.errors import NotFound
 from swamp.models.context import Log
@@ -94,6 +95,12 @@ def keep_evaluated(shop: Workshop, workflow: Workflow, run: RunState, tasks: Map
         "jobs": jobs,
     }
     files.write(path, dump(shop.masker.value(document)))
+
+
+def forget_evaluated(shop: Workshop, workflow_id: str) -> None:
+    """Removes what `keep_evaluated` wrote of a workflow's runs: they go with their records."""
+    files = RecordFiles(shop.repo.tree, EVALUATED)
+    files.remove(list(files.paths(check_id(workflow_id))), confirmed=True)
 
 
 def _tasks_of(document: Mapping[str, Any]) -> dict[tuple[str, str], Any]:

@@ -131,6 +131,8 @@ class StepHands:
                 self._failed(instance, state, error)
             if done or isinstance(error, StoreError) or self._taken_over():
                 raise
+        if state.status == "cancelled":
+            cancel.request()  # what has not begun is cancelled too, whether this step or the next one heard of it first
 
     def _taken_over(self) -> bool:
         try:

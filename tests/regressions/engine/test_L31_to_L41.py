@@ -265,7 +265,7 @@ def test_L35_a_parallel_push_cannot_retire_a_row_whose_write_has_not_happened(st
             announced.set()
             time.sleep(0.4)
             a.put("files/slow", "slow")
-        done.set()
+            done.set()
 
     thread = threading.Thread(target=slow_write)
     thread.start()

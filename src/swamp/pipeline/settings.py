@@ -1,0 +1,154 @@
+"""Where Spark runs and how: read from a flag, the environment and `.swamp.yaml`, and every option written out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from swamp.errors import UsageError
+
+LOCAL: Final = "local[*]"
+# Settings of ours that travel in the `conf` of the `spark:` block.
+SHARED_CACHE: Final = "spark.swamp.sharedCache"
+ARCHIVE: Final = "spark.swamp.archive"
+COMPARE_ROWS: Final = "spark.swamp.compareRows"
+COMPARED_HERE: Final = 300_000
+"""Rows that one process compares while Spark starts, by what 100,000 took (2 to 3 s); Spark itself took 9 to 11 s for
+those, and 28 to 30 s for 1,000,000 (bench/results/spark-stages.md)."""
+FEW_CORES: Final = 2
+SHORT_ROWS: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """Where Spark runs and how. `conf` is the user's and wins over every default here."""
+
+    master: str = LOCAL
+    remote: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    brief: bool = False
+    """Without Java's second compiler."""
+
+    @property
+    def is_local(self) -> bool:
+        return self.remote is None and self.master.startswith("local")
+
+    @property
+    def sees_cache(self) -> bool:
+        """Whether tasks run where the cache is: this machine, or a shared path declared as such."""
+        return self.is_local or self.conf.get(SHARED_CACHE, "false").lower() == "true"
+
+    @property
+    def compared_here(self) -> int:
+        """Up to so many rows a session that starts on this machine for one command is not waited for."""
+        if not self.is_local:
+            return 0
+        given = self.conf.get(COMPARE_ROWS, str(COMPARED_HERE))
+        if not given.isdecimal():
+            raise UsageError(f"{COMPARE_ROWS} is {given!r}", hint="a number of rows; 0: Spark compares everything")
+        return int(given)
+
+    @property
+    def where(self) -> str:
+        return self.remote or self.master
+
+    def for_work(self, rows: int) -> SparkSettings:
+        """For one command of ours; 0 rows: not known, and mostly few. On few cores Java's second compiler pays only in
+        long work: 20,000 files were pushed in 30 to 32 s without it and in 39 to 46 s with it, 1,000,000 rows merged in
+        24 s and 18 s."""
+        return replace(self, brief=self.is_local and (os.cpu_count() or 1) <= FEW_CORES and rows <= SHORT_ROWS)
+
+
+def resolve_settings(
+    block: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    master: str | None = None,
+) -> SparkSettings:
+    """Flag, then environment, then the `spark:` block of `.swamp.yaml`, then `local[*]`."""
+    environ = os.environ if environ is None else environ
+    block = block or {}
+    conf = {str(k): _conf_text(v) for k, v in dict(block.get("conf") or {}).items()}
+    chosen = master or environ.get("SWAMP_SPARK_MASTER")
+    remote = None if chosen else environ.get("SPARK_REMOTE")
+    if not chosen and not remote:
+        remote = block.get("remote")
+    if chosen and chosen.startswith("sc://"):
+        chosen, remote = None, chosen
+    found = SparkSettings(chosen or str(block.get("master") or LOCAL), remote, conf)
+    _check_where(found)
+    return found
+
+
+def _conf_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_where(settings: SparkSettings) -> None:
+    known = re.compile(r"local(\[.+\])?$|spark://.+:\d+|yarn$|k8s://.+|local-cluster\[.+\]$")
+    if settings.remote is None and not known.match(settings.master):
+        raise UsageError(
+            f"spark master {settings.master!r} is not one Spark knows",
+            hint="use local[*], local[N], spark://host:port, yarn, k8s://https://host:port, "
+            "or a Spark Connect URL sc://host:port",
+        )
+
+
+def conf_of(settings: SparkSettings) -> dict[str, str]:
+    """Every option of a session that we start, the user's own last."""
+    return {**_conf_everywhere(settings), **(_conf_local() if settings.is_local else {}), **settings.conf}
+
+
+def _conf_everywhere(settings: SparkSettings) -> dict[str, str]:
+    return {
+        "spark.master": _with_retries(settings.master),
+        "spark.app.name": "swamp",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.submit.deployMode": "client",
+        "spark.driver.memory": "2g",
+        "spark.driver.maxResultSize": "512m",
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.coalescePartitions.enabled": "true",
+        "spark.sql.shuffle.partitions": "64",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+        # Off by default in Spark; without it metadata filters are evaluated after the scan.
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
+        **_conf_archive(settings),
+    }
+
+
+def _conf_local() -> dict[str, str]:
+    cores = os.cpu_count() or 2
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(max(4, cores * 2)),
+    }
+
+
+def _conf_archive(settings: SparkSettings) -> dict[str, str]:
+    """How code reaches executors that do not have the package installed: `swamp spark package`."""
+    archive = settings.conf.get(ARCHIVE)
+    if not archive:
+        return {}
+    if not Path(archive).is_file():
+        raise UsageError(f"{archive} does not exist", hint="build it: swamp spark package --output FILE")
+    return {"spark.archives": f"{archive}#swamp-code", "spark.executorEnv.PYTHONPATH": "./swamp-code"}
+
+
+def _with_retries(master: str) -> str:
+    """`local[N]` gives a task one attempt only; ours may have four, because attempts never share a key."""
+    found = re.fullmatch(r"local\[([^,\]]+)\]", master)
+    if master == "local":
+        return "local[1,4]"
+    return f"local[{found[1]},4]" if found else master
