@@ -145,13 +145,15 @@ def options(chapter):
     return {"repo": given[chapter]["repo"], "model": "web", "name": chapter}
 
 def work():
-    check_executors(jobs, settings)
+    patience = Patience(SYSTEM, 300)
+    check_executors(jobs, settings, patience)
     seen, cache = {}, Path(given["work"]["repo"])
     try:
-        check_cache_visible(jobs, settings, cache)
+        check_cache_visible(jobs, settings, cache, patience)
     except Misconfigured as error:
         seen["cache"] = error.message + " " + error.hint
-    check_cache_visible(jobs, SparkSettings(settings.master, None, {**conf, "spark.swamp.sharedCache": "true"}), cache)
+    shared = SparkSettings(settings.master, None, {**conf, "spark.swamp.sharedCache": "true"})
+    check_cache_visible(jobs, shared, cache, patience)
     spec, store = on("work")
     seen["discovered"] = sum(s.rows for s in store.discover().root.segments)
     write(session.range(0, 1000, 1, 4), "work")
@@ -306,27 +308,27 @@ def test_a_worker_killed_mid_job_costs_time_and_nothing_else(story):
 
 
 MISSING = """
-from swamp.errors import MissingTool
+from swamp.errors import MissingTool, Unavailable
 from swamp.pipeline.executors import check_executors
 
-def check(more):
+def check(seconds, more):
     settings = SparkSettings(given["master"], None, {**conf, **more})
     session = open_session(settings)
     jobs = Jobs(session)
     try:
-        check_executors(jobs, settings)
+        check_executors(jobs, settings, Patience(SYSTEM, seconds))
         return {"ok": True}
-    except MissingTool as error:
+    except (MissingTool, Unavailable) as error:
         return {"error": error.message, "hint": error.hint}
     finally:
         jobs.close()
         session.stop()  # the application and its executors; the JVM is good for another one
 
-print(json.dumps([check(more) for more in given["applications"]]))
+print(json.dumps([check(*each) for each in given["applications"]]))
 """
 
 
-def test_executors_without_the_package_are_named_and_an_archive_brings_it(cluster, tmp_path):
+def test_executors_without_the_package_are_named_an_archive_brings_it_and_none_at_all_are_named(cluster, tmp_path):
     from swamp.pipeline.package import build_archive
 
     hidden = tmp_path / "hidden"
@@ -336,8 +338,12 @@ def test_executors_without_the_package_are_named_and_an_archive_brings_it(cluste
     archive = build_archive(tmp_path / "swamp.tar.gz", exclude=["google-cloud-storage"])
     without = {"spark.executorEnv.PYTHONPATH": str(hidden)}
     brought = {"spark.executorEnv.PYTHONPATH": f"{hidden}:./swamp-code", "spark.swamp.archive": str(archive.file)}
+    greedy = {"spark.executor.memory": "64g"}  # no worker has it: the master waits for one that does
     conf = {"spark.cores.max": "1"}  # one executor has all that there is to see
-    first, second = cluster.drive(MISSING, conf=conf, applications=[without, brought])
+    applications = [(300, without), (300, brought), (3, greedy)]
+    first, second, third = cluster.drive(MISSING, conf=conf, applications=applications)
     assert "No module named 'swamp'" in first["error"]
     assert "swamp spark package" in first["hint"]
     assert second == {"ok": True}
+    assert f"no executor of {cluster.url} has answered for 3 s" in third["error"]
+    assert "free memory" in third["hint"] and "inline" in third["hint"]

@@ -41,6 +41,7 @@ def check(
     from swamp.pipeline.jobs import Jobs
     from swamp.pipeline.session import application_id, open_session, stop_session
     from swamp.pipeline.settings import resolve_settings
+    from swamp.sync.progress import Patience
 
     with session() as s:
         settings = resolve_settings(s.repo.settings.spark, master=master)
@@ -49,7 +50,7 @@ def check(
         spark = open_session(settings)
         jobs = Jobs(spark)
         try:
-            check_executors(jobs, settings)
+            check_executors(jobs, settings, Patience(SYSTEM, s.repo.settings.sync_timeout, s.cancel))
             found = {
                 "master": settings.where,
                 "java": java.major if java else None,

@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from swamp.env import SYSTEM
 from swamp.errors import MissingTool, UsageError
 from swamp.store.layers import Meter
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Executor, Work
 from swamp.sync.deal import worth_sharing
 from swamp.sync.pool import THREADS
-from swamp.sync.progress import Progress
+from swamp.sync.progress import Patience, Progress
 from swamp.sync.result import EngineName
 from swamp.sync.transfer import Inline
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from swamp.sync.share import Other, Shared
 
 EngineChoice = Literal["auto", "spark", "inline"]
+ANSWER_SECONDS: Final = 300.0
+"""How long a cluster may take to bring up an executor, unless the caller says so."""
 
 BREAK_EVEN_SECONDS: Final = 25.0
 """What Spark costs before it moves a file: session, first jobs, first plans: 42 s of CPU on two cores, partly at the
@@ -98,6 +101,7 @@ class Chooser:
     push_threads: int = THREADS
     pull_threads: int = THREADS
     meter: Meter | None = None
+    patience: Patience = field(default_factory=lambda: Patience(SYSTEM, ANSWER_SECONDS))
     reason: str = ""
     _spark: OnSpark | None = None
     _own: bool = False
@@ -184,7 +188,7 @@ class Chooser:
             from swamp.pipeline.transfer import spark_executor
 
             settings = resolve_settings(self.block).for_work(work.files)
-            self._spark, self._own = spark_executor(settings, self.address, self.cache, self.progress)
+            self._spark, self._own = spark_executor(settings, self.address, self.cache, self.progress, self.patience)
             self._spark.here = Inline(self.store, threads=self.push_threads)
         if work.stage != "discover":  # a bucket without an index is mostly empty: then nobody lists it by tasks
             self._spark.get_ready()

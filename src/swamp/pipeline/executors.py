@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.env import SYSTEM, Env
-from swamp.errors import Misconfigured, MissingTool
+from swamp.errors import Misconfigured, MissingTool, Unavailable
 from swamp.pipeline.settings import SHARED_CACHE, SparkSettings
 from swamp.sync.progress import Patience
 
@@ -15,21 +14,20 @@ if TYPE_CHECKING:
     from swamp.pipeline.jobs import Jobs
 
 Question = Callable[[Iterator[Any]], Iterator[Any]]
-PROBE_SECONDS: Final = 60.0
 PACKAGE_HINT: Final = (
     "install swamp where the executors run, or build an archive with `swamp spark package --output FILE` "
     "and set `spark: {conf: {spark.swamp.archive: FILE}}` in .swamp.yaml"
 )
 
 
-def check_executors(jobs: Jobs, settings: SparkSettings, *, env: Env = SYSTEM) -> None:
+def check_executors(jobs: Jobs, settings: SparkSettings, patience: Patience) -> None:
     """Raises MissingTool if an executor lacks the package or another version of it runs there, and
-    Unavailable if no executor takes the job within a bounded time. Local mode needs no question."""
+    Unavailable if no executor answers while `patience` lasts. Local mode needs no question."""
     if settings.is_local:
         return
     import swamp
 
-    found = _ask(jobs, _which_package(), env)
+    found = _ask(jobs, settings, _which_package(), patience)
     wrong = sorted({text for text in found if text != swamp.__version__})
     if wrong:
         raise MissingTool(
@@ -39,15 +37,15 @@ def check_executors(jobs: Jobs, settings: SparkSettings, *, env: Env = SYSTEM) -
         )
 
 
-def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, *, env: Env = SYSTEM) -> None:
+def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, patience: Patience) -> None:
     """Stages that touch the cache run where the cache is. Refuses before anything has begun."""
     if settings.is_local:
         return
     if settings.sees_cache:
-        mark = cache / f".swamp-tmp-{env.ulid()}"
+        mark = cache / f".swamp-tmp-{patience.env.ulid()}"
         mark.write_text(mark.name)
         try:
-            if all(text == "seen" for text in _ask(jobs, _is_seen(str(mark)), env)):
+            if all(text == "seen" for text in _ask(jobs, settings, _is_seen(str(mark)), patience)):
                 return
         finally:
             mark.unlink()
@@ -58,7 +56,7 @@ def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, *, env
     )
 
 
-def _ask(jobs: Jobs, question: Question, env: Env) -> list[str]:
+def _ask(jobs: Jobs, settings: SparkSettings, question: Question, patience: Patience) -> list[str]:
     """One small task per core: the answer of every executor that the scheduler gives us."""
     session = jobs.session
     count = max(2, jobs.parallelism)
@@ -67,7 +65,15 @@ def _ask(jobs: Jobs, question: Question, env: Env) -> list[str]:
         rows = session.range(0, count, 1, count).mapInArrow(question, "answer string").collect()
         return [str(row.answer) for row in rows]
 
-    return jobs.run("check executors", answers, Patience(env, PROBE_SECONDS))
+    patience.progressed()  # the session had limits of its own; an executor may have to be brought up first
+    try:
+        return jobs.run("check executors", answers, patience)
+    except Unavailable as error:
+        raise Unavailable(
+            f"no executor of {settings.where} has answered for {patience.seconds:g} s",
+            hint="see whether the cluster has workers with as many free cores and as much free memory as spark.conf in "
+            ".swamp.yaml asks for; or use --engine inline",
+        ) from error
 
 
 # The questions are inner functions and import what they need themselves: so they are pickled by value, and an

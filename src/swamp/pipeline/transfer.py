@@ -262,7 +262,7 @@ class _Pace:
 
 
 def spark_executor(
-    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress
+    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress, patience: Patience
 ) -> tuple[OnSpark, bool]:
     """An executor on the live session or a new one; whether it is new. Raises at once what a moment's look can tell.
 
@@ -272,7 +272,7 @@ def spark_executor(
     if own and settings.is_local:
         check_startable(settings)
         return OnSpark(lambda: begin_session(settings), address, progress, settings.compared_here), True
-    session = at_hand(_proven(settings, cache, progress, own=own))
+    session = at_hand(_proven(settings, cache, progress, patience, own=own))
     return OnSpark(lambda: session, address, progress).get_ready(), own
 
 
@@ -283,14 +283,14 @@ def at_hand(session: SparkSession) -> Future[SparkSession]:
     return up
 
 
-def _proven(settings: SparkSettings, cache: Path, progress: Progress, *, own: bool) -> SparkSession:
+def _proven(settings: SparkSettings, cache: Path, progress: Progress, patience: Patience, *, own: bool) -> SparkSession:
     """The session, after its executors have shown that they have the package and see the cache."""
     session = open_session(settings)
     jobs = Jobs(session, progress)
     real = settings if own else of_session(session, settings)
     try:
-        check_executors(jobs, real)
-        check_cache_visible(jobs, real, cache)
+        check_executors(jobs, real, patience)
+        check_cache_visible(jobs, real, cache, patience)
     except BaseException:
         jobs.close()
         if own:

@@ -18,7 +18,7 @@ from swamp.repo.open import BUILT_IN, client_settings, in_namespace, open_bucket
 from swamp.settings import Settings
 from swamp.store.port import UNSAFE, Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree
-from swamp.sync.progress import Cancel, Progress
+from swamp.sync.progress import Cancel, Patience, Progress
 from swamp.sync.result import Mode, SyncResult
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ class Datastore:
             push_threads=settings.push_concurrency,
             pull_threads=settings.pull_concurrency,
             meter=self.store.meter,
+            patience=Patience(self.context.env, settings.sync_timeout, self.context.cancel),
         )
 
     def _policy(self) -> Policy:
