@@ -195,7 +195,7 @@ def test_yaml_that_was_made_to_hurt_is_refused(tmp_path, reader, text):
 @QUICK
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200) | values.map(json.dumps))
 def test_any_text_is_a_config_or_an_error(tmp_path_factory, text):
-    read_as_config(tmp_path_factory.getbasetemp(), text)
+    read_as_config(tmp_path_factory.mktemp("repo"), text)
 
 
 @QUICK
