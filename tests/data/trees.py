@@ -62,6 +62,9 @@ class WatchedTree:
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         return iter(())
 
+    def owed(self, prefix: str):
+        return ()
+
     def touched_since(self, mark: int):
         return PlainTree(self.root).touched_since(mark)
 
@@ -96,6 +99,9 @@ class LazyTree:
         for path, content in self.bucket.items():
             if covers(prefix, path) and not (self.root / path).exists():
                 yield RemoteFile(path, len(content), None)
+
+    def owed(self, prefix: str):
+        return ()
 
     def touched_since(self, mark: int):
         from swamp.sync.port import Touched

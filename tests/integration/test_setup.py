@@ -195,6 +195,31 @@ def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team):
     assert b.get("web", "lost")["content"] == "2"
 
 
+def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(local_team: Team):
+    """Who asks for the latest is told that it is not here, and the next version has a number of its own."""
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    a.put("web", "report", "2")
+    store = local_team.place.open()
+    [key] = [
+        entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("report/2/raw")
+    ]
+    store.delete([key])
+    b = local_team.machine("b", joined=False)
+    assert b("datastore", "setup", *local_team.place.setup_args).code == 1
+    told = b("data", "get", "web", "report").failed(1)
+    assert "version 2 of report is in the datastore" in told["error"] and "--version 1" in told["hint"]
+    assert b("data", "get", "web", "report", "--version", "1").ok()["content"] == "1"
+    assert b.put("web", "report", "3")["version"] == 3
+    assert b.get("web", "report")["content"] == "3"
+    a.sync()
+    assert [a("data", "get", "web", "report", "--version", str(n)).ok()["content"] for n in (1, 2, 3)] == [
+        "1",
+        "2",
+        "3",
+    ]
+
+
 def test_a_store_that_is_away_is_not_left_by_who_has_never_seen_it(local_team: Team, tmp_path):
     """A fresh clone holds nothing yet: to move without the old store would be to lose all that is in it."""
     a = local_team.machine("a")

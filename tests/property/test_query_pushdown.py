@@ -45,6 +45,9 @@ class QuietTree:
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         return iter(())
 
+    def owed(self, prefix: str):
+        return ()
+
     def touched_since(self, mark: int) -> Touched:
         return Touched(mark, ())
 

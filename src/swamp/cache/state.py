@@ -28,7 +28,7 @@ from swamp.cache.rows import (
 )
 from swamp.cache.transact import Transaction
 from swamp.errors import Failed
-from swamp.index.entry import Row
+from swamp.index.entry import Entry, Row
 
 SCHEMA_VERSION: Final = 1
 Hook = Callable[[str], None]
@@ -241,6 +241,12 @@ class State:
     def deferred(self) -> dict[str, Row | None]:
         """Paths that a pull could not bring, with what the root said of them then."""
         return {str(p): decode_row(str(p), str(r)) for p, r in self._all("SELECT path, remote FROM deferred")}
+
+    def deferred_below(self, prefix: str) -> list[tuple[Entry, str]]:
+        """Files below the directory `prefix` that a pull could not bring, in path order, each with the reason."""
+        sql = "SELECT path, remote, reason FROM deferred WHERE path > ? AND path < ? ORDER BY path"
+        rows = ((decode_row(str(p), str(r)), str(why)) for p, r, why in self._all(sql, (prefix + "/", prefix + "0")))
+        return [(row, why) for row, why in rows if isinstance(row, Entry)]
 
     def deferred_empty(self) -> bool:
         return not self._all("SELECT 1 FROM deferred LIMIT 1")

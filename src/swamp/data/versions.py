@@ -15,7 +15,7 @@ from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, stage_fi
 from swamp.data.document import damaged
 from swamp.data.metadata import MAX_METADATA, Metadata, combined_checksum, decode
 from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
-from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
 
 MAX_HOPS: Final = 16
@@ -75,13 +75,11 @@ class VersionReader:
         return sorted(found, reverse=True)
 
     def highest_taken(self, data: DataName) -> int:
-        """The highest number that anyone is known to use, also remote only and unfinished ones."""
-        taken = _numbers_in(self._tree.root / data.path)
-        for file in self._tree.remote_only(data.path):  # a lazy cache must not use a number again
-            ref = version_of(file.path)
-            if ref is not None and ref.data == data:
-                taken.append(ref.version)
-        return max(taken, default=0)
+        """The highest number that anyone is known to use, also of a version that is not or not wholly here."""
+        elsewhere = [file.path for file in self._tree.remote_only(data.path)]
+        elsewhere += [file.path for file in self._tree.owed(data.path)]
+        taken = [ref.version for ref in map(version_of, elsewhere) if ref and ref.data == data]
+        return max((*taken, *_numbers_in(self._tree.root / data.path)), default=0)
 
     def read(self, ref: VersionRef) -> DataVersion:
         """Exactly this version, whatever its lifecycle. Raises NotFound or CorruptData."""
@@ -103,6 +101,18 @@ class VersionReader:
                 continue  # deleted between the listing and now
         return None
 
+    def _refuse_outdated(self, data: DataName, here: int) -> None:
+        """An older version is never handed out as the latest because a newer one could not be brought."""
+        owed = ((version_of(file.path), file.why) for file in self._tree.owed(data.path))
+        newer = [(ref.version, why) for ref, why in owed if ref and ref.data == data and ref.version > here]
+        if newer:
+            version, why = max(newer)
+            instead = f"; version {here} is here, and `--version {here}` reads it" if here else ""
+            raise Failed(
+                f"version {version} of {data.name} is in the datastore and could not be brought here: {why}",
+                hint=f"`swamp datastore sync` tries again{instead}",
+            )
+
     def get(self, data: DataName, version: int | None = None) -> DataVersion:
         """This version, or the latest one, following renames. Raises NotFound."""
         if version is not None:
@@ -116,6 +126,7 @@ class VersionReader:
         here = data
         for _ in range(MAX_HOPS):
             found = self.newest(here)
+            self._refuse_outdated(here, found.version if found else 0)
             if found is None:
                 raise NotFound(f"there is no data named {here.name}", hint="`swamp data list` shows what is there")
             if found.meta.active:

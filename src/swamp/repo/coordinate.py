@@ -19,7 +19,7 @@ from typing import Protocol
 
 from swamp.errors import Failed, Interrupted, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.repo.leases import Held, Leases, NoLease
-from swamp.sync.port import Kind, RemoteFile, Touched, Tree
+from swamp.sync.port import Kind, Owed, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
 
@@ -133,6 +133,9 @@ class WatchedTree:
 
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         return self.tree.remote_only(prefix)
+
+    def owed(self, prefix: str) -> Sequence[Owed]:
+        return self.tree.owed(prefix)
 
     def touched_since(self, mark: int) -> Touched:
         return self.tree.touched_since(mark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from swamp.store.port import UNSAFE, Capabilities, ObjectStore
 from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
 from swamp.sync.look import Looker
 from swamp.sync.plan import Plan
-from swamp.sync.port import Kind, RemoteFile, Touched
+from swamp.sync.port import Kind, Owed, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.record import Parts, vouching
 from swamp.sync.result import Mode, SyncResult
@@ -170,6 +170,10 @@ class Engine:
 
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         return (RemoteFile(r.path, r.size, r.sha256) for r in self.state.remote_only(prefix))
+
+    def owed(self, prefix: str) -> Sequence[Owed]:
+        found = self.state.deferred_below(prefix)
+        return [Owed(entry.path, why) for entry, why in found if not (self.root / entry.path).exists()]
 
     def touched_since(self, mark: int) -> Touched:
         newest, paths = self.state.touched_since(mark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,14 @@ class RemoteFile:
     path: str
     size: int
     sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A file that a pull was to bring and could not; the next one tries again."""
+
+    path: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,10 @@ class Tree(Protocol):
         """Files below the directory `prefix` that are known and not held."""
         ...
 
+    def owed(self, prefix: str) -> Sequence[Owed]:
+        """Files below the directory `prefix` that the store has and the last pull could not bring."""
+        ...
+
     def touched_since(self, mark: int) -> Touched: ...
 
 
@@ -74,6 +86,10 @@ class PlainTree:
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         del prefix
         return iter(())
+
+    def owed(self, prefix: str) -> Sequence[Owed]:
+        del prefix
+        return ()
 
     def touched_since(self, mark: int) -> Touched:
         return Touched(mark, ())
