@@ -177,14 +177,15 @@ def test_killed_at_any_moment_setup_can_be_run_again(local_team: Team):
         assert b.versions(f"m{n}", "report") == [1]
 
 
-def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team):
+@pytest.mark.parametrize("damage", ["gone", "rotten"])
+def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team, damage):
     """L22, S06: it is told (exit 1) and the rest is there; a healthy machine puts it back."""
     a = local_team.machine("a")
     a.put("web", "report", "1")
     a.put("web", "lost", "2")
     store = local_team.place.open()
     [key] = [entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("lost/1/raw")]
-    store.delete([key])
+    store.delete([key]) if damage == "gone" else store.put(key, b"3")
     b = local_team.machine("b", joined=False)
     joined = b("datastore", "setup", *local_team.place.setup_args)
     assert joined.code == 1 and "verify --repair" in joined.json["errors"][0]
@@ -193,6 +194,25 @@ def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team):
     assert a("datastore", "verify", "--repair").ok()["healed"]
     b.sync()
     assert b.get("web", "lost")["content"] == "2"
+
+
+def test_a_lazy_read_says_why_the_bytes_are_not_there(local_team: Team):
+    """65: other bytes than were stored; 69: the store is away."""
+    local_team.machine("a").put("web", "report", "1")
+    b = local_team.machine("b", joined=False)
+    b.setup(*local_team.place.setup_args, "--hydrate", "lazy")
+    store = local_team.place.open()
+    [key] = [
+        entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("report/1/raw")
+    ]
+    store.put(key, b"2")
+    assert "not the bytes" in b("data", "get", "web", "report").failed(65)["error"]
+    bucket = local_team.directory / "bucket"
+    bucket.rename(local_team.directory / "away")
+    assert "could not be fetched" in b("data", "get", "web", "report").failed(69)["error"]
+    (local_team.directory / "away").rename(bucket)
+    store.put(key, b"1")
+    assert b.get("web", "report")["content"] == "1"
 
 
 def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(local_team: Team):

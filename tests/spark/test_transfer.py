@@ -106,13 +106,13 @@ def test_a_body_cut_short_is_fetched_again_and_leaves_no_half_file(store, tmp_pa
 def test_bytes_that_are_wrong_twice_are_reported_and_not_kept(store, tmp_path, env):
     store.inner.put("key", b"rotten")
     got = download_one(store, Download("p", "key", 6, "0" * 64, str(tmp_path / "staging")), env)
-    assert got.file is None and "not the bytes" in got.error and not got.missing
+    assert got.file is None and "not the bytes" in got.error and got.cause == "corrupt"
     assert list((tmp_path / "staging").iterdir()) == []
 
 
 def test_a_payload_that_is_not_there_is_told_apart(store, tmp_path, env):
     got = download_one(store, Download("p", "none", 6, None, str(tmp_path / "staging")), env)
-    assert got.missing and got.file is None
+    assert got.cause == "missing" and got.file is None
 
 
 def test_hashing_what_is_not_there_is_a_result(tmp_path):

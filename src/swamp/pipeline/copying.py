@@ -51,7 +51,7 @@ def _copied(source: ObjectStore, target: ObjectStore, row: dict[str, Any], folde
         pass
     got = download_one(source, Download(row["path"], row["key"], row["size"], row["sha256"], folder))
     if got.file is None:
-        return {"problem": "missing" if got.missing else "unread", "detail": got.error}
+        return {"problem": "missing" if got.cause == "missing" else "unread", "detail": got.error}
     try:
         target.put_file(row["key"], Path(got.file))
     except SwampError as error:

@@ -190,12 +190,12 @@ def hint_from(row: dict[str, Any]) -> Hint | None:
 
 
 def sent_row(sent: Sent) -> dict[str, Any]:
-    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "away")
+    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "cause")
     return {**{name: getattr(sent, name) for name in named}, **hint_row(sent.hint)}
 
 
 def sent_from(row: dict[str, Any]) -> Sent:
-    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "away")
+    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "cause")
     return Sent(**{name: row[name] for name in named}, hint=hint_from(row))
 
 

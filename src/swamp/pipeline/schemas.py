@@ -141,7 +141,7 @@ SENT: Final = Boundary(
         *_HINT,
         ("changed", "boolean"),
         ("error", "string"),
-        ("away", "boolean"),
+        ("cause", "string"),
     ),
 )
 DOWNLOADS: Final = Boundary(
@@ -164,9 +164,8 @@ GOT: Final = Boundary(
         ("file", "string"),
         ("size", "bigint"),
         ("sha256", "string"),
-        ("missing", "boolean"),
         ("error", "string"),
-        ("away", "boolean"),
+        ("cause", "string"),
     ),
 )
 HASHES: Final = UPLOADS

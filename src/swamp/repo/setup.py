@@ -195,7 +195,7 @@ class _Move:
                 ) from error
             self._report.warnings.append(f"the old datastore cannot be reached: {error.message}")
             return
-        lost = [failed.path for failed in result.failed if failed.cause == "missing"]
+        lost = result.lost
         if lost and result.has_all and not result.deletes_held:
             raise Failed(
                 f"the old datastore has lost {len(lost)} of its files, first {lost[0]}",

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from swamp.cache.files import Hint
 from swamp.sync.progress import Patience
-from swamp.sync.result import EngineName
+from swamp.sync.result import Cause, EngineName
 
 Stage = Literal["compare", "hash", "upload", "download", "discover", "verify", "collect", "compact"]
 
@@ -45,8 +45,7 @@ class Upload(_Posted):
 
 @dataclass(frozen=True, slots=True)
 class Sent(_Posted):
-    """One upload call. `hint` is the stat from before the first byte was read; `changed`: it differs afterwards;
-    `away`: the store did not answer."""
+    """One upload call. `hint` is the stat from before the first byte was read; `changed`: it differs afterwards."""
 
     path: str
     key: str | None = None
@@ -56,7 +55,7 @@ class Sent(_Posted):
     hint: Hint | None = None
     changed: bool = False
     error: str | None = None
-    away: bool = False
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +76,15 @@ class Download(_Posted):
 
 @dataclass(frozen=True, slots=True)
 class Got(_Posted):
-    """A whole, verified file at `file`; or why there is none (`missing`: no such key; `away`: no answer)."""
+    """A whole, verified file at `file`; or why there is none."""
 
     path: str
     key: str
     file: str | None = None
     size: int = 0
     sha256: str | None = None
-    missing: bool = False
     error: str | None = None
-    away: bool = False
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)

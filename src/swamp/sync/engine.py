@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from swamp.cache.files import Staged, place
 from swamp.cache.layout import CacheDir
@@ -19,7 +19,7 @@ from swamp.cache.sweep import sweep_staging
 from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer
 from swamp.env import SYSTEM, Env
-from swamp.errors import Failed, NotFound
+from swamp.errors import CorruptData, Failed, NotFound, SwampError, Unavailable
 from swamp.index.root import Root, Writer
 from swamp.rules import rule
 from swamp.store.port import UNSAFE, Capabilities, ObjectStore
@@ -29,7 +29,7 @@ from swamp.sync.plan import Plan
 from swamp.sync.port import Kind, Owed, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.record import Parts, vouching
-from swamp.sync.result import Mode, SyncResult
+from swamp.sync.result import Cause, Mode, SyncResult
 from swamp.sync.run import Run
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.transfer import Inline, download_one
@@ -197,9 +197,9 @@ class Engine:
         patience = self._patience()
         got = download_one(self._store, job, self._parts.env, patience, lambda _: patience.progressed())
         if got.file is None:
-            if got.missing:
+            if got.cause == "missing":
                 return self._pull_unit(path)
-            raise Failed(f"{path} could not be fetched: {got.error}")
+            raise _unfetched(path, got.error, got.cause)
         staged = Staged(got.file, got.size, got.sha256 or "")
         with tree_exclusive(self._parts, "tree-lock.rename"), self.state.transaction() as tx:
             now = tx.base(path)
@@ -217,7 +217,13 @@ class Engine:
     def _pull_unit(self, path: str) -> Path:
         result = self._run("pull", (unit_of(path),), full=False, hydrating=True)
         if result.failed:
-            raise Failed(f"{path} could not be fetched: {result.failed[0].error}")
+            raise _unfetched(path, result.failed[0].error, result.failed[0].cause)
+        row = self.state.base(path)
+        if row is not None and not row.present:  # no root spoke of it: a directory that is not mounted looks like this
+            raise Unavailable(
+                f"{path} could not be fetched: the store has nothing of what this cache knows",
+                hint="`swamp datastore doctor` looks into it",
+            )
         return resolve_inside(self.root, path)
 
     # -- sync
@@ -320,3 +326,14 @@ def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:
 def _requests(store: ObjectStore) -> int:
     """Requests so far, where a meter counts them."""
     return int(getattr(store, "requests", 0))
+
+
+_UNFETCHED: Final[dict[Cause | None, type[SwampError]]] = {
+    "missing": CorruptData,
+    "corrupt": CorruptData,
+    "away": Unavailable,
+}
+
+
+def _unfetched(path: str, why: str | None, cause: Cause | None) -> SwampError:
+    return _UNFETCHED.get(cause, Failed)(f"{path} could not be fetched: {why}")

@@ -21,7 +21,7 @@ from swamp.sync.look import Covers
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
-from swamp.sync.result import Conflict
+from swamp.sync.result import LOST, Conflict
 from swamp.sync.settle import Moment, adopt, forget, keep_both, leave, put_aside, tree_exclusive, void_strangers
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
@@ -202,11 +202,11 @@ class Pull:
         return None
 
     def _fail(self, path: str, got: Got) -> None:
-        if got.missing:
-            why = f"the store has lost {got.key}; `swamp datastore verify --repair` where it still is"
-            self.tally.fail(path, why, "missing")
-        else:
-            self.tally.fail(path, got.error or "the download failed", "away" if got.away else None)
+        why = got.error or "the download failed"
+        if got.cause in LOST:
+            told = f"the store has lost {got.key}" if got.cause == "missing" else f"{got.key}: {why}"
+            why = f"{told}; `swamp datastore verify --repair` where it still is"
+        self.tally.fail(path, why, got.cause)
 
     def _defer(self, tx: Transaction, unit: UnitPlan, why: str) -> None:
         """Remembered with what the root said: the next pull decides again. inv[sync.derived]"""

@@ -178,7 +178,7 @@ class Push:
         """A file whose stat changed since the plan is left for the next push: what was sent may be a mixture."""
         local = action.facts.local
         if sent.error is not None or sent.key is None or sent.sha256 is None:
-            self.tally.fail(sent.path, sent.error or "the upload failed", "away" if sent.away else None)
+            self.tally.fail(sent.path, sent.error or "the upload failed", sent.cause)
         elif sent.changed or local is None or (sent.hint is not None and sent.hint != local.hint):
             self.tally.fail(sent.path, "it changed while it was being pushed; the next push takes it")
         else:

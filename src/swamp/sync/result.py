@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 Mode = Literal["push", "pull", "sync"]
 EngineName = Literal["none", "inline", "spark"]
@@ -17,8 +17,10 @@ class Conflict:
     kept: str
 
 
-Cause = Literal["missing", "away"]
-"""What the store has to do with a failure: it has lost the file itself, or it did not answer."""
+Cause = Literal["missing", "corrupt", "away"]
+"""What the store has to do with a failure: it has lost the file, holds other bytes, or did not answer."""
+LOST: Final = ("missing", "corrupt")
+"""What only a machine that still holds the file can mend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,12 @@ class SyncResult:
     @property
     def has_all(self) -> bool:
         """Everything that the store holds was fetched; what it has lost itself, nobody can fetch."""
-        return all(failed.cause == "missing" for failed in self.failed)
+        return len(self.lost) == len(self.failed)
+
+    @property
+    def lost(self) -> list[str]:
+        """Files that the store itself no longer has as they were."""
+        return [failed.path for failed in self.failed if failed.cause in LOST]
 
     @property
     def lost_store(self) -> bool:

@@ -30,7 +30,7 @@ from swamp.store.retry import pause_after
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.pool import THREADS, pooled
 from swamp.sync.progress import Cancel, Patience
-from swamp.sync.result import EngineName
+from swamp.sync.result import Cause, EngineName
 
 RETRY_SECONDS: Final = 30.0
 FIRST_DELAY: Final = 0.1
@@ -72,7 +72,7 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, patience: Pat
     except STOPPERS:
         raise
     except (SwampError, OSError) as error:
-        return Sent(job.path, error=_said(error), away=isinstance(error, Unavailable))
+        return Sent(job.path, error=_said(error), cause=_cause(error))
     at = rfc3339(done.meta.last_modified)
     return Sent(job.path, key, done.meta.size, done.sha256, at, before, changed)
 
@@ -100,12 +100,10 @@ def download_one(
 
     try:
         staged = _retried(attempt, env, patience, also=CorruptData)
-    except ObjectMissing as error:
-        return Got(job.path, job.key, missing=True, error=_said(error))
     except STOPPERS:
         raise
     except (SwampError, OSError) as error:
-        return Got(job.path, job.key, error=_said(error), away=isinstance(error, Unavailable))
+        return Got(job.path, job.key, error=_said(error), cause=_cause(error))
     return Got(job.path, job.key, staged.file, staged.size, staged.sha256)
 
 
@@ -145,6 +143,21 @@ def _retried(
             pause = pause_after(error, delay, env)
         env.clock.sleep(pause)
         delay = min(delay * 2, 5.0)
+
+
+def _cause(error: Exception) -> Cause | None:
+    """What the store has to do with it; None for what went wrong on this machine."""
+    for kind, cause in _CAUSES:
+        if isinstance(error, kind):
+            return cause
+    return None
+
+
+_CAUSES: Final[tuple[tuple[type[SwampError], Cause], ...]] = (
+    (ObjectMissing, "missing"),
+    (CorruptData, "corrupt"),
+    (Unavailable, "away"),
+)
 
 
 def _said(error: Exception) -> str:
