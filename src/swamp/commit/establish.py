@@ -13,7 +13,9 @@ from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
+from swamp.commit.lease import CLOCK_KEY, GLOBAL_KEY
 from swamp.commit.log import LOG_PREFIX, newest_whole, put_log, standing
+from swamp.commit.namespace import NAMESPACE_KEY
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq
@@ -72,13 +74,16 @@ def establish(
 
 
 def _without_root(committer: Committer, pace: Pace, create: bool, discover: Discover | None = None) -> Established:
+    opening = list(islice(committer.store.list(""), 2))
+    if all(meta.key in _OF_NO_STORE for page in opening for meta in page):
+        return _created(committer, pace, create)  # one listing tells it: no log, nothing older, nothing to adopt
     recorded = newest_whole(committer.store)
     if recorded is not None:
         return _restored(committer, pace, recorded, None)
     if _has_log(committer):
         raise _no_whole_record()
     counter = _old_counter(committer.store)
-    if discover is not None and counter is None and not _is_short(committer.store):
+    if discover is not None and counter is None and len(opening) > 1:  # one page is read before anybody could share it
         read = discover()
         if read is None:
             return _created(committer, pace, create)
@@ -93,11 +98,8 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     return left.told(_created(committer, pace, create))
 
 
-def _is_short(store: ObjectStore) -> bool:
-    """Whether one page tells all: then it is read before anybody could share it out."""
-    pages = store.list("")
-    next(pages, None)
-    return next(pages, None) is None
+_OF_NO_STORE: Final = (GLOBAL_KEY, CLOCK_KEY, NAMESPACE_KEY)
+"""What may stand in a store before its first root."""
 
 
 def _no_whole_record() -> CorruptData:

@@ -101,6 +101,13 @@ def test_P03_with_nothing_to_do_one_request_is_enough(machine, command):
     assert machine.meter.requests - before == 1, "a new process knows what the old one knew"
 
 
+def test_P03_a_store_with_nothing_in_it_is_told_by_one_listing(tmp_path):
+    meter = MeterStore(PrefixStore(open_store("memory://requests"), "nothing"))
+    empty = Machine(Peer(store=meter, home=tmp_path, name="first"), meter.meter, 0)
+    assert empty.count(empty.peer.sync).requests <= 4, meter.meter.calls
+    empty.peer.engine.close()
+
+
 @pytest.mark.parametrize(("files", "allowed"), [(1, 8), (10, 18)])
 def test_P02_a_push_costs_what_changed_and_not_what_there_is(machine, files, allowed):
     for i in range(files):

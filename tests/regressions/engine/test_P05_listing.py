@@ -27,7 +27,7 @@ def measure(objects: int) -> dict[str, int]:
         """A bucket whose listing is long; pages are made when they are asked for, as a server does."""
 
         def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
-            if prefix != "data/":
+            if prefix not in ("", "data/"):
                 yield from super().list(prefix, start_after=start_after)
                 return
             for page in range(0, objects, 1000):

@@ -15,7 +15,7 @@ from peers import MODEL, Peer, Watched, content, keys, once, root_of, settled, s
 from swamp.commit.collect import collect
 from swamp.commit.compact import compact
 from swamp.commit.namespace import validate_name
-from swamp.errors import Failed, NotFound, UsageError
+from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.index.root import ROOT_KEY, decode, encode
 from swamp.sync.engine import Policy
 from swamp.sync.progress import Patience
@@ -169,7 +169,7 @@ def test_S04_materialising_what_is_not_there_says_so(a, peer):
         one.engine.materialize(f"{version('out', 1)}/nothing")
     store = one.store
     store.delete([shared(a.engine)[f"{version('out', 1)}/raw"].key])
-    with pytest.raises(Failed):
+    with pytest.raises(CorruptData, match="verify --repair"):
         one.engine.materialize(f"{version('out', 1)}/raw")
     assert f"{version('out', 1)}/raw" in shared(a.engine)
 
