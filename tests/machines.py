@@ -166,6 +166,11 @@ class Place:
         found: dict[str, Any] = json.loads(self.open().get(ROOT_KEY).body)
         return found
 
+    def key_of(self, ending: str) -> str:
+        """The key of the one entry whose path ends like this."""
+        [key] = [entry["key"] for path, entry in self.root()["entries"].items() if path.endswith(ending)]
+        return str(key)
+
 
 @dataclass
 class Team:

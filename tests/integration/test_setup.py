@@ -184,7 +184,7 @@ def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team, da
     a.put("web", "report", "1")
     a.put("web", "lost", "2")
     store = local_team.place.open()
-    [key] = [entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("lost/1/raw")]
+    key = local_team.place.key_of("lost/1/raw")
     store.delete([key]) if damage == "gone" else store.put(key, b"3")
     b = local_team.machine("b", joined=False)
     joined = b("datastore", "setup", *local_team.place.setup_args)
@@ -202,9 +202,7 @@ def test_a_lazy_read_says_why_the_bytes_are_not_there(local_team: Team):
     b = local_team.machine("b", joined=False)
     b.setup(*local_team.place.setup_args, "--hydrate", "lazy")
     store = local_team.place.open()
-    [key] = [
-        entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("report/1/raw")
-    ]
+    key = local_team.place.key_of("report/1/raw")
     store.put(key, b"2")
     assert "not the bytes" in b("data", "get", "web", "report").failed(65)["error"]
     bucket = local_team.directory / "bucket"
@@ -221,9 +219,7 @@ def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(
     a.put("web", "report", "1")
     a.put("web", "report", "2")
     store = local_team.place.open()
-    [key] = [
-        entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("report/2/raw")
-    ]
+    key = local_team.place.key_of("report/2/raw")
     store.delete([key])
     b = local_team.machine("b", joined=False)
     assert b("datastore", "setup", *local_team.place.setup_args).code == 1
@@ -271,7 +267,7 @@ def test_files_that_only_the_old_store_can_give_keep_it_from_being_left(local_te
     a = local_team.machine("a")
     a.put("web", "report", "1")
     store = local_team.place.open()
-    [key] = [entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("/raw")]
+    key = local_team.place.key_of("/raw")
     store.delete([key])
     b = local_team.machine("b", joined=False)
     assert b("datastore", "setup", *local_team.place.setup_args).code == 1
@@ -296,7 +292,7 @@ def test_a_repository_object_goes_where_its_configuration_went(local_team: Team)
     a = local_team.machine("a")
     a.put("web", "lost", "1")
     store = local_team.place.open()
-    store.delete([entry["key"] for path, entry in local_team.place.root()["entries"].items() if path.endswith("/raw")])
+    store.delete([local_team.place.key_of("/raw")])
     b = local_team.machine("b", joined=False)
     code = (
         "import swamp\n"
