@@ -114,20 +114,16 @@ def test_C06_setup_on_a_full_bucket_says_what_it_pulled(team: Team):
     assert b.setup(*team.place.setup_args)["filesPulled"] == 4
 
 
-def test_C06_setup_that_could_not_pull_fails_and_changes_nothing(team: Team):
-    a = team.machine("a")
-    a.put("web", "report", "x")
-    store = team.place.open()
-    [key] = [e["key"] for p, e in team.place.root()["entries"].items() if p.endswith("/raw")]
-    body = store.get(key).body
-    store.put(key, b"not these bytes")
-    b = team.machine("b", joined=False)
+def test_C06_setup_that_could_not_pull_fails_and_changes_nothing(far_team: Team, proxy: Proxy):
+    far_team.machine("a").put("web", "report", "x")
+    b = far_team.machine("b", joined=False)
     before = (b.repo / ".swamp.yaml").read_text()
-    failed = b("datastore", "setup", *team.place.setup_args)
-    assert failed.code == 1 and failed.json["errors"]
+    proxy.when(lambda r: r.method == "GET" and r.is_payload, refuse(503, "SlowDown"))
+    failed = b("datastore", "setup", *far_team.place.setup_args, "--timeout", "5", env=QUICK)
+    assert failed.code == 69, failed
     assert (b.repo / ".swamp.yaml").read_text() == before
-    store.put(key, body)
-    assert b.setup(*team.place.setup_args)["errors"] == []
+    proxy.behave()
+    assert b.setup(*far_team.place.setup_args)["errors"] == []
     assert b.get("web", "report")["content"] == "x"
 
 

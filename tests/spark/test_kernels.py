@@ -79,7 +79,7 @@ def test_downloads_are_verified_and_a_wrong_or_missing_one_is_reported(tree, buc
     assert Path(found["a"]["file"]).read_bytes() == b"right"
     assert os.stat(found["a"]["file"]).st_mtime_ns == 1_000_000_000
     assert found["b"]["file"] is None and "not the bytes" in found["b"]["error"]
-    assert found["c"]["missing"]
+    assert [found[path]["cause"] for path in "abcd"] == [None, "corrupt", "missing", None]
     assert found["d"]["sha256"] == sha(b"right")  # an adopted object's hash is learned
     assert len(os.listdir(staging)) == 2
 
