@@ -17,7 +17,7 @@ def test_a_store_that_ignores_conditions_is_found_out_and_still_works(rclone, tm
     a = team.machine("a", joined=False)
     done = a.setup(*team.place.setup_args)
     assert done["capabilities"]["compareAndSwap"] is False
-    assert any("two machines must not write at once" in warning for warning in done["warnings"])
+    assert ["two machines must not write at once" in warning for warning in done["warnings"]] == [True], "told once"
     a.put("web", "report", "1")
     b = team.machine("b")
     b.put("web", "report", "2")

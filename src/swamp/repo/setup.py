@@ -21,7 +21,7 @@ from swamp.repo.config import DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.layout import LOCAL_DIRECTORY
 from swamp.repo.migrate import Copied, Copier, Source, clean_up, has_tiers
-from swamp.store.port import Capabilities, ObjectStore
+from swamp.store.port import UNSAFE, Capabilities, ObjectStore
 from swamp.sync.result import SyncResult
 
 if TYPE_CHECKING:
@@ -142,9 +142,7 @@ class _Move:
             )
             return
         if not new.capabilities.safe:
-            self._report.warnings.append(
-                "this store does not enforce conditional writes: two machines must not write at once"
-            )
+            self._report.warnings.append(UNSAFE)
 
     def _can_read(self, denied: AccessDenied) -> bool:
         try:

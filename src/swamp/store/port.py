@@ -71,7 +71,7 @@ class Level:
 
 
 UNSAFE: Final = (
-    "this store does not enforce conditional writes: two machines must not write to it at once "
+    "this store does not enforce conditional writes: two machines must not write at once "
     "(swamp datastore doctor shows what was measured)"
 )
 
