@@ -229,7 +229,8 @@ def write_report(table: Table, workloads: list[Workload], tools: list[str], runs
         f" {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end; {SERVERS[kind]} on the same machine;"
         f" medians of {runs} interleaved runs,"
     )
-    lines += ["cold processes. `ratio` is swamp divided by the fastest peer: below 1 swamp is faster.", ""]
+    lines += [f"cold processes, files in {tempfile.gettempdir()}."]
+    lines += ["`ratio` is swamp divided by the fastest peer: below 1 swamp is faster.", ""]
     lines += [f"`{' '.join(['bench/run.py', *sys.argv[1:]])}`", ""]
     lines += ["| workload | operation | " + " | ".join(tools) + " | ratio | swamp's requests | swamp's peak MB |"]
     lines += ["|---|---|" + "---|" * (len(tools) + 3)]
