@@ -10,6 +10,8 @@ import pytest
 
 from swamp.data.lifetimes import Lifetime, Retention
 from swamp.data.runs import Run, RunRepository
+from swamp.errors import Failed
+from swamp.sync.port import Owed
 
 
 def keeping(draft, value):
@@ -68,6 +70,28 @@ def test_an_expired_lifetime_takes_the_whole_name(repo, name, draft, watch):
     watch.moment += dt.timedelta(days=2)
     assert len(repo.collect_garbage().versions) == 2
     assert [v.name for v in repo.list()] == ["other"]
+
+
+def test_nothing_goes_while_a_version_that_could_not_be_brought_has_not_spoken(repo, name, draft, watch, tree):
+    """It is the newest version that says how long a name lives, and whether it is there at all."""
+    repo.save(name, living(draft, "30d"), b"1")
+    gone = name.sibling("gone")
+    repo.save(gone, draft, b"2")
+    repo.remove_latest_marker(gone)
+    old = name.sibling("old")
+    repo.save(old, draft, b"3")
+    new = repo.rename(old, "new").new.ref.data
+    repo.delete(new)
+    watch.moment += dt.timedelta(days=31)
+    tree.late = [Owed(f"{data.at(9).path}/raw", "the store was away") for data in (name, gone, new)]
+    assert repo.collect_garbage().versions == repo.prune().versions == ()
+    with pytest.raises(Failed, match="version 9 of result is in the datastore"):
+        repo.delete(name)
+    with pytest.raises(Failed, match="version 9 of new is in the datastore"):
+        repo.get(old)
+    tree.late = []
+    assert len(repo.collect_garbage().versions) == 1
+    assert len(repo.prune().versions) == 4
 
 
 @pytest.mark.parametrize("lifetime", ["job", "workflow", "ephemeral"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swamp.cache.paths import is_internal
 from swamp.errors import NotFound
-from swamp.sync.port import PlainTree, RemoteFile
+from swamp.sync.port import Owed, PlainTree, RemoteFile
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
@@ -28,6 +28,8 @@ class WatchedTree:
     announced: list[tuple[str, tuple[str, ...], bool]] = field(default_factory=list)
     unannounced: set[str] = field(default_factory=set)
     open_now: int = 0
+    late: list[Owed] = field(default_factory=list)
+    """What a pull could not bring."""
 
     def __post_init__(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,7 @@ class WatchedTree:
         return iter(())
 
     def owed(self, prefix: str):
-        return ()
+        return [file for file in self.late if covers(prefix, file.path)]
 
     def touched_since(self, mark: int):
         return PlainTree(self.root).touched_since(mark)

@@ -198,19 +198,22 @@ def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team, da
 
 def test_a_lazy_read_says_why_the_bytes_are_not_there(local_team: Team):
     """65: other bytes than were stored; 69: the store is away."""
-    local_team.machine("a").put("web", "report", "1")
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
     b = local_team.machine("b", joined=False)
     b.setup(*local_team.place.setup_args, "--hydrate", "lazy")
     store = local_team.place.open()
     key = local_team.place.key_of("report/1/raw")
     store.put(key, b"2")
     assert "not the bytes" in b("data", "get", "web", "report").failed(65)["error"]
+    assert "not the bytes" in b("data", "query", "content == '1'").failed(65)["error"], "no row is left out in silence"
     bucket = local_team.directory / "bucket"
     bucket.rename(local_team.directory / "away")
     assert "could not be fetched" in b("data", "get", "web", "report").failed(69)["error"]
     (local_team.directory / "away").rename(bucket)
-    store.put(key, b"1")
-    assert b.get("web", "report")["content"] == "1"
+    assert a("datastore", "verify", "--repair").ok()["healed"]
+    assert local_team.place.key_of("report/1/raw") != key
+    assert b.get("web", "report")["content"] == "1", "it asks the root again before it gives up"
 
 
 def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(local_team: Team):
@@ -224,7 +227,8 @@ def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(
     b = local_team.machine("b", joined=False)
     assert b("datastore", "setup", *local_team.place.setup_args).code == 1
     told = b("data", "get", "web", "report").failed(1)
-    assert "version 2 of report is in the datastore" in told["error"] and "--version 1" in told["hint"]
+    assert "version 2 of report is in the datastore" in told["error"] and "verify --repair" in told["error"]
+    assert "--version 1" in told["hint"]
     assert b("data", "get", "web", "report", "--version", "1").ok()["content"] == "1"
     assert b.put("web", "report", "3")["version"] == 3
     assert b.get("web", "report")["content"] == "3"

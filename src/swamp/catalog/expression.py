@@ -73,13 +73,16 @@ class Expression:
     def evaluate(self, scope: Scope) -> Any:
         """The value, as plain Python. Raises NoAnswer; errors of the scope's own functions come through as they are."""
         raised: list[BaseException] = []
-        context = _context(scope, raised)
+        unread: list[BaseException] = []
+        context = _context(scope, raised, unread)
         try:
-            return self._program.execute(context)
+            value = self._program.execute(context)
         except _UNANSWERED as error:
-            if raised and isinstance(raised[-1], SwampError):
-                raise raised[-1] from error
-            raise self._no_answer(error, scope) from error
+            ours = unread or [found for found in raised[-1:] if isinstance(found, SwampError)]
+            raise (ours[0] if ours else self._no_answer(error, scope)) from error
+        if unread:  # where a variable could not be read, the library goes on with null
+            raise unread[0]
+        return value
 
     def _no_answer(self, error: Exception, scope: Scope) -> UsageError:
         missing = _UNDEFINED.search(str(error))
@@ -172,11 +175,11 @@ def _is_namespaced(call: Call, functions: Collection[str]) -> bool:
     return isinstance(call.target, Name) and f"{call.target.name}.{call.function}" in functions
 
 
-def _context(scope: Scope, raised: list[BaseException]) -> Any:
+def _context(scope: Scope, raised: list[BaseException], unread: list[BaseException]) -> Any:
     functions = {name: _kept(function, raised) for name, function in scope.functions.items()}
     context = _library().Context(variables=dict(scope.variables), functions={_COUNT: len, **functions})
     if scope.lazy is not None:
-        context.set_variable_resolver(_kept(scope.lazy, raised))
+        context.set_variable_resolver(_kept(scope.lazy, unread))
     return context
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from swamp.catalog.catalog import Catalog
 from swamp.catalog.expression import Expression, NoAnswer, Scope, compile_expression, plain
@@ -13,8 +13,9 @@ from swamp.catalog.pushdown import CREATED, Pushed, Sql, compares_text, push_dow
 from swamp.catalog.schema import FIELDS, LAZY_FIELDS, PLAIN_FIELDS, Row
 from swamp.data.versions import DataVersion, VersionReader
 from swamp.env import parse_rfc3339
-from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.errors import CorruptData, NotFound, SwampError, UsageError
 
+T = TypeVar("T")
 MAX_CONTENT: Final = 16 << 20
 ALWAYS: Final = Sql("1")
 
@@ -142,12 +143,21 @@ class _Loader:
         return self._last[1]
 
     def _read(self, row: Row) -> bytes | None:
+        version: DataVersion | None = self._unless(lambda: self._reader.read(row.ref))
+        if version is None or version.meta.parts or version.meta.size > MAX_CONTENT:
+            return None
+        # A store that has lost the bytes fails the query: without them the row would pass for one that does not match.
+        if self._unless(lambda: self._reader.raw(version), (NotFound,)) is None:
+            return None
+        return self._unless(lambda: self._reader.content(version))
+
+    def _unless(
+        self, read: Callable[[], T], damage: tuple[type[SwampError], ...] = (CorruptData, NotFound)
+    ) -> T | None:
+        """What it reads; None and a warning for damage of this one version."""
         try:
-            version: DataVersion = self._reader.read(row.ref)
-            if version.meta.parts or version.meta.size > MAX_CONTENT:
-                return None
-            return self._reader.content(version)
-        except (CorruptData, NotFound) as error:
+            return read()
+        except damage as error:
             self._warnings.append(error.message)
             return None
 

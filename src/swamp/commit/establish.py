@@ -75,7 +75,7 @@ def establish(
 
 def _without_root(committer: Committer, pace: Pace, create: bool, discover: Discover | None = None) -> Established:
     opening = list(islice(committer.store.list(""), 2))
-    if all(meta.key in _OF_NO_STORE for page in opening for meta in page):
+    if len(opening) < 2 and all(meta.key in _OF_NO_STORE for page in opening for meta in page):
         return _created(committer, pace, create)  # one listing tells it: no log, nothing older, nothing to adopt
     recorded = newest_whole(committer.store)
     if recorded is not None:

@@ -100,6 +100,8 @@ class DataRepository(VersionReader):
     def delete(self, data: DataName, version: int | None = None, *, confirmed: bool = False) -> int:
         """Removes one version or all of a name, for everybody; how many there were. Nothing there: nothing said."""
         numbers = self.numbers(data)
+        if version is None:
+            self.refuse_outdated(data, max(numbers, default=0))  # it would come back with the next pull
         doomed_numbers = numbers if version is None else [n for n in numbers if n == version]
         if not doomed_numbers:
             return 0
@@ -148,7 +150,10 @@ class DataRepository(VersionReader):
         """Removes versions that their own retention or lifetime has given up. `run_over` knows finished runs."""
         now = self._env.clock.now()
         found: list[DataVersion] = []
+        unknown = self.incomplete()  # the newest version decides for all
         for data in self.names():
+            if data in unknown:
+                continue
             everything = [self.read(data.at(number)) for number in self.numbers(data)]
             found += doomed(everything, now, run_over)
         return self._reclaim(found, [], dry_run, confirmed)
@@ -158,8 +163,9 @@ class DataRepository(VersionReader):
         now = self._env.clock.now()
         found: list[DataVersion] = []
         leftovers: list[VersionRef] = []
+        unknown = self.incomplete()
         for data in list(self.names()):
-            if hidden(self, data):
+            if hidden(self, data, unknown):
                 found += [self.read(data.at(number)) for number in self.numbers(data)]
             leftovers += abandoned(self._tree.root, data, now)
         return self._reclaim(found, leftovers, dry_run, confirmed)
@@ -328,6 +334,7 @@ class DataRepository(VersionReader):
 
     def _check_free(self, target: DataName, latest: DataVersion) -> None:
         found = self.newest(target)
+        self.refuse_outdated(target, found.version if found else 0)
         if target == latest.ref.data or (found is not None and found.meta.active):
             raise UsageError(f"there is already data named {target.name}", hint="choose a name that is not taken")
 

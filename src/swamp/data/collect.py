@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -64,14 +64,15 @@ def _older(version: DataVersion, now: dt.datetime, span: dt.timedelta) -> bool:
     return now - version.meta.created > span
 
 
-def hidden(reader: VersionReader, data: DataName) -> bool:
-    """Whether a name was soft-deleted, or forwards to a name that is gone."""
+def hidden(reader: VersionReader, data: DataName, unknown: Collection[DataName] = ()) -> bool:
+    """Whether a name was soft-deleted, or forwards to a name that is gone. Of names in `unknown` nobody can say it."""
     newest = reader.newest(data)
-    if newest is None or newest.meta.active:
+    if newest is None or newest.meta.active or data in unknown:
         return False
     if newest.meta.renamed_to is None:
         return True
-    return reader.newest(data.sibling(newest.meta.renamed_to)) is None
+    target = data.sibling(newest.meta.renamed_to)
+    return reader.newest(target) is None and target not in unknown
 
 
 def abandoned(root: Path, data: DataName, now: dt.datetime) -> list[VersionRef]:

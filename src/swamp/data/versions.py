@@ -101,8 +101,13 @@ class VersionReader:
                 continue  # deleted between the listing and now
         return None
 
-    def _refuse_outdated(self, data: DataName, here: int) -> None:
-        """An older version is never handed out as the latest because a newer one could not be brought."""
+    def incomplete(self) -> frozenset[DataName]:
+        """Names of which a version could not be brought: what is newest, nobody here can say."""
+        refs = (version_of(file.path) for file in self._tree.owed(DATA))
+        return frozenset(ref.data for ref in refs if ref)
+
+    def refuse_outdated(self, data: DataName, here: int) -> None:
+        """Raises Failed if a version above `here` could not be brought: an older one is never taken for the latest."""
         owed = ((version_of(file.path), file.why) for file in self._tree.owed(data.path))
         newer = [(ref.version, why) for ref, why in owed if ref and ref.data == data and ref.version > here]
         if newer:
@@ -126,7 +131,7 @@ class VersionReader:
         here = data
         for _ in range(MAX_HOPS):
             found = self.newest(here)
-            self._refuse_outdated(here, found.version if found else 0)
+            self.refuse_outdated(here, found.version if found else 0)
             if found is None:
                 raise NotFound(f"there is no data named {here.name}", hint="`swamp data list` shows what is there")
             if found.meta.active:

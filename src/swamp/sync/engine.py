@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from swamp.sync.plan import Plan
 from swamp.sync.port import Kind, Owed, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.record import Parts, vouching
-from swamp.sync.result import Cause, Mode, SyncResult
+from swamp.sync.result import LOST, Cause, Mode, SyncResult
 from swamp.sync.run import Run
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.transfer import Inline, download_one
@@ -173,7 +174,7 @@ class Engine:
 
     def owed(self, prefix: str) -> Sequence[Owed]:
         found = self.state.deferred_below(prefix)
-        return [Owed(entry.path, why) for entry, why in found if not (self.root / entry.path).exists()]
+        return [Owed(entry.path, why) for entry, why in found if not os.path.lexists(self.root / entry.path)]
 
     def touched_since(self, mark: int) -> Touched:
         newest, paths = self.state.touched_since(mark)
@@ -197,7 +198,7 @@ class Engine:
         patience = self._patience()
         got = download_one(self._store, job, self._parts.env, patience, lambda _: patience.progressed())
         if got.file is None:
-            if got.cause == "missing":
+            if got.cause in LOST:  # a machine that still had it may have put it back under another key
                 return self._pull_unit(path)
             raise _unfetched(path, got.error, got.cause)
         staged = Staged(got.file, got.size, got.sha256 or "")

@@ -195,18 +195,18 @@ class Pull:
         for action in unit.actions:
             got = self.got.get(action.path)
             if got is not None and got.error is not None:
-                self._fail(action.path, got)
-                return got.error
+                return self._fail(action.path, got)
             if action.verb in _PULLED and not moment.as_planned(action.facts):
                 return "it was changed here while it was being pulled"
         return None
 
-    def _fail(self, path: str, got: Got) -> None:
+    def _fail(self, path: str, got: Got) -> str:
         why = got.error or "the download failed"
         if got.cause in LOST:
             told = f"the store has lost {got.key}" if got.cause == "missing" else f"{got.key}: {why}"
             why = f"{told}; `swamp datastore verify --repair` where it still is"
         self.tally.fail(path, why, got.cause)
+        return why
 
     def _defer(self, tx: Transaction, unit: UnitPlan, why: str) -> None:
         """Remembered with what the root said: the next pull decides again. inv[sync.derived]"""

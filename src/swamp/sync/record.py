@@ -19,7 +19,7 @@ from swamp.rules import rule
 from swamp.sync.bulk import Executor, Expect, Pick
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.progress import Progress
-from swamp.sync.result import Cause, Conflict, FailedFile, Mode, SyncResult
+from swamp.sync.result import LOST, Cause, Conflict, FailedFile, Mode, SyncResult
 from swamp.sync.unchanged import SEEN_OP
 from swamp.sync.units import name_of
 
@@ -81,9 +81,9 @@ class Tally:
     """Of failures that are the store's."""
 
     @property
-    def missing(self) -> bool:
-        """A payload that the root names was not there."""
-        return "missing" in self.causes.values()
+    def lost(self) -> bool:
+        """A payload that the root names was not there, or was another one."""
+        return any(cause in LOST for cause in self.causes.values())
 
     def fail(self, path: str, why: str, cause: Cause | None = None) -> None:
         self.failed[path] = why

@@ -96,7 +96,7 @@ class Run:
                 ).run()
         finally:
             bar.close()
-        return tally.result(read.root), tally.again or (tally.missing and self._moved_on(read.root))
+        return tally.result(read.root), tally.again or (tally.lost and self._moved_on(read.root))
 
     def _foresee(self, root: Root) -> None:
         """A machine that knows nothing yet will fetch everything."""
