@@ -171,6 +171,10 @@ class Place:
         [key] = [entry["key"] for path, entry in self.root()["entries"].items() if path.endswith(ending)]
         return str(key)
 
+    def lose(self, ending: str) -> None:
+        """As a bucket loses an object: the index still names it."""
+        self.open().delete([self.key_of(ending)])
+
 
 @dataclass
 class Team:

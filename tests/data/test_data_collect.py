@@ -89,6 +89,10 @@ def test_nothing_goes_while_a_version_that_could_not_be_brought_has_not_spoken(r
         repo.delete(name)
     with pytest.raises(Failed, match="version 9 of new is in the datastore"):
         repo.get(old)
+    other = name.sibling("other")
+    repo.save(other, draft, b"4")
+    with pytest.raises(Failed, match="version 9 of new is in the datastore"):
+        repo.rename(other, "new")
     tree.late = []
     assert len(repo.collect_garbage().versions) == 1
     assert len(repo.prune().versions) == 4

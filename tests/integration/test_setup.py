@@ -221,9 +221,7 @@ def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(
     a = local_team.machine("a")
     a.put("web", "report", "1")
     a.put("web", "report", "2")
-    store = local_team.place.open()
-    key = local_team.place.key_of("report/2/raw")
-    store.delete([key])
+    local_team.place.lose("report/2/raw")
     b = local_team.machine("b", joined=False)
     assert b("datastore", "setup", *local_team.place.setup_args).code == 1
     told = b("data", "get", "web", "report").failed(1)
@@ -233,11 +231,7 @@ def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(
     assert b.put("web", "report", "3")["version"] == 3
     assert b.get("web", "report")["content"] == "3"
     a.sync()
-    assert [a("data", "get", "web", "report", "--version", str(n)).ok()["content"] for n in (1, 2, 3)] == [
-        "1",
-        "2",
-        "3",
-    ]
+    assert [a.get("web", "report", "--version", n)["content"] for n in "123"] == ["1", "2", "3"]
 
 
 def test_a_store_that_is_away_is_not_left_by_who_has_never_seen_it(local_team: Team, tmp_path):
@@ -270,9 +264,7 @@ def test_files_that_only_the_old_store_can_give_keep_it_from_being_left(local_te
     """Of a version that could not be fetched yet the cache has nothing, and its old store is away."""
     a = local_team.machine("a")
     a.put("web", "report", "1")
-    store = local_team.place.open()
-    key = local_team.place.key_of("/raw")
-    store.delete([key])
+    local_team.place.lose("/raw")
     b = local_team.machine("b", joined=False)
     assert b("datastore", "setup", *local_team.place.setup_args).code == 1
     new = (tmp_path / "new").as_uri()
@@ -295,8 +287,7 @@ def test_a_lost_bucket_is_made_again_from_a_tree_whose_state_is_lost_too(local_t
 def test_a_repository_object_goes_where_its_configuration_went(local_team: Team):
     a = local_team.machine("a")
     a.put("web", "lost", "1")
-    store = local_team.place.open()
-    store.delete([local_team.place.key_of("/raw")])
+    local_team.place.lose("/raw")
     b = local_team.machine("b", joined=False)
     code = (
         "import swamp\n"

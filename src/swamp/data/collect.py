@@ -64,7 +64,7 @@ def _older(version: DataVersion, now: dt.datetime, span: dt.timedelta) -> bool:
     return now - version.meta.created > span
 
 
-def hidden(reader: VersionReader, data: DataName, unknown: Collection[DataName] = ()) -> bool:
+def hidden(reader: VersionReader, data: DataName, unknown: Collection[DataName]) -> bool:
     """Whether a name was soft-deleted, or forwards to a name that is gone. Of names in `unknown` nobody can say it."""
     newest = reader.newest(data)
     if newest is None or newest.meta.active or data in unknown:
