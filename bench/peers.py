@@ -174,6 +174,13 @@ class Rclone(Peer):
         return self.timed(self._run("sync", f"bench:bench/{self.prefix}", str(self.work / "tree")))
 
 
+class RcloneDefaults(Rclone):
+    """As it comes: four transfers and eight checkers at a time."""
+
+    def _run(self, *args: str) -> list[str]:
+        return [str(HERE / "rclone"), *args]
+
+
 class S5cmd(Peer):
     def _run(self, *args: str) -> list[str]:
         return [str(TOOLS / "s5cmd"), "--numworkers", "64", "sync", "--delete", *args]
@@ -204,4 +211,35 @@ class Aws(Peer):
         return self.timed(self._run(f"s3://bench/{self.prefix}", str(self.work / "tree")))
 
 
-PEERS: dict[str, type[Peer]] = {"swamp": Swamp, "rclone": Rclone, "s5cmd": S5cmd, "aws": Aws}
+class Restic(Peer):
+    """A backup program that packs too: its repository is encrypted and deduplicated, its first command makes it."""
+
+    def _run(self, *args: str) -> list[str]:
+        self.env |= {"RESTIC_PASSWORD": "bench", "RESTIC_CACHE_DIR": str(self.work / "cache")}
+        self.env["RESTIC_REPOSITORY"] = f"s3:{self.env['AWS_ENDPOINT_URL']}/bench/{self.prefix}"
+        return ["restic", "--quiet", *args]
+
+    def prepare(self, source: Path) -> None:
+        super().prepare(source)
+        self.timed(self._run("init"))
+
+    def push(self, *, first: bool) -> float:
+        return self.timed(self._run("backup", "--ignore-inode", str(self.work / "tree")))
+
+    def pull(self) -> float:
+        for place in ("fresh", "cache"):
+            shutil.rmtree(self.work / place, ignore_errors=True)
+        return self.timed(self._run("restore", "latest", "--target", str(self.work / "fresh")))
+
+    def pull_again(self) -> float:
+        return self.timed(self._run("restore", "latest", "--target", "/"))
+
+
+PEERS: dict[str, type[Peer]] = {
+    "swamp": Swamp,
+    "rclone": Rclone,
+    "rclone-defaults": RcloneDefaults,
+    "s5cmd": S5cmd,
+    "aws": Aws,
+    "restic": Restic,
+}

@@ -1,10 +1,12 @@
-"""`make bench`: swamp beside rclone, s5cmd and aws-cli on the same server, the same files, interleaved, medians.
+"""`make bench`: swamp beside rclone, s5cmd, aws-cli and restic on one server, the same files, interleaved, medians.
 
     make bench                                  the default: 1,000 and 10,000 files of 2 KB, 200 of 5 MB, a mix
     make bench ARGS="--only 100,000 --runs 3 --tools swamp,rclone,s5cmd --output large"
     make bench ARGS="--files 5000 --size 4096"  a workload of one's own
+    make bench ARGS="--files 2000 --delay 30 --tools swamp,rclone-defaults --operations 'first push,fresh pull'"
 
-Prints one table, writes bench/results/latest.md and a chart. Ratios in one run on one machine; none is asserted.
+Prints one table, writes bench/results/latest.md and a chart. Ratios in one run on one machine; none is asserted. Where
+one run takes minutes, `--samples FILE` keeps the seconds of each, and the table shows the medians of all of them.
 
 Two habits of the machine are kept from deciding anything. `rclone serve s3` hashes an object when it is first asked
 for it and remembers that: each tool's objects are listed once before its fresh pull, so that no pull pays for it.
@@ -15,6 +17,8 @@ end. Where a disk is slowed down after some gigabytes, `TMPDIR=/dev/shm` keeps i
 from __future__ import annotations
 
 import argparse
+import compileall
+import json
 import os
 import platform
 import random
@@ -47,6 +51,7 @@ SERVERS = {
     "moto": "moto (enforces conditions)",
 }
 SWAMP_ONLY = {"discovery", "lazy + one file"}  # no peer keeps an index that could be missing or left remote
+COPIERS = ("rclone", "rclone-defaults", "s5cmd", "aws")  # what swamp is divided by: a file is an object for all of them
 
 
 @dataclass(frozen=True)
@@ -91,14 +96,37 @@ class Table:
             self.requests.setdefault((workload, operation), []).append(int(str(peer.last["requests"])))
         print(f"  {workload:>18}  {operation:<12} {peer.name:<7} {seconds:8.2f} s  {peer.peak_mb:6.0f} MB", flush=True)
 
+    def saved(self) -> str:
+        cells = [[*key, seconds] for key, seconds in self.cells.items()]
+        peaks = [[*key, peak] for key, peak in self.peaks.items()]
+        return json.dumps({"cells": cells, "peaks": peaks, "requests": [[*k, n] for k, n in self.requests.items()]})
+
+    @classmethod
+    def loaded(cls, text: str) -> Table:
+        doc = json.loads(text)
+        made = cls({(w, o, t): s for w, o, t, s in doc["cells"]}, {(w, o, t): p for w, o, t, p in doc["peaks"]})
+        made.requests = {(w, o): n for w, o, n in doc["requests"]}
+        return made
+
+    @property
+    def runs(self) -> int:
+        return min(map(len, self.cells.values()), default=0)
+
     def median(self, workload: str, operation: str, tool: str) -> float | None:
         found = self.cells.get((workload, operation, tool))
         return statistics.median(found) if found else None
 
 
 @contextmanager
-def server(home: Path, kind: str = "rclone") -> Iterator[dict[str, str]]:
-    """A server on loopback, and the environment with which each tool finds it."""
+def server(home: Path, kind: str = "rclone", delay: float = 0.0) -> Iterator[dict[str, str]]:
+    """A server on loopback, and the environment with which each tool finds it; every answer comes `delay` later."""
+    if delay:
+        from swamp.testing.proxy import FaultProxy, Rule
+
+        rules = [Rule("delay", times=None, seconds=delay)]
+        with server(home, kind) as env, FaultProxy(env["AWS_ENDPOINT_URL"], rules) as proxy:
+            yield _environment(proxy.endpoint)
+        return
     if kind == "rclone":
         with _rclone(home) as env:
             yield env
@@ -164,7 +192,15 @@ def generate(workload: Workload, root: Path) -> list[str]:
     return paths
 
 
-def one_run(workload: Workload, tools: list[str], table: Table, home: Path, env: dict[str, str], turn: int) -> None:
+def one_run(
+    workload: Workload,
+    tools: list[str],
+    table: Table,
+    home: Path,
+    env: dict[str, str],
+    turn: int,
+    operations: tuple[str, ...] = OPERATIONS,
+) -> None:
     """Every operation by every tool in turn, so that a slow minute hits all of them."""
     source = home / "source"
     paths = generate(workload, source)
@@ -172,7 +208,7 @@ def one_run(workload: Workload, tools: list[str], table: Table, home: Path, env:
     for peer in peers:
         peer.prepare(source)
     changes = _changes(paths, random.Random(turn)) if len(paths) >= 100 else {}
-    for operation in workload.operations:
+    for operation in (o for o in workload.operations if o in operations):
         for peer in peers:
             if operation in changes:
                 peer.change(*changes[operation], workload.size or 4096)
@@ -221,42 +257,40 @@ def _peers(tools: list[str], home: Path, env: dict[str, str], turn: int) -> list
     return made
 
 
-def write_report(table: Table, workloads: list[Workload], tools: list[str], runs: int, kind: str) -> str:
-    others = [t for t in tools if t != "swamp"]
+def write_report(table: Table, workloads: list[Workload], tools: list[str], about: str) -> str:
     lines = ["# swamp beside its peers", ""]
     lines += [f"Measured {time.strftime('%Y-%m-%d %H:%M')} on {os.cpu_count()} cores, {platform.platform()}, Python"]
-    lines[-1] += (
-        f" {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end; {SERVERS[kind]} on the same machine;"
-        f" medians of {runs} interleaved runs,"
-    )
+    lines[-1] += f" {platform.python_version()}, {about}; medians of {table.runs} interleaved runs,"
     lines += [f"cold processes, files in {tempfile.gettempdir()}."]
-    lines += ["`ratio` is swamp divided by the fastest peer: below 1 swamp is faster.", ""]
+    lines += ["`ratio` is swamp divided by the fastest tool that copies files one by one, `of restic` by restic, which"]
+    lines += ["packs too: below 1 swamp is faster.", ""]
     lines += [f"`{' '.join(['bench/run.py', *sys.argv[1:]])}`", ""]
-    lines += ["| workload | operation | " + " | ".join(tools) + " | ratio | swamp's requests | swamp's peak MB |"]
-    lines += ["|---|---|" + "---|" * (len(tools) + 3)]
+    head = [*tools, "ratio", *(["of restic"] if "restic" in tools else []), "swamp's requests", "peak MB"]
+    lines += ["| workload | operation | " + " | ".join(head) + " |", "|---|---|" + "---|" * len(head)]
     for workload in workloads:
-        for operation in workload.operations:
-            lines.append(_row(table, workload.name, operation, tools, others))
+        done = (o for o in workload.operations if any((workload.name, o, t) in table.cells for t in tools))
+        lines += [_row(table, workload.name, operation, tools) for operation in done]
     return "\n".join(lines) + "\n"
 
 
-def _row(table: Table, workload: str, operation: str, tools: list[str], others: list[str]) -> str:
-    found = {t: table.median(workload, operation, t) for t in tools}
-    fastest = min((found[t] for t in others if found[t] is not None), default=None)  # type: ignore[type-var]
-    mine = found.get("swamp")
-    ratio = f"**{mine / fastest:.2f}**" if mine is not None and fastest else ""
-    cells = [f"{found[t]:.2f} s" if found[t] is not None else "" for t in tools]
+def _row(table: Table, workload: str, operation: str, tools: list[str]) -> str:
+    found = {t: s for t in tools if (s := table.median(workload, operation, t)) is not None}
+    fastest = min((found[t] for t in COPIERS if t in found), default=None)
+    cells = [f"{found[t]:.2f} s" if t in found else "" for t in tools]
+    cells.append(_ratio(found.get("swamp"), fastest))
+    cells += [_ratio(found.get("swamp"), found.get("restic"))] if "restic" in tools else []
     requests = table.requests.get((workload, operation))
-    peak = table.peaks.get((workload, operation, "swamp"))
-    tail = [ratio, f"{statistics.median(requests):.0f}" if requests else "", f"{peak:.0f}" if peak else ""]
-    return "| " + " | ".join([workload, operation, *cells, *tail]) + " |"
+    peaks = [f"{peak:.0f}" for t in tools if (peak := table.peaks.get((workload, operation, t)))]
+    cells += [f"{statistics.median(requests):.0f}" if requests else "", " / ".join(peaks)]
+    return "| " + " | ".join([workload, operation, *cells]) + " |"
+
+
+def _ratio(mine: float | None, other: float | None) -> str:
+    return f"**{mine / other:.2f}**" if mine is not None and other else ""
 
 
 def draw(table: Table, workloads: list[Workload], tools: list[str], output: str) -> None:
-    """Time against number of files, per tool, for the small files."""
-    small = sorted((w for w in workloads if w.size == 2048), key=lambda w: w.files)
-    if len(small) < 2:
-        return
+    """Seconds of each tool: against the number of small files where there are several, as bars where there are not."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -265,14 +299,23 @@ def draw(table: Table, workloads: list[Workload], tools: list[str], output: str)
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown = [o for o in OPERATIONS if o not in SWAMP_ONLY]
-    figure, axes = plt.subplots(2, len(shown) // 2, figsize=(4 * len(shown) // 2, 8))
-    for axis, operation in zip(axes.flat, shown, strict=True):
-        for tool in tools:
-            points = [(w.files, table.median(w.name, operation, tool)) for w in small]
-            axis.plot([x for x, y in points if y], [y for _, y in points if y], marker="o", label=tool)
-        axis.set(title=operation, xscale="log", yscale="log", xlabel="files of 2 KB", ylabel="seconds")
-    axes.flat[0].legend()
+    small = sorted((w for w in workloads if w.size == 2048), key=lambda w: w.files)
+    charts = [(w, o) for w in workloads for o in w.operations if o not in SWAMP_ONLY]
+    charts = [(w, o) for w, o in charts if any((w.name, o, t) in table.cells for t in tools)]
+    if len(small) > 1:
+        charts = [(w, o) for w, o in charts if w is small[-1]]
+    across = -(-len(charts) // 2) if len(charts) > 3 else len(charts)
+    figure, axes = plt.subplots(-(-len(charts) // across), across, figsize=(4 * across, 8), squeeze=False)
+    for axis, (workload, operation) in zip(axes.flat, charts, strict=False):
+        if len(small) > 1:
+            for tool in tools:
+                points = [(w.files, s) for w in small if (s := table.median(w.name, operation, tool))]
+                axis.plot([x for x, _ in points], [y for _, y in points], marker="o", label=tool)
+            axis.set(title=operation, xscale="log", yscale="log", xlabel="files of 2 KB", ylabel="seconds")
+            axis.legend()
+        else:
+            axis.bar(tools, [table.median(workload.name, operation, t) or 0 for t in tools])
+            axis.set(title=f"{workload.name}: {operation}", ylabel="seconds")
     figure.tight_layout()
     figure.savefig(RESULTS / f"{output}.png", dpi=90)
 
@@ -283,23 +326,33 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=2048)
     parser.add_argument("--only", action="append", help="workloads whose name begins like this")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--tools", default="swamp,rclone,s5cmd,aws")
+    parser.add_argument("--tools", default="swamp,rclone,s5cmd,aws,restic")
     parser.add_argument("--output", default="latest")
     parser.add_argument("--server", default="rclone", choices=SERVERS)
+    parser.add_argument("--delay", type=float, default=0.0, help="milliseconds that every answer comes later")
+    parser.add_argument("--operations", default=",".join(OPERATIONS))
+    parser.add_argument("--samples", type=Path, help="a file that keeps the seconds of every run for the next one")
     args = parser.parse_args()
-    tools = args.tools.split(",")
+    tools, begun = args.tools.split(","), os.getloadavg()[0]
     chosen = [Workload(n, args.size) for n in args.files or ()] or _named(args.only)
-    table = Table()
+    table = Table.loaded(args.samples.read_text()) if args.samples and args.samples.exists() else Table()
+    compileall.compile_dir(HERE.parents[1] / "src", quiet=1)  # as pip does when it installs a wheel
     with ExitStack() as at_the_end:
         for workload in chosen:
-            for turn in range(args.runs):
+            for turn in range(table.runs, table.runs + args.runs):
                 home = Path(tempfile.mkdtemp(prefix="swamp-bench-"))
                 at_the_end.callback(shutil.rmtree, home, ignore_errors=True)
-                with server(home, args.server) as env:
-                    one_run(workload, tools, table, home, env, turn)
+                with server(home, args.server, args.delay / 1000) as env:
+                    one_run(workload, tools, table, home, env, turn, tuple(args.operations.split(",")))
+                if args.samples:
+                    args.samples.write_text(table.saved())
                 if workload.files < 1000:  # gigabytes, and few names: the disk is needed, the names do no harm
                     shutil.rmtree(home)
-    report = write_report(table, chosen, tools, args.runs, args.server)
+    where = f"{SERVERS[args.server]} on the same machine"
+    where += f", {args.delay:.0f} ms behind every request" if args.delay else ""
+    report = write_report(
+        table, chosen, tools, f"load {begun:.1f} at the start, {os.getloadavg()[0]:.1f} at the end; {where}"
+    )
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{args.output}.md").write_text(report)
     draw(table, chosen, tools, args.output)

@@ -18,6 +18,8 @@ from typing import Any
 
 from stage import Audience, Broken, Machine, kill
 
+from serving import serve
+
 HERE = Path(__file__).parent
 REGIONS = ("north", "south")
 COMMANDS = 8
@@ -50,6 +52,7 @@ def play(root: Path, audience: Audience) -> None:
     crash(ann, ben, audience)
     lose_everything(ann, ben, audience)
     undo(ann, ben, audience)
+    serve(ann, audience)
     audience.end()
 
 

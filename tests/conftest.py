@@ -21,6 +21,7 @@ from swamp.testing.servers import Running, start
 if TYPE_CHECKING:
     from kills import Killer
     from machines import Place
+    from swamp.testing.s3_double import S3Double
 
 # What is slow on a busy machine is not wrong. The same examples in every run, so that what turns a change down is in
 # the change; SWAMP_EXPLORE=1 draws new ones.
@@ -31,6 +32,13 @@ settings.register_profile(
     derandomize=not os.environ.get("SWAMP_EXPLORE"),
 )
 settings.load_profile("swamp")
+
+
+@pytest.fixture
+def one_object_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No packs: for a test in which the store loses one file and nothing else."""
+    monkeypatch.setenv("SWAMP_PACKS", "off")
+
 
 _REQUIRED_AS = {"gcs-emulator": "gcs"}
 
@@ -127,6 +135,24 @@ def new_place(killer: Killer, servers: Servers, tmp_path: Path, fresh_prefix: Ca
         return Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ))
 
     return make
+
+
+@pytest.fixture
+def lying() -> Iterator[S3Double]:
+    """A strict S3 in this process, which lies when it is told to: `lying.add(Lie("cut after", "PUT", "*~*"))`."""
+    from swamp.testing.s3_double import S3Double
+
+    with S3Double() as double:
+        os.environ.update(double.environ)
+        yield double
+
+
+@pytest.fixture
+def lying_place(lying: S3Double, fresh_prefix: Callable[[], str]) -> Place:
+    """A prefix in it, for machines."""
+    from machines import Place
+
+    return Place(f"{lying.running().url}/{fresh_prefix()}", lying.config, lying.environ)
 
 
 def _fixture_of(name: str) -> Callable[[Servers], Running]:

@@ -33,7 +33,7 @@ class Scenario:
     acknowledged: dict[str, Any] = field(default_factory=dict)
     answers: int = 0
     risks: ClassVar[frozenset[str]] = frozenset({"journal", "staged", "unnamed payload"})
-    begins: ClassVar[str] = r"^PUT .*~|/tree/[a-z]"
+    begins: ClassVar[str] = r"^PUT .*(~|/_packs/)|/tree/[a-z]"
     """The first step at which anything can be at risk."""
     warms_up: ClassVar[bool] = True
     """Whether the first run does more than the others: then the second one is counted."""
@@ -174,7 +174,7 @@ class Pull(Scenario):
 
     warms_up = False
     risks = frozenset({"staging", "deferred", "behind"})
-    begins = r"^GET .*~|staging"
+    begins = r"^GET .*(~|/_packs/)|staging"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,7 +201,7 @@ class SetUp(Scenario):
 
     warms_up = False
     risks = frozenset({"journal", "staged", "unnamed payload", "half moved"})
-    begins = r"^PUT .*/data/.*~|/tree/data/"
+    begins = r"^PUT .*(/data/.*~|/_packs/)|/tree/data/"
 
     def machine(self) -> Machine:
         self.template = self.team.machine("template", joined=False)

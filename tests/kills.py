@@ -21,8 +21,10 @@ from pathlib import Path
 
 from machines import SWAMP, Machine, Place, Ran
 from swamp.commit.lease import GLOBAL_KEY
-from swamp.data.metadata import combined_checksum, decode
+from swamp.data.manifest import combined_checksum
+from swamp.data.metadata import decode
 from swamp.errors import ObjectMissing
+from swamp.index.keys import is_pack
 from swamp.index.root import ROOT_KEY
 from swamp.store.port import ObjectStore
 from swamp.testing.proxy import FaultProxy, Rule
@@ -204,7 +206,8 @@ def _owed_in(store: ObjectStore) -> set[str]:
     segments = [k for k in keys if k.startswith("_index/") and k.endswith(".parquet")]
     if any(json.dumps(k) not in named for k in segments):
         found.add("unnamed segment")
-    if not root["segments"] and any("~" in k and json.dumps(k) not in named for k in keys):
+    unnamed = [k for k in keys if ("~" in k and json.dumps(k) not in named) or (is_pack(k) and f"{k}@" not in named)]
+    if not root["segments"] and unnamed:
         found.add("unnamed payload")
     if GLOBAL_KEY in keys and json.loads(store.get(GLOBAL_KEY).body).get("state") == "held":
         found.add("lease")
@@ -248,7 +251,7 @@ def whole(tree: Path, *, writer_died: bool = False) -> Versions:
 def assert_no_help_needed(machine: Machine) -> None:
     """No pending work, no lock that is stuck, nothing missing or corrupt in the bucket."""
     status = machine.status()
-    assert status["healthy"] and status["pending"] == {"writes": 0, "deletes": 0, "found": 0}, status
+    assert status["healthy"] and status["pending"] == {"writes": 0, "deletes": 0, "found": 0, "outbox": 0}, status
     if status["lock"]["held"]:  # by a structural command that was killed: the next one takes it over after a TTL
         machine("datastore", "gc").ok()
         assert not machine.status()["lock"]["held"], status

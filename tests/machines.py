@@ -15,7 +15,7 @@ from swamp.store.open import StoreSpec
 from swamp.store.port import ObjectStore
 
 SWAMP = Path(sys.executable).with_name("swamp")
-_PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "JDK_JAVA_OPTIONS", "TMPDIR", "COVERAGE_PROCESS_START")
+_PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "JDK_JAVA_OPTIONS", "TMPDIR", "COVERAGE_PROCESS_START", "SWAMP_PACKS")
 
 
 @dataclass(frozen=True)

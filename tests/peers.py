@@ -17,6 +17,7 @@ from swamp.cache.state import Hook
 from swamp.env import Env, SystemClock
 from swamp.index.entry import Entry, is_payload_key
 from swamp.index.lookup import live_rows
+from swamp.index.payload import read_payload
 from swamp.index.root import ROOT_KEY, Root, Writer
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 from swamp.sync.engine import Engine, Policy
@@ -229,7 +230,8 @@ def shared(engine: Engine) -> dict[str, Entry]:
 def content(engine: Engine) -> dict[str, str]:
     """What anybody can read from the bucket: every entry's payload, which must be there."""
     store = engine.committer.store
-    return {path: store.get(entry.key).body.decode("utf-8", "replace") for path, entry in shared(engine).items()}
+    rows = shared(engine)
+    return {p: read_payload(store, e.key, e.size).decode("utf-8", "replace") for p, e in rows.items()}
 
 
 def keys(store: ObjectStore, prefix: str = "") -> set[str]:

@@ -23,7 +23,7 @@ class Request:
 
     @property
     def is_payload(self) -> bool:
-        return "~" in unquote(self.path)
+        return "~" in unquote(self.path) or "/_packs/" in self.path
 
     @property
     def is_root(self) -> bool:

@@ -6,8 +6,9 @@ import datetime as dt
 import random  # noqa: TID251
 import time
 import uuid
-from dataclasses import dataclass
 from typing import Protocol
+
+from swamp.values import value
 
 UTC = dt.UTC
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -46,7 +47,7 @@ class SystemClock:
         time.sleep(seconds)  # noqa: TID251
 
 
-@dataclass(frozen=True)
+@value
 class Env:
     """Clock, chance and the identities made from them."""
 
@@ -72,7 +73,7 @@ def _encode(value: int, length: int) -> str:
 
 
 def is_ulid(text: str) -> bool:
-    return len(text) == ULID_LENGTH and all(c in _CROCKFORD for c in text)
+    return len(text) == ULID_LENGTH and not text.strip(_CROCKFORD)
 
 
 def rfc3339(moment: dt.datetime) -> str:

@@ -5,6 +5,7 @@
     ├── NotFound            1    name something that exists
     ├── Failed              1    read the report: it ran to its end and part of it did not work
     ├── CorruptData        65    repair: bytes are not what they must be
+    ├── NewerFormat        65    upgrade swamp here: the store is whole, and written by a later version than this one
     ├── StoreError
     │   ├── Unavailable    69    try again later: the store did not answer in time
     │   │   └── OutcomeUnknown   a write was sent and nobody can say whether it happened
@@ -68,6 +69,13 @@ class Failed(SwampError):
 
 class CorruptData(SwampError):
     kind = "corrupt"
+    exit_code = 65
+
+
+class NewerFormat(SwampError):
+    """Not damage: nobody who repairs, rebuilds or skips what is damaged may meet this and go on. inv[format.newer]"""
+
+    kind = "newer-format"
     exit_code = 65
 
 

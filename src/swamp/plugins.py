@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal
 
 from swamp.errors import UsageError
@@ -35,11 +37,19 @@ class Plugin:
 
 
 def plugins(kind: Kind) -> Iterator[Plugin]:
-    """Every installed plug-in of a kind. Scans the installed packages: call it only when a built-in name missed."""
+    """Every installed plug-in of a kind."""
+    yield from _scanned(kind, tuple(sys.path))
+
+
+@cache
+def _scanned(kind: Kind, path: tuple[str, ...]) -> tuple[Plugin, ...]:
+    """Looks through all installed packages, which takes long: once per process, and again when `sys.path` changes."""
     from importlib.metadata import entry_points
 
-    for point in entry_points(group=GROUPS[kind]):
-        yield Plugin(kind, point.name, point.value, point.dist.name if point.dist else "an unknown package")
+    return tuple(
+        Plugin(kind, point.name, point.value, point.dist.name if point.dist else "an unknown package")
+        for point in entry_points(group=GROUPS[kind])
+    )
 
 
 def find(kind: Kind, name: str) -> Plugin | None:

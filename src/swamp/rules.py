@@ -11,12 +11,19 @@ from contextlib import contextmanager
 
 RULES = frozenset(
     {
-        "commit.condition",  # the root is swapped only on the token that was read
+        "commit.condition",  # the root is swapped only on the token that was read, whatever is believed of the store
         "commit.read-back",  # an unclear answer is resolved by looking for the op
         "commit.log-before-record",  # nothing is built on a commit before its log record exists
         "commit.alone",  # without conditions: nothing is recorded that was not written under a lease still held
+        "store.one-verdict",  # whether conditions count is the root's word, for every machine
+        "probe.evidence",  # an error says nothing about what a store enforces
+        "format.newer",  # a root or record of a later version is not damage
+        "read.twice",  # one bad reading of the index is not damage
         "gc.collecting-check",  # a writer gives up keys that a collector has condemned
         "gc.epoch-check",  # a writer looks again for uploads made before a collection
+        "gc.own-keys",  # an inherited list of condemned keys deletes nothing that gc itself would not
+        "gc.plain-unchanged",  # a plain key is deleted only while it holds the very bytes that we dropped
+        "verify.winner",  # what verify marks or heals is the row that wins on the root it swaps on
         "object.key-once",  # every upload call has its own key
         "journal.first",  # announced before the first byte changes
         "journal.survives",  # a newer announcement outlives the record of an older one
@@ -26,6 +33,8 @@ RULES = frozenset(
         "pull.base-unchanged",  # a pull renames only over the base that its plan read
         "staged.mine",  # a remote row that names my upload proves my commit
         "delete.intent",  # absence is not a deletion
+        "tree.damage",  # a file that vanished unannounced is damage, and comes back
+        "full.view",  # a walk of the whole tree meets the whole index
         "delete.by-key",  # a delete removes what was deleted and nothing newer
         "found.tombstone",  # an old file does not rise from the dead
         "pulled.op",  # a push moves the mark only if it built on what was pulled
@@ -34,8 +43,16 @@ RULES = frozenset(
         "index.highest-seq",  # per path the newest row wins wherever it lies
         "compact.tombstones",  # a partial compaction keeps tombstones
         "hint.racy",  # a stat taken too soon after a write proves nothing
+        "outbox.once",  # a kept put looks for its version before it makes another
+        "read.harmless",  # a read applies only what harms nobody
         "state.identity",  # state belongs to one store
+        "coexist.unit",  # two files of one version that some machine cannot tell apart are a conflict
         "unit.whole",  # a version is committed as a whole
+        "pack.identity",  # content that was moved, healed or marked is still the same content
+        "pack.place-now",  # tombstones, dropped rows and base name the place that the newest root names
+        "pack.live-if-any",  # a pack is live while any winning row has bytes in it
+        "pack.moved-only-unchanged",  # a repack moves exactly the rows that still are what it read
+        "gc.objects",  # what a collector condemns is an object, with every slice of it
     }
 )
 _off: set[str] = set()

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from swamp.errors import UsageError
+from swamp.values import value
 
 EngineChoice = Literal["auto", "spark", "inline"]
 ENGINES: Final = ("auto", "spark", "inline")
 HYDRATE: Final = ("full", "lazy")
+FreshChoice = Literal["auto", "always", "never"]
+FRESH: Final = ("auto", "always", "never")
 
 
-@dataclass(frozen=True)
+@value
 class Tunable:
     """One setting: `flag` is the keyword a command passes, `yaml` a dotted key of `.swamp.yaml`."""
 
@@ -31,6 +33,8 @@ class Tunable:
     env: str | None = None
     flag: str | None = None
     yaml: str | None = None
+    also: str | None = None
+    """Another dotted key of `.swamp.yaml` for the same: where people look for it."""
 
 
 def _whole(low: int, high: int) -> Callable[[Any], int]:
@@ -64,9 +68,9 @@ def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).lower()
-    if text not in ("true", "false", "1", "0", "yes", "no"):
+    if text not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
         raise ValueError(value)
-    return text in ("true", "1", "yes")
+    return text in ("true", "1", "yes", "on")
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -85,12 +89,18 @@ TUNABLES: Final[tuple[Tunable, ...]] = (
     Tunable("engine", "auto", _choice(*ENGINES), "auto, spark or inline",
             "what runs bulk work; auto uses Spark when the work is larger than starting Spark costs",
             env="SWAMP_ENGINE", flag="engine", yaml="engine"),
+    Tunable("sql_engine", "auto", _choice("auto", "duckdb", "spark"), "auto, duckdb or spark",
+            "what answers `swamp sql`; auto uses Spark when the datasets of the query are larger than that costs",
+            env="SWAMP_SQL_ENGINE", flag="sql_engine", yaml="sql.engine"),
     Tunable("lock_timeout", 60.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
             "how long to wait for somebody else's lease before exit 75", env="SWAMP_LOCK_TIMEOUT_MS",
             flag="lock_timeout_ms"),
     Tunable("sync_timeout", 300.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
             "how long a push or pull may go without progress before exit 69",
             env="SWAMP_DATASTORE_SYNC_TIMEOUT_MS", flag="timeout_ms"),
+    Tunable("query_timeout", 60.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
+            "how long the expressions of one query, or SQL in process, may be evaluated", env="SWAMP_QUERY_TIMEOUT_MS",
+            flag="query_timeout_ms"),
     Tunable("push_concurrency", 32, _whole(1, 256), "a whole number, 1 to 256", "uploads at a time",
             env="SWAMP_PUSH_CONCURRENCY", yaml="datastore.config.pushConcurrency"),
     Tunable("pull_concurrency", 32, _whole(1, 256), "a whole number, 1 to 256", "downloads at a time",
@@ -98,34 +108,48 @@ TUNABLES: Final[tuple[Tunable, ...]] = (
     Tunable("request_timeout", 30.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
             "how long one request is tried, its retries included", env="SWAMP_REQUEST_TIMEOUT_MS",
             yaml="datastore.config.requestTimeoutMs"),
+    Tunable("fresh", "auto", _choice(*FRESH), "auto, always or never",
+            "whether reads ask the store first: auto unless this machine asked within 2 s, never shows what is here",
+            env="SWAMP_FRESH", flag="fresh"),
     Tunable("hydrate", "full", _choice(*HYDRATE), "full or lazy",
-            "whether a pull brings content or leaves it in the bucket until it is read", flag="hydrate",
+            "whether a pull brings content or leaves it in the bucket until it is read; the flag is the choice of "
+            "this machine, the file the default of machines that have not chosen", flag="hydrate",
             yaml="datastore.hydrate"),
     Tunable("keep_days", 7, _whole(0, 3650), "days, 0 to 3650", "the undo window of deleted and overwritten data",
             flag="keep_days", yaml="datastore.keepDays"),
     Tunable("allow_deletes", None, _whole(0, 10**9), "a whole number", "deletes that one push may carry out at most",
             flag="allow_deletes"),
+    Tunable("packs", True, _flag, "on or off", "whether small files travel together in one object", env="SWAMP_PACKS",
+            yaml="datastore.packs", also="packs"),
     Tunable("auto_gc", False, _flag, "true or false", "collect expired data versions after a run", yaml="autoGc"),
+    Tunable("lineage_to", None, str, "a file, or a URL with http:// or https://",
+            "where the OpenLineage events of method runs go: appended to the file, or sent to the URL",
+            env="SWAMP_LINEAGE_TO", yaml="lineage.to"),
     Tunable("spark", {}, _mapping, "a mapping with master, remote, conf", "the Spark session that swamp builds",
             yaml="spark"),
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@value
 class Settings:
     """Every tunable with its value; times in seconds."""
 
     home: Path
     engine: EngineChoice
+    sql_engine: Literal["auto", "duckdb", "spark"]
     lock_timeout: float
     sync_timeout: float
+    query_timeout: float
     push_concurrency: int
     pull_concurrency: int
     request_timeout: float
+    fresh: FreshChoice
     hydrate: Literal["full", "lazy"]
     keep_days: int
     allow_deletes: int | None
+    packs: bool
     auto_gc: bool
+    lineage_to: str | None
     spark: Mapping[str, Any]
 
 
@@ -148,9 +172,10 @@ def _resolve(
         return _flagged(tunable, flags[tunable.flag])
     if tunable.env and environ.get(tunable.env):
         return _parsed(tunable, environ[tunable.env], tunable.env)
-    found = _dotted(document, tunable.yaml) if tunable.yaml else None
-    if found is not None:
-        return _parsed(tunable, found, f"{tunable.yaml} in .swamp.yaml")
+    for key in filter(None, (tunable.yaml, tunable.also)):
+        found = _dotted(document, key)
+        if found is not None:
+            return _parsed(tunable, found, f"{key} in .swamp.yaml")
     return tunable.default
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from swamp.env import SYSTEM, Env
 from swamp.repo.config import read_config
@@ -13,6 +13,8 @@ from swamp.repo.layout import locate
 from swamp.repo.repository import Repo
 from swamp.settings import load
 from swamp.sync.progress import Cancel, Progress, Silent
+
+R = TypeVar("R", bound=Repo)
 
 
 def open_repo(
@@ -29,10 +31,24 @@ def open_repo(
     `overrides` are settings that beat every other source, such as `engine="inline"`; `notify` gets remarks for people.
     Nothing is read from the datastore before it is needed. Raises UsageError when there is no repository.
     """
+    return open_as(Repo, path, env=env, cancel=cancel, progress=progress, overrides=overrides, notify=notify)
+
+
+def open_as(
+    kind: type[R],
+    path: str | Path | None = None,
+    *,
+    env: Env | None = None,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> R:
+    """The same as an object of this kind."""
     where = locate(Path(path) if path is not None else None, os.environ)
     config = read_config(where)
     cancel = cancel or Cancel()
-    return Repo(
+    return kind(
         where,
         config,
         load(overrides, os.environ, config.document),

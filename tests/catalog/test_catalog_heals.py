@@ -331,3 +331,26 @@ def test_search_by_tags_and_time(shelf):
 
 def test_every_query_field_has_a_column_or_is_content():
     assert set(FIELDS) == set(PLAIN_FIELDS) | {"attributes", "content"}
+
+
+def test_threads_that_come_and_go_leave_no_connection_open(shelf):
+    """A server's do, all the time; garbage is not collected meanwhile."""
+    import gc
+    import os
+
+    shelf.save("a")
+    path = str(shelf.catalog._connections._path)
+
+    def opened() -> int:
+        links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+        return sum(os.path.lexists(link) and os.readlink(link) == path for link in links)
+
+    gc.disable()
+    try:
+        for _ in range(30):
+            thread = threading.Thread(target=shelf.listed)
+            thread.start()
+            thread.join()
+    finally:
+        gc.enable()
+    assert opened() <= 6

@@ -157,7 +157,7 @@ def test_content_is_opened_only_for_rows_that_need_it(filled, monkeypatch):
 
 def test_select_gives_bare_values_and_a_row_without_one_gives_null(filled):
     result = query(filled.catalog, filled.repo, 'name in ["alpha", "beta"]', select="attributes.size")
-    assert result.to_json() == {"results": [2, None], "total": 2, "limited": False}
+    assert result.to_json() == {"items": [2, None], "results": [2, None], "total": 2, "limited": False}
     result = query(filled.catalog, filled.repo, 'name == "alpha"', select='{"n": name, "t": createdAt, "v": [version]}')
     (row,) = result.results
     assert (row["n"], row["v"]) == ("alpha", [2])

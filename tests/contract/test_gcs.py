@@ -112,7 +112,8 @@ def test_a_refused_login_starts_with_what_to_do(double, status):
         ):
             with pytest.raises(AccessDenied) as caught:
                 call()
-            assert caught.value.message.startswith("run `gcloud auth application-default login`")
+            login = caught.value.message.startswith("run `gcloud auth application-default login`")
+            assert login == (status != 403) and (login or " was refused with HTTP 403" in caught.value.message)
             # Without credentials there is nothing to renew: the client answers a 401 itself.
             assert caught.value.details.get("status") == (status if status == 403 else None)
 

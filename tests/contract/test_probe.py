@@ -32,6 +32,7 @@ EXTRAS = {
     "memory": (None, None),
     "directory": (True, True),
     "moto": (True, None),
+    "s3-double": (True, None),
     "azurite": (True, None),
     "gcs": (True, True),
     "rclone": (False, None),

@@ -47,7 +47,15 @@ def test_sixteen_threads_have_one_winner_each_round(server, fresh_prefix, condit
 
 @pytest.mark.inv("store.compare-and-swap")
 def test_four_processes_have_one_winner_each_round(server, fresh_prefix):
-    prefix, rounds = fresh_prefix(), 60
+    """On a busy machine one process may win a whole race: then they did not meet, and they race again."""
+    races = 0
+    while _winners(server, fresh_prefix()) < 2:
+        races += 1
+        assert races < 8, "one process won everything, eight times: they do not meet"
+
+
+def _winners(server, prefix, rounds=60):
+    """How many of the processes won a round of one race; each round has one winner."""
     store = server.open(prefix)
     for number in range(1, rounds, 2):
         token = store.put(f"round-{number}", b"before").token
@@ -73,7 +81,7 @@ def test_four_processes_have_one_winner_each_round(server, fresh_prefix):
     for racer, wins in enumerate(won):
         assert all(store.get(f"round-{n}").body == b"racer %d" % racer for n in wins)
     print("wins per process:", [len(wins) for wins in won])
-    assert sum(bool(wins) for wins in won) >= 2, "one process won everything: they did not meet"
+    return sum(bool(wins) for wins in won)
 
 
 def test_a_counter_swapped_by_many_loses_no_step(server, fresh_prefix):

@@ -121,6 +121,16 @@ def test_a_wish_beyond_the_deadline_is_not_waited_for(store, faulty, clock):
     assert clock.at <= 30, "one request is retried for at most its time"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_under_a_short_limit_one_refusal_is_tried_again(store, faulty, clock, seed):
+    """A busy store is left alone for one to two seconds: with a limit of 1.5 s that pause has to be shorter."""
+    store.put("k", b"x")
+    faulty.add(Fault("refuse", "get", error=Unavailable("busy", details={"status": 503})))
+    patient = RetryStore(faulty, Env(clock, random.Random(seed)), RetryPolicy(seconds=1.5))
+    assert patient.get("k").body == b"x"
+    assert len(clock.slept) == 1 and clock.slept[0] <= 1.5
+
+
 def test_retry_after_of_google_reaches_the_retry(gcs, fresh_prefix, clock):
     env = Env(clock, random.Random(3))
     slow = Rule("answer", "GET", "alt=media", 1, 429, b"slow down", {"Retry-After": "3"})

@@ -12,10 +12,10 @@ import pytest
 
 from swamp.commit.lease import MAX_LEASE
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, StoreError, UsageError
-from swamp.store.objects import HashedFile
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.probe import probe
+from swamp.store.send import HashedFile
 from swamp.testing.proxy import FaultProxy, Rule
 from swamp.testing.servers import BUCKET
 

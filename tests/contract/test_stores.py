@@ -11,6 +11,7 @@ TRAITS = {
     "directory": Traits(),
     "moto": Traits(),
     "ministack": Traits(),
+    "s3-double": Traits(),
     "azurite": Traits(),
     "gcs": Traits(),
     # Its objects are files of the server's disk, and it accepts conditions without enforcing them.

@@ -19,6 +19,8 @@ from swamp.data.outputs import Output, OutputRepository, Provenance
 from swamp.data.runs import Run, RunRepository
 
 NAME = DataName.of("command/shell", "11111111-1111-4111-8111-111111111111", "result")
+NEXT = NAME.at(4).path  # 1 and 2 are saved, 3 is claimed
+"""One version, not its name: a push looks at all that is announced, and a name may have thousands of versions."""
 DRAFT = Draft(Owner.manual("m"), retention=Retention.parse(1))
 TIME = "2026-05-01T12:00:00.000Z"
 OUTPUT = Output("o1", "d1", "command/shell", "execute", "running", TIME, Provenance("h", "cli", "me"))
@@ -51,14 +53,14 @@ def path_of(name: str, version: int) -> str:
 
 TABLE: dict[tuple[type, str], list[Case]] = {
     (DataRepository, "save"): [
-        Case(lambda r, s: r.save(NAME, DRAFT, b"3"), (write(NAME.path),)),
-        Case(lambda r, s: r.save(NAME, DRAFT, iter([b"3"])), (write(NAME.path), write(NAME.path))),
+        Case(lambda r, s: r.save(NAME, DRAFT, b"3"), (write(NEXT),)),
+        Case(lambda r, s: r.save(NAME, DRAFT, iter([b"3"])), (write(NEXT), write(NEXT))),
     ],
     (DataRepository, "save_again"): [
-        Case(lambda r, s: r.save_again(s["saved"], s["kept"]), (write(NAME.path), write(NAME.path)))
+        Case(lambda r, s: r.save_again(s["saved"], s["kept"]), (write(NEXT), write(NEXT)))
     ],
-    (DataRepository, "allocate_version"): [Case(lambda r, s: r.allocate_version(NAME, DRAFT), (write(NAME.path),))],
-    (DataRepository, "append"): [Case(lambda r, s: r.append(s["claim"], b"x"), (write(NAME.path),))],
+    (DataRepository, "allocate_version"): [Case(lambda r, s: r.allocate_version(NAME, DRAFT), (write(NEXT),))],
+    (DataRepository, "append"): [Case(lambda r, s: r.append(s["claim"], b"x"), (write(NAME.at(3).path),))],
     (DataRepository, "finalize_version"): [
         Case(lambda r, s: r.finalize_version(s["claim"], DRAFT), (write(NAME.at(3).path),))
     ],
@@ -96,6 +98,10 @@ TABLE: dict[tuple[type, str], list[Case]] = {
     (DataRepository, "raw"): [Case(lambda r, s: r.raw(s["saved"]))],
     (DataRepository, "open"): [Case(lambda r, s: r.open(s["saved"]).close())],
     (DataRepository, "content"): [Case(lambda r, s: r.content(s["saved"]))],
+    (DataRepository, "newest_readable"): [Case(lambda r, s: r.newest_readable(NAME))],
+    (DataRepository, "surveyed"): [Case(lambda r, s: r.surveyed(NAME, b""))],
+    (DataRepository, "elsewhere"): [Case(lambda r, s: r.elsewhere())],
+    (DataRepository, "parts"): [Case(lambda r, s: list(r.parts(s["saved"])))],
     (DataRepository, "copy_to"): [Case(lambda r, s: r.copy_to(s["saved"], s["out"]))],
     (OutputRepository, "save"): [Case(lambda r, s: r.save(OUTPUT), (write(OUTPUT_PATH),))],
     (OutputRepository, "delete"): [
@@ -117,6 +123,7 @@ TABLE: dict[tuple[type, str], list[Case]] = {
     (RunRepository, "get"): [Case(lambda r, s: r.get("r1"))],
     (RunRepository, "list"): [Case(lambda r, s: list(r.list()))],
     (RunRepository, "search"): [Case(lambda r, s: r.search("dep"))],
+    (RunRepository, "resolve"): [Case(lambda r, s: r.resolve("r1"))],
     (RunRepository, "is_over"): [Case(lambda r, s: r.is_over("r1"))],
     (DefinitionRepository, "save"): [Case(lambda r, s: r.save(DEFINITION), (write(DEFINITION_PATH),))],
     (DefinitionRepository, "delete"): [

@@ -28,7 +28,15 @@ def test_keep_n_leaves_the_newest_n(repo, name, draft):
     result = repo.collect_garbage()
     assert [v.version for v in repo.versions(name)] == [5, 4]
     assert (len(result.versions), result.size) == (3, 3)
-    assert result.to_json() == {"versionsDeleted": 3, "bytesReclaimed": 3, "leftoversDeleted": 0, "dryRun": False}
+    document = result.to_json()
+    assert {k: document[k] for k in ("versionsDeleted", "bytesReclaimed", "leftoversDeleted", "dryRun")} == {
+        "versionsDeleted": 3,
+        "bytesReclaimed": 3,
+        "leftoversDeleted": 0,
+        "dryRun": False,
+    }
+    assert [one["version"] for one in document["versions"]] == [3, 2, 1]
+    assert {one["reason"] for one in document["versions"]} == {"only the newest 2 are kept"}
 
 
 def test_a_span_leaves_younger_versions_and_always_the_newest(repo, name, draft, watch):
@@ -130,6 +138,6 @@ def test_prune_removes_writes_abandoned_for_a_day_and_leaves_fresh_ones(repo, na
         for path in (claim.raw, claim.raw.parent):
             os.utime(path, (then, then))
     result = repo.prune()
-    assert (result.leftovers, result.versions) == (1, ())
+    assert (len(result.leftovers), result.versions) == (1, ())
     assert not old.raw.exists()
     assert fresh.raw.exists()

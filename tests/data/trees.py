@@ -67,6 +67,8 @@ class WatchedTree:
     def owed(self, prefix: str):
         return [file for file in self.late if covers(prefix, file.path)]
 
+    def bring_back(self, prefix: str) -> None: ...
+
     def touched_since(self, mark: int):
         return PlainTree(self.root).touched_since(mark)
 
@@ -104,6 +106,8 @@ class LazyTree:
 
     def owed(self, prefix: str):
         return ()
+
+    def bring_back(self, prefix: str) -> None: ...
 
     def touched_since(self, mark: int):
         from swamp.sync.port import Touched

@@ -10,7 +10,18 @@ REPO = Path(__file__).parents[2]
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(swamp.__all__) == ["Repo", "__version__", "errors", "open_repo"]
+    assert sorted(swamp.__all__) == [
+        "Listing",
+        "NamedWorkflow",
+        "Repo",
+        "Repository",
+        "SavedVersion",
+        "StartedRun",
+        "__version__",
+        "errors",
+        "open",
+        "open_repo",
+    ]
 
 
 def test_every_public_name_exists_and_says_what_it_is() -> None:

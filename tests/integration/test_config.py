@@ -37,9 +37,9 @@ def test_only_the_named_directories_are_shared(local_team: Team):
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
-        ("hydrate: full", "hydrate: half", "hydrate"),
-        ("hydrate: full", "directories: [nonsense]", "directories"),
-        ("hydrate: full", "exclude: 7", "exclude"),
+        ("datastore:\n", "datastore:\n  hydrate: half\n", "hydrate"),
+        ("datastore:\n", "datastore:\n  directories: [nonsense]\n", "directories"),
+        ("datastore:\n", "datastore:\n  exclude: 7\n", "exclude"),
         ("datastore:\n", "engine: fast\ndatastore:\n", "engine"),
         ("datastore:\n", "autoGc: perhaps\ndatastore:\n", "autoGc"),
     ],

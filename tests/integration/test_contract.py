@@ -35,7 +35,7 @@ def test_listing_a_model_that_is_nowhere_is_not_found_and_one_without_data_is_em
     a, b = local_team.machine("a"), local_team.machine("b")
     assert a("data", "list", "nobody").failed(1)["code"] == "not-found"
     a("model", "create", "command/shell", "runner", "--arg", "execute.run=true").ok()
-    assert a("data", "list", "runner").ok() == {"items": [], "total": 0}
+    assert a("data", "list", "runner").ok() == {"items": [], "total": 0, "fresh": True}
     a("model", "method", "run", "runner", "execute").ok()
     for name in ("result", "log"):
         a("data", "delete", "runner", name, "--yes").ok()
@@ -43,7 +43,9 @@ def test_listing_a_model_that_is_nowhere_is_not_found_and_one_without_data_is_em
     a("data", "delete", "manual", "x", "--yes").ok()
     b.sync()
     for model in ("runner", "manual"):
-        assert b("data", "list", model).ok() == {"items": [], "total": 0}, "known by its records, without data"
+        assert b("data", "list", model).ok() == {"items": [], "total": 0, "fresh": True}, (
+            "known by its records, without data"
+        )
 
 
 def test_undelete_of_what_was_never_deleted_is_not_found(local_team: Team):
@@ -104,6 +106,7 @@ def test_a_login_that_may_only_read_sets_up_lists_and_reads(moto, tmp_path, fres
         assert (other.repo / ".swamp.yaml").read_text() == before
 
 
+@pytest.mark.usefixtures("one_object_each")
 def test_a_version_whose_content_is_given_up_is_gone_for_everybody(local_team: Team):
     """`verify --repair --drop` leaves no version behind that is listed and cannot be read."""
     a = local_team.machine("a")

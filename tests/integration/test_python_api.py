@@ -24,7 +24,18 @@ def modules_after(machine: Machine, code: str) -> set[str]:
 
 
 def test_the_public_names_are_these():
-    assert sorted(swamp.__all__) == ["Repo", "__version__", "errors", "open_repo"]
+    assert sorted(swamp.__all__) == [
+        "Listing",
+        "NamedWorkflow",
+        "Repo",
+        "Repository",
+        "SavedVersion",
+        "StartedRun",
+        "__version__",
+        "errors",
+        "open",
+        "open_repo",
+    ]
     for name in swamp.__all__:
         assert getattr(swamp, name) is not None
     with pytest.raises(AttributeError):

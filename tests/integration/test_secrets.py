@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,11 +112,27 @@ def test_no_error_repeats_a_credential(machine: Machine, moto, tmp_path):
     assert leaks(tmp_path) == []
 
 
+LISTED = """
+import swamp
+from swamp.pipeline.session import open_session, stop_session
+from swamp.pipeline.settings import resolve_settings
+
+with swamp.open_repo() as repo:
+    session = open_session(resolve_settings(repo.settings.spark))
+    print([tuple(row) for row in session.sql("SET").collect()])
+    stop_session(session)
+"""
+
+
 @pytest.mark.inv("secrets.never-written")
 @pytest.mark.timeout(600)
 def test_no_credential_is_in_the_configuration_of_spark(machine: Machine, tmp_path):
-    """Every property of the session that swamp opens, as a user can list them; and its log."""
+    """Every property of the session that swamp opens, as a user's own program can list them; and its log."""
     require_java()
-    shown = clean(machine("sql", "SET", timeout=500))
-    assert shown.code == 0 and "spark.master" in shown.out
+    words = [sys.executable, "-c", LISTED]
+    told = subprocess.run(
+        words, cwd=machine.repo, env=machine.environment(), capture_output=True, text=True, timeout=500
+    )
+    shown = clean(Ran(tuple(words), told.returncode, told.stdout, told.stderr))
+    assert shown.code == 0 and "spark.master" in shown.out, shown
     assert leaks(tmp_path) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -56,6 +57,43 @@ def test_something_unreadable_stops_the_setup_before_it_changes_anything(local_t
     assert tier(a) == before
     link.unlink()
     a.setup(*local_team.place.setup_args)
+
+
+def test_hydrate_is_this_machines_choice_and_not_committed(local_team: Team):
+    a = local_team.machine("a")
+    a.put("web", "report", "one")
+    b = local_team.machine("b", "--hydrate", "lazy")
+    shared = b.repo / ".swamp.yaml"
+    assert "hydrate:" not in shared.read_text() and b.status()["hydrate"] == "lazy"
+    moved = local_team.machine("moved", "--hydrate", "lazy")
+    moved("datastore", "namespace", "set", "team-a").ok()
+    assert moved.status()["hydrate"] == "lazy" and "hydrate:" not in (moved.repo / ".swamp.yaml").read_text()
+    clone = local_team.machine("clone", joined=False)
+    shutil.copy(shared, clone.repo / ".swamp.yaml")
+    assert clone.get("web", "report")["content"] == "one"
+    assert clone.status()["hydrate"] == "full" and clone.status()["cache"]["remoteOnly"] == 0
+    text = shared.read_text().replace("datastore:\n", "datastore:\n  hydrate: lazy\n")
+    later = local_team.machine("later", joined=False)
+    for repo in (a.repo, later.repo):
+        (repo / ".swamp.yaml").write_text(text)
+    later("data", "list").ok()
+    assert later.status()["hydrate"] == "lazy", "the default of a repository counts where nobody has chosen"
+    assert a.setup(*local_team.place.setup_args, "--hydrate", "full")["hydrate"] == "full"
+    assert a.status()["hydrate"] == "full" and "hydrate: lazy" in (a.repo / ".swamp.yaml").read_text()
+    assert a.setup(*local_team.place.setup_args)["hydrate"] == "full", "a choice lasts"
+
+
+def test_a_setup_that_fails_leaves_the_choice_as_it_was(local_team: Team):
+    local_team.machine("a").put("web", "report", "one")
+    b = local_team.machine("b", "--hydrate", "lazy")
+    bucket, aside = local_team.directory / "bucket", local_team.directory / "aside"
+    bucket.rename(aside)
+    bucket.write_text("a file, not a directory")
+    assert b("datastore", "setup", *local_team.place.setup_args, "--hydrate", "full").code in (2, 69)
+    bucket.unlink()
+    aside.rename(bucket)
+    assert b.status()["hydrate"] == "lazy"
+    assert b.sync()["filesPulled"] == 0 and b.status()["cache"]["remoteOnly"] == 1
 
 
 def test_setup_again_on_the_same_store_changes_the_hydrate_mode(local_team: Team):
@@ -177,6 +215,8 @@ def test_killed_at_any_moment_setup_can_be_run_again(local_team: Team):
         assert b.versions(f"m{n}", "report") == [1]
 
 
+@pytest.mark.usefixtures("one_object_each")
+@pytest.mark.usefixtures("one_object_each")
 @pytest.mark.parametrize("damage", ["gone", "rotten"])
 def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team, damage):
     """L22, S06: it is told (exit 1) and the rest is there; a healthy machine puts it back."""
@@ -189,13 +229,14 @@ def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team, da
     b = local_team.machine("b", joined=False)
     joined = b("datastore", "setup", *local_team.place.setup_args)
     assert joined.code == 1 and "verify --repair" in joined.json["errors"][0]
-    assert b.names() == [("web", "report")]
+    assert [name for _, name in b.names()] == ["lost", "report"], "there, and not here (S23)"
     assert b("datastore", "sync").code == 1, "it is told again as long as it is so"
     assert a("datastore", "verify", "--repair").ok()["healed"]
     b.sync()
     assert b.get("web", "lost")["content"] == "2"
 
 
+@pytest.mark.usefixtures("one_object_each")
 def test_a_lazy_read_says_why_the_bytes_are_not_there(local_team: Team):
     """65: other bytes than were stored; 69: the store is away."""
     a = local_team.machine("a")
@@ -216,6 +257,7 @@ def test_a_lazy_read_says_why_the_bytes_are_not_there(local_team: Team):
     assert b.get("web", "report")["content"] == "1", "it asks the root again before it gives up"
 
 
+@pytest.mark.usefixtures("one_object_each")
 def test_a_version_that_could_not_be_brought_is_neither_hidden_nor_written_over(local_team: Team):
     """Who asks for the latest is told that it is not here, and the next version has a number of its own."""
     a = local_team.machine("a")
@@ -260,6 +302,7 @@ def test_a_dry_run_of_a_lazy_machine_plans_what_the_sync_does(local_team: Team):
     assert len(planned) == b.sync()["filesPulled"]
 
 
+@pytest.mark.usefixtures("one_object_each")
 def test_files_that_only_the_old_store_can_give_keep_it_from_being_left(local_team: Team, tmp_path):
     """Of a version that could not be fetched yet the cache has nothing, and its old store is away."""
     a = local_team.machine("a")
@@ -284,6 +327,7 @@ def test_a_lost_bucket_is_made_again_from_a_tree_whose_state_is_lost_too(local_t
     assert local_team.machine("b").get("web", "report")["content"] == "1"
 
 
+@pytest.mark.usefixtures("one_object_each")
 def test_a_repository_object_goes_where_its_configuration_went(local_team: Team):
     a = local_team.machine("a")
     a.put("web", "lost", "1")

@@ -162,7 +162,7 @@ def test_models_from_creation_to_deletion(web: Machine):
     found = web("model", "get", "web").ok()
     assert found["methods"] == {"execute": {"arguments": {"run": "echo hi"}}}
     assert web("model", "list").ok()["total"] == 1
-    assert web("model", "validate").ok() == {"valid": True, "checked": 1, "problems": []}
+    assert web("model", "validate").ok() == {"valid": True, "checked": 1, "problems": [], "fresh": True}
     new = json.dumps({**{k: v for k, v in found.items() if k != "file"}, "tags": {"a": "b"}})
     (web.home / "new.yaml").write_text(new)
     assert web("model", "edit", "web", "--file", str(web.home / "new.yaml")).ok()["tags"] == {"a": "b"}
@@ -171,7 +171,7 @@ def test_models_from_creation_to_deletion(web: Machine):
     assert wrong.code == 1
     assert wrong.json["problems"][0]["message"] == "`rum` is not an argument; did you mean `run`?"
     assert web("model", "delete", "web", "--yes").ok()["deleted"] == "web"
-    assert web("model", "list").ok() == {"items": [], "total": 0}
+    assert web("model", "list").ok() == {"items": [], "total": 0, "fresh": True}
 
 
 def test_types(machine: Machine):
@@ -208,7 +208,7 @@ def test_workflow_run(machine: Machine):
         {"name", "status", "durationMs", "dataArtifacts"},
     )
     searched = machine("workflow", "run", "search", "one", "--since", "1h", "--limit", "3").ok()
-    assert set(searched) == {"results", "total"}
+    assert set(searched) == {"items", "results", "total", "fresh"}
     assert searched["results"][0] == {
         "runId": found["id"],
         "workflowName": "one",
@@ -216,6 +216,7 @@ def test_workflow_run(machine: Machine):
         "startedAt": searched["results"][0]["startedAt"],
         "completedAt": searched["results"][0]["completedAt"],
         "stepProgress": "1/1",
+        "trigger": {"kind": "cli"},
     }
     listed = machine("data", "list", "--run", found["id"]).ok()
     assert {(item["modelName"], item["name"]) for item in listed["items"]} == {
@@ -236,7 +237,7 @@ def test_a_failed_workflow_is_a_result_with_exit_1(machine: Machine):
 
 def test_workflows_from_creation_to_deletion(machine: Machine):
     made = machine("workflow", "create", "hello").ok()
-    assert machine("workflow", "validate").ok() == {"valid": True, "checked": 1, "problems": []}
+    assert machine("workflow", "validate").ok() == {"valid": True, "checked": 1, "problems": [], "fresh": True}
     assert machine("workflow", "list").ok()["items"][0]["name"] == "hello"
     assert machine("workflow", "get", "hello").ok()["id"] == made["id"]
     machine("workflow", "run", "hello").ok()

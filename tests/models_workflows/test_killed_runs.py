@@ -98,7 +98,7 @@ def test_killed_at_random_moments_and_resumed_until_it_is_done(file_team: Team, 
     assert killed and at_risk * 2 >= killed
     check_whole(one, run["runId"])
     one.sync()  # the last kill may have come after the run was done and before its record was delivered
-    assert one.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    assert one.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0, "outbox": 0}
     reader = file_team.machine("reader")
     check_whole(reader, run["runId"])
 

@@ -45,7 +45,7 @@ def test_a_reader_sees_the_run_its_data_and_its_content(team):
     ran = writer("workflow", "run", "demo")
     done = ran.ok()
     assert done["status"] == "succeeded"
-    assert writer.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    assert writer.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0, "outbox": 0}
 
     reader = team.machine("reader")
     found = reader("workflow", "run", "search").ok()
@@ -60,7 +60,10 @@ def test_a_reader_sees_the_run_its_data_and_its_content(team):
     assert outputs["total"] == 4
     logs = reader("model", "output", "logs", "scan-a").ok()
     assert logs["lines"] == ["scanned a"]
-    assert not any(key.endswith("/.lock") for key in team.place.objects("workflow-runs/"))
+    leases = [body for key, body in team.place.objects("workflow-runs/").items() if key.endswith("/.lock")]
+    assert [json.loads(lease)["state"] for lease in leases] == ["released"], (
+        "marked, and not deleted under a next holder"
+    )
 
 
 def test_two_machines_run_the_same_workflow_at_once(team):

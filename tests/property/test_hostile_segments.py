@@ -23,6 +23,7 @@ def table(rows, **columns):
     plain = dict(path="p", kind="entry", key="k", sha256="s", lastModified="t", extra="")
     found = {name: text(value, rows) for name, value in plain.items()}
     found |= {"size": pa.array([1] * rows), "seq": pa.array([1] * rows), "missing": pa.array([False] * rows)}
+    found |= {"id": pa.nulls(rows, pa.string()), "idSeq": pa.nulls(rows, pa.int64())}
     found |= columns
     return pa.table([found[name].cast(f.type) for name, f in zip(_schema().names, _schema())], schema=_schema())
 

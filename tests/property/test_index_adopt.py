@@ -172,7 +172,7 @@ def test_a_bucket_filled_by_something_else_becomes_entries_without_hashes():
 
 
 def test_only_tier_directories_and_no_internal_names_are_adopted():
-    keys = ["data/a", "data/t/id/.lock", "data/t/id/n/latest", "files/dir/", "logs/x/_catalog.db", "other/x", "top"]
+    keys = ["data/a", "data/t/id/.lock", "data/t/id/n/latest", "files/dir/", "data/_catalog.db", "other/x", "top"]
     assert listed(*keys) == ["data/a"]
 
 

@@ -45,6 +45,8 @@ class QuietTree:
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         return iter(())
 
+    def bring_back(self, prefix: str) -> None: ...
+
     def owed(self, prefix: str):
         return ()
 

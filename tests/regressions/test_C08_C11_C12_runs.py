@@ -21,7 +21,7 @@ def test_C08_the_final_state_is_in_the_bucket_before_the_command_says_so(team: T
     one("workflow", "run", "w").ok()
     failed = one("workflow", "run", "f")
     assert (failed.code, failed.json["status"]) == (1, "failed")
-    assert one.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    assert one.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0, "outbox": 0}
     reader = team.machine("reader")
     found = {r["workflowName"]: r["status"] for r in reader("workflow", "run", "search").ok()["results"]}
     assert found == {"w": "succeeded", "f": "failed"}

@@ -47,9 +47,10 @@ def test_C01_push_attempts_once_on_success(far_team: Team, proxy: Proxy):
     assert done["mode"] == "push" and done["filesPushed"] >= 2
     assert proxy.count(lambda r: r.is_write and r.is_root) == 1
     payloads = [r.path for r in proxy.seen if r.is_write and r.is_payload]
-    assert len(payloads) == len(set(payloads)) == done["filesPushed"]
+    assert len(payloads) == 1, "all of it in one pack"
 
 
+@pytest.mark.usefixtures("one_object_each")
 def test_C01_push_attempts_once_on_failure_and_tells_the_real_error(far_team: Team, proxy: Proxy):
     a = owing(far_team, proxy)
     proxy.when(lambda r: r.is_write, refuse(403, "AccessDenied"))
@@ -66,7 +67,7 @@ def test_C02_a_failed_push_never_exits_0(far_team: Team, proxy: Proxy):
     a = owing(far_team, proxy)
     assert a.status()["pending"]["writes"] >= 1
     assert a.sync()["filesPushed"] >= 2
-    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0, "outbox": 0}
 
 
 def test_C02_a_store_lost_during_the_push_is_told_with_where_the_work_is(far_team: Team, proxy: Proxy):
@@ -398,7 +399,7 @@ def test_C08_C11_the_runs_record_and_outputs_reach_the_bucket_with_each_command(
     ran = a("workflow", "run", "deploy")
     assert ran.json["status"] == "suspended", ran.err
     run_id = ran.json["id"]
-    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0}
+    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0, "outbox": 0}
     b.sync("--pull")
     [seen] = b("workflow", "run", "search").ok()["results"]
     assert (seen["runId"], seen["status"]) == (run_id, "suspended")

@@ -140,6 +140,7 @@ ROWS = st.one_of(
     st.builds(Entry, PATHS, KEYS, SIZES, MAYBE, st.just("t"), SEQS),
     st.builds(Tombstone, PATHS, KEYS, SIZES, MAYBE, SEQS),
     st.builds(Dropped, KEYS, PATHS, SEQS),
+    st.builds(Dropped, KEYS, PATHS, SEQS, SIZES, HASHES),
 )
 
 
@@ -158,6 +159,21 @@ def test_a_compaction_on_spark_keeps_what_the_merge_in_process_keeps(spark, grou
     none = stages.frame_of(spark, INDEX, [])
     found = [row_from(r) for r in stages.merge(frame, none, horizon).toArrow().to_pylist()]
     assert sorted(map(repr, found)) == sorted(map(repr, truth))
+
+
+@pytest.mark.inv("gc.plain-unchanged")
+def test_of_two_rows_of_one_drop_the_one_that_knows_its_hash_stays(spark):
+    """A flush that was overtaken wrote the tombstone; who overtook it dropped its key under the same number."""
+    live = Entry("p", "p~01JD0000000000000000000000", 1, "h9", "t", 3)
+    tomb, drop = Tombstone("p", "p", 7, "h1", 2), Dropped("p", "p", 2)
+    unknown = [Entry("q", "q~01JD0000000000000000000000", 1, "h9", "t", 3), Tombstone("q", "q", 7, None, 2)]
+    kept = [Dropped("p", "p", 2, 7, "h1"), Dropped("q", "q", 2), live, unknown[0]]
+    for rows in ([live, tomb, drop, *unknown], [live, drop, tomb, *unknown]):
+        ref = SegmentRef("_index/1.parquet", 5, 1, "", "", "~", 9)
+        assert sorted(merge_segments([(ref, rows)], lambda _: False), key=repr) == kept
+        frame = stages.frame_of(spark, INDEX, map(index_row, rows))
+        found = stages.merge(frame, stages.frame_of(spark, INDEX, []), 0).toArrow().to_pylist()
+        assert sorted(map(row_from, found), key=repr) == kept
 
 
 def _apart(row, number):

@@ -309,14 +309,15 @@ def test_a_worker_killed_mid_job_costs_time_and_nothing_else(story):
 
 MISSING = """
 from swamp.errors import MissingTool, Unavailable
-from swamp.pipeline.executors import check_executors
+from swamp.pipeline.executors import check_executors, check_plugin
 
-def check(seconds, more):
+def check(seconds, more, plugin=None):
     settings = SparkSettings(given["master"], None, {**conf, **more})
     session = open_session(settings)
     jobs = Jobs(session)
     try:
-        check_executors(jobs, settings, Patience(SYSTEM, seconds))
+        check_executors(jobs, settings, Patience(SYSTEM, seconds), plugin)
+        check_plugin(session, settings, Patience(SYSTEM, seconds), plugin)
         return {"ok": True}
     except (MissingTool, Unavailable) as error:
         return {"error": error.message, "hint": error.hint}
@@ -328,8 +329,13 @@ print(json.dumps([check(*each) for each in given["applications"]]))
 """
 
 
-def test_executors_without_the_package_are_named_an_archive_brings_it_and_none_at_all_are_named(cluster, tmp_path):
+def test_executors_without_the_package_are_named_an_archive_brings_it_and_none_at_all_are_named(
+    cluster, tmp_path, monkeypatch
+):
+    """The package, and a plug-in that brings the datastore (the example in tests/fixtures/shelf)."""
     from swamp.pipeline.package import build_archive
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "fixtures" / "shelf"))
 
     hidden = tmp_path / "hidden"
     hidden.mkdir()
@@ -340,10 +346,13 @@ def test_executors_without_the_package_are_named_an_archive_brings_it_and_none_a
     brought = {"spark.executorEnv.PYTHONPATH": f"{hidden}:./swamp-code", "spark.swamp.archive": str(archive.file)}
     greedy = {"spark.executor.memory": "64g"}  # no worker has it: the master waits for one that does
     conf = {"spark.cores.max": "1"}  # one executor has all that there is to see
-    applications = [(300, without), (300, brought), (3, greedy)]
-    first, second, third = cluster.drive(MISSING, conf=conf, applications=applications)
+    shelf = "@example/shelf"
+    applications = [(300, without), (300, brought, shelf), (300, {}, shelf), (3, greedy)]
+    first, second, bare, third = cluster.drive(MISSING, conf=conf, applications=applications)
     assert "No module named 'swamp'" in first["error"]
     assert "swamp spark package" in first["hint"]
     assert second == {"ok": True}
+    assert "cannot open the datastore @example/shelf: no package that is installed there brings it" in bare["error"]
+    assert "swamp spark package" in bare["hint"] and "--engine inline" in bare["hint"]
     assert f"no executor of {cluster.url} has answered for 3 s" in third["error"]
     assert "free memory" in third["hint"] and "inline" in third["hint"]

@@ -94,7 +94,19 @@ jobs = Jobs(session)
 options = {"repo": given["repo"], "model": "web", "name": "events"}
 session.range(0, 1000, 1, 2).write.format("swamp").mode("append").options(**options).save()
 seen["rows"] = session.read.format("swamp").options(**options).load().distinct().count()
-seen["versions"] = session.read.format("swamp").options(repo=given["repo"], table="versions").load().count()
+session.range(7).write.format("swamp").mode("overwrite").options(**options | {"name": "more"}).save()
+versions = session.read.format("swamp").options(repo=given["repo"], table="versions").load()
+seen["versions"] = versions.count()
+plain = session.createDataFrame(versions.toArrow())
+for name, table in (("source", versions), ("plain", plain)):
+    table.createOrReplaceTempView("v")
+    table.createOrReplaceTempView("w")
+    seen[name] = [[list(row) for row in session.sql(text).collect()] for text in (
+        "select 'a' k, count(*) from v where name = 'events' union all select 'b', count(*) from v where name = 'more' "
+        "union all select 'all', count(*) from v",
+        "select count(*) from v join w on v.name = w.name where v.name = 'more'",
+        "select (select count(*) from v where name = 'none'), (select count(*) from v)",
+    )]
 spec = StoreSpec(given["bucket"])
 store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 300))
 root = store.committer.read().root
@@ -112,7 +124,8 @@ print(json.dumps(seen))
 
 def test_datasets_and_bulk_verify_through_a_connect_server(server, bucket, shared_repo, tmp_path):
     seen = client(DATASETS, tmp_path, remote=server, repo=str(shared_repo), bucket=bucket.url)
-    assert (seen["rows"], seen["versions"]) == (1000, 1)
+    assert (seen["rows"], seen["versions"]) == (1000, 2)
+    assert seen["source"] == seen["plain"] == [[["a", 1], ["b", 1], ["all", 2]], [[1]], [[0, 2]]]
     assert seen["bad"] == [[True, "corrupt"]]
     assert seen["checked"] == len(list(live_rows(committer_for(bucket).read().root, committer_for(bucket).fetch)))
     assert seen["garbage"] == 0

@@ -14,11 +14,13 @@ from spark_files import write_files
 from swamp.cache.layout import CacheDir
 from swamp.commit.collect import collect, mark
 from swamp.commit.compact import compact
+from swamp.commit.log import names
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, Interrupted, Unavailable
+from swamp.index.keys import is_pack, object_of
 from swamp.index.lookup import live_rows, winning_rows
 from swamp.index.root import ROOT_KEY, Writer, decode
-from swamp.pipeline import compare
+from swamp.pipeline import bulk, compare
 from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.choose import Chooser, choose_engine
 from swamp.pipeline.publish import committer_for
@@ -301,6 +303,37 @@ def test_both_engines_mark_the_same_garbage(machine, bucket, jobs):
     assert b.engine.pull().failed == ()
 
 
+def test_both_engines_hold_a_commit_whose_record_is_gone_to_be_as_young_as_the_next(machine, bucket, jobs):
+    several_segments(machine)
+    store, committer = bucket.open(), committer_for(bucket)
+    gone = [name.key for name in names(store)][1:-1]
+    store.delete(gone)
+    root = committer.read().root
+    spark_marks = on_store(jobs, bucket).mark(root, dt.timedelta(days=7))
+    assert gone and spark_marks.garbage == mark(committer, root, dt.timedelta(days=7)).garbage == ()
+
+
+@pytest.mark.inv("gc.plain-unchanged")
+def test_both_engines_mark_the_same_plain_keys_and_know_what_was_dropped_there(machine, bucket, jobs):
+    store = bucket.open()
+    files = {f"files/adopted{n:02d}": b"by another tool %d" % n for n in range(20)}
+    for path, body in files.items():
+        store.put(path, body)
+    a = machine("a")
+    a.engine.pull()
+    with a.engine.announce(list(files), "delete", confirmed=True):
+        for path in files:
+            (a.tree / path).unlink()
+    a.engine.push()
+    store.put("files/adopted03", b"rewritten by another tool")
+    committer = committer_for(bucket)
+    root = committer.read().root
+    spark_marks, inline = on_store(jobs, bucket).mark(root, dt.timedelta(0)), mark(committer, root, dt.timedelta(0))
+    assert [m.key for m in spark_marks.garbage] == sorted(m.key for m in inline.garbage)
+    assert len(inline.garbage) == 19
+    assert {key: spark_marks.held[key] for key in files} == {key: inline.held[key] for key in files}
+
+
 def test_a_bucket_is_copied_whole_and_read_by_others(machine, bucket, jobs, tmp_path):
     a = machine("a")
     write_files(a.tree, many(100))
@@ -313,6 +346,65 @@ def test_a_bucket_is_copied_whole_and_read_by_others(machine, bucket, jobs, tmp_
     b = Machine(tmp_path / "b", other, "inline")
     assert b.engine.pull().files_pulled == 100
     assert b.files() == a.files()
+
+
+def test_a_bucket_with_packs_is_copied_by_object_each_pack_once(machine, bucket, jobs, tmp_path):
+    """A slice is no object: what is copied is its pack, whole, so that whoever reads the copy finds the file in it."""
+    a = machine("a", policy=Policy(packs=True))
+    files = many(400) | {"files/large": random.Random(1).randbytes(300 << 10)}
+    write_files(a.tree, files)
+    a.engine.push(full=True)
+    store = bucket.open()
+    named = {object_of(row.key) for row in live_rows(committer_for(bucket).read().root, a.engine.committer.fetch)}
+    packs = {key for key in named if is_pack(key)}
+    assert packs and len(named) == len(packs) + 1
+    (tmp_path / "other").mkdir()
+    other = StoreSpec((tmp_path / "other").as_uri())
+    assert on_store(jobs, bucket).copy_to(other, committer_for(other)) == (401, _bytes(files))
+    there = other.open()
+    payloads = {m.key for page in there.list() for m in page if is_pack(m.key) or m.key.startswith(("data/", "files/"))}
+    assert payloads == named
+    assert all(there.get(key).body == store.get(key).body for key in packs)
+    b = Machine(tmp_path / "b", other, "inline")
+    assert b.engine.pull().files_pulled == 401
+    assert b.files() == a.files()
+
+
+def test_what_a_bulk_command_looks_at_twice_is_read_once(machine, bucket, jobs, tmp_path, monkeypatch):
+    several_segments(machine)
+    on, told = on_store(jobs, bucket), tmp_path / "told"
+    root = on.committer.read().root
+    assert len(root.segments) > 1
+    told.mkdir()
+    place = str(told)
+
+    class Telling(bulk.ReadSegments):  # of this function, so that it travels by value
+        def __call__(self, batches):
+            import os
+            import uuid
+
+            def seen():
+                for batch in batches:
+                    for key in batch.column("key").to_pylist():
+                        open(os.path.join(place, f"{os.path.basename(key)}~{uuid.uuid4()}"), "w").close()
+                    yield batch
+
+            return bulk.ReadSegments(self.store, self.usable_only)(seen())
+
+    monkeypatch.setattr(bulk, "ReadSegments", Telling)
+
+    def reads():
+        found = sorted(file.name.split("~")[0] for file in told.iterdir())
+        for file in told.iterdir():
+            file.unlink()
+        return found
+
+    once = sorted(ref.key.rpartition("/")[2] for ref in root.segments)
+    assert on.verify(root).checked and reads() == once
+    (tmp_path / "other").mkdir()
+    other = StoreSpec((tmp_path / "other").as_uri())
+    assert on.copy_to(other, committer_for(other))[0] and reads() == once
+    assert on.compact()[0] == len(once) and reads() == once
 
 
 def _bytes(files):

@@ -4,26 +4,30 @@ import hashlib
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
-from types import SimpleNamespace
 
 import pytest
 from spark_files import write_files
 
 from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
+from swamp.index.keys import object_of, pack_key
+from swamp.index.pack import PackWriter
 from swamp.index.root import SegmentRef
 from swamp.index.segment import read_segment, write_segment
 from swamp.pipeline import kernels
-from swamp.pipeline.balance import bins_for, cost_of, pack
+from swamp.pipeline.balance import bins_for, by_object, by_pack, cost_of, pack
 from swamp.pipeline.beacon import Beacon, Beat, Heard
+from swamp.pipeline.clients import opened
 from swamp.pipeline.indexing import AdoptObjects, ReadSegments, WriteSegments, index_row, ref_row, row_from
 from swamp.pipeline.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_below, subtrees
 from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
 from swamp.pipeline.ranges import cut, pages_of
 from swamp.pipeline.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
-from swamp.sync import pool
+from swamp.pipeline.spread import OnBytes, as_bytes, batches_of
+from swamp.store.layers import MeterStore
+from swamp.store.open import StoreSpec
+from swamp.sync.bulk import Download, Upload
 from swamp.sync.pool import IN_HAND, pooled
 
 
@@ -45,7 +49,7 @@ ODD = {
 @pytest.mark.inv("object.key-once")
 def test_uploads_are_hashed_sent_and_each_call_has_its_own_key(tree, bucket):
     write_files(tree, ODD)
-    rows = [{"bin": 0, "path": p, "file": str(tree / p), "size": len(b)} for p, b in ODD.items()]
+    rows = [{"path": p, "file": str(tree / p), "size": len(b)} for p, b in ODD.items()]
     first, second = run(SendFiles(bucket), UPLOADS, rows), run(SendFiles(bucket), UPLOADS, rows)
     assert {r["path"]: r["sha256"] for r in first} == {p: sha(b) for p, b in ODD.items()}
     keys = [r["key"] for r in first + second]
@@ -58,7 +62,7 @@ def test_uploads_are_hashed_sent_and_each_call_has_its_own_key(tree, bucket):
 
 def test_one_unreadable_file_is_its_own_result(tree, bucket):
     write_files(tree, ODD)
-    rows = [{"bin": 0, "path": p, "file": str(tree / p), "size": 1} for p in [*ODD, "data/a/1/gone/1/raw"]]
+    rows = [{"path": p, "file": str(tree / p), "size": 1} for p in [*ODD, "data/a/1/gone/1/raw"]]
     found = run(SendFiles(bucket), UPLOADS, rows)
     assert [r["path"] for r in found if r["error"]] == ["data/a/1/gone/1/raw"]
     assert sum(r["key"] is not None for r in found) == 3
@@ -68,7 +72,7 @@ def test_downloads_are_verified_and_a_wrong_or_missing_one_is_reported(tree, buc
     store = bucket.open()
     store.put("k1~x", b"right")
     staging = str(tree / "staging")
-    common = {"bin": 0, "staging": staging, "mtime_ns": 1_000_000_000}
+    common = {"staging": staging, "mtime_ns": 1_000_000_000}
     rows = [
         {**common, "path": "a", "key": "k1~x", "size": 5, "sha256": sha(b"right")},
         {**common, "path": "b", "key": "k1~x", "size": 5, "sha256": sha(b"wrong")},
@@ -94,7 +98,7 @@ def test_a_batch_of_downloads_is_durable_before_it_is_reported(tree, bucket, mon
     monkeypatch.setattr(kernels, "can_flush_together", lambda directory: together)
     monkeypatch.setattr(kernels, "flush_together", lambda directory: events.append(f"all {directory}"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: events.append("one"))
-    row = {"bin": 0, "staging": str(staging), "mtime_ns": 1, "key": "k~x", "size": 5, "sha256": sha(b"right")}
+    row = {"staging": str(staging), "mtime_ns": 1, "key": "k~x", "size": 5, "sha256": sha(b"right")}
     rows = [{**row, "path": f"p{n}"} for n in range(20)]
     for batch in FetchFiles(bucket)(iter(DOWNLOADS.batches(rows, 10))):
         events.append(f"reported {batch.num_rows}")
@@ -103,7 +107,7 @@ def test_a_batch_of_downloads_is_durable_before_it_is_reported(tree, bucket, mon
 
 def test_hashing_gives_the_stat_from_before_the_first_byte(tree):
     write_files(tree, ODD)
-    rows = [{"bin": 0, "path": p, "file": str(tree / p), "size": 1} for p in ODD]
+    rows = [{"path": p, "file": str(tree / p), "size": 1} for p in ODD]
     for row in run(HashFiles(), HASHES, rows):
         assert row["sha256"] == sha(ODD[row["path"]])
         assert row["h_inode"] == os.stat(tree / row["path"]).st_ino
@@ -122,6 +126,33 @@ def test_verify_tells_missing_from_rotten(bucket):
     found = {r["path"]: r["problem"] for r in run(VerifyEntries(bucket), INDEX, rows)}
     expected = {"p/good": None, "p/unread": None, "p/rotten": "corrupt", "p/short": "corrupt", "p/gone": "missing"}
     assert found == expected
+
+
+def test_verify_reads_a_pack_once_and_tells_which_file_of_it_is_rotten(bucket):
+    store, writer, pack = bucket.open(), PackWriter(), "_packs/01JD0000000000000000000000"
+    files = {f"p/{n:02d}": b"%d " % n * 50 for n in range(40)}
+    placed = {path: writer.add(path, body, sha(body)) for path, body in files.items()}
+    body = bytearray(writer.seal())
+    body[placed["p/11"].offset] ^= 1
+    store.put(pack, bytes(body))
+    gone = Entry("p/gone", f"{pack[:-1]}1@12+3", 3, sha(b"abc"), "")
+    rows = [index_row(Entry(p, placed[p].slice(pack).key, len(b), sha(b), "")) for p, b in files.items()]
+    rows += [index_row(gone), index_row(replace(gone, path="p/gone2", key=f"{pack[:-1]}1@20+3"))]
+    metered = Metered(bucket)
+    found = {r["path"]: r["problem"] for r in run(VerifyEntries(metered), INDEX, rows)}
+    wrong = {"p/11": "corrupt", "p/gone": "missing", "p/gone2": "missing"}
+    assert found == dict.fromkeys(files, None) | wrong
+    assert opened(metered).meter.calls["get"] == 3, "the pack, the rotten file again, and the pack that is gone"
+
+
+@dataclass(frozen=True)
+class Metered:
+    """The address of a store whose requests are counted."""
+
+    spec: StoreSpec
+
+    def open(self):
+        return MeterStore(self.spec.open())
 
 
 @pytest.mark.inv("scan.honest")
@@ -234,6 +265,40 @@ def test_one_huge_file_has_a_bin_of_its_own_and_is_first():
     assert max(loads.values()) < 1.1 * min(loads.values())
 
 
+def test_small_files_are_shared_out_in_their_order_and_large_ones_by_size():
+    small = [Upload(f"files/{n:05d}", "", 2_000, packed=True) for n in range(2_000)]
+    large = [Upload(f"large/{n}", "", 5_000_000 * (n + 1), packed=True) for n in range(4)]
+    shares = by_pack([*small, *large], 4)
+    packed = [share for share in shares if share[0].size == 2_000]
+    assert [job for share in packed for job in share] == small
+    assert {len(share) for share in packed} == {500}
+    assert sorted(job.path for share in shares if share not in packed for job in share) == [j.path for j in large]
+    assert len(by_pack(small[:200], 4)) == 1, "few files are one pack, not four"
+
+
+def test_the_files_of_a_pack_are_one_tasks_and_tasks_cost_about_the_same():
+    ulids = ["01JD000000000000000000000" + end for end in "0123456789"]
+    slices = [Download(f"p{n}{u}", f"{pack_key(u)}@{n * 10}+10", 2_000, None, "", 0) for u in ulids for n in range(100)]
+    alone = [Download(f"q{n}", f"q{n}~{ulids[0]}", 2_000, None, "", 0) for n in range(20)]
+    shares = by_object([*slices, *alone], 4)
+    where = {}
+    for number, share in enumerate(shares):
+        for job in share:
+            where.setdefault(object_of(job.key), set()).add(number)
+    assert len(where) == 30 and all(len(numbers) == 1 for numbers in where.values())
+    assert sum(map(len, shares)) == 1_020 and len(shares) == 4
+
+
+def test_a_kernel_on_bytes_is_the_kernel_on_batches(tree, bucket):
+    write_files(tree, ODD)
+    rows = [{"path": p, "file": str(tree / p), "size": len(b)} for p, b in ODD.items()]
+    parts = [as_bytes(batch) for batch in HASHES.batches(rows, 2)]
+    found = [
+        row for part in OnBytes(HashFiles())(iter(parts)) for batch in batches_of(part) for row in batch.to_pylist()
+    ]
+    assert sorted(found, key=str) == sorted(run(HashFiles(), HASHES, rows), key=str)
+
+
 def test_results_come_as_they_are_ready_and_a_slow_one_holds_up_nobody():
     release = threading.Event()
 
@@ -255,9 +320,8 @@ class Counted:
     now: int = 0
 
 
-@pytest.mark.parametrize("gather", [False, True])
-def test_a_failure_among_gathered_results_comes_at_its_place_and_loses_none(gather):
-    """Whatever is ready and not taken is handed back, also what was gathered with it."""
+def test_a_failure_comes_at_its_place_and_loses_no_result():
+    """Whatever is ready and not taken is handed back, also what was ready together with it."""
 
     def work(number):
         if number == 700:
@@ -266,24 +330,11 @@ def test_a_failure_among_gathered_results_comes_at_its_place_and_loses_none(gath
 
     taken, left = [], []
     with pytest.raises(LookupError):
-        for number in pooled(range(1000), work, 4, None, left.append, gather=gather):
+        for number in pooled(range(1000), work, 4, None, left.append):
             taken.append(number)
     assert not set(taken) & set(left) and len(taken) + len(left) == len({*taken, *left})
     assert set(range(700 - 4 * IN_HAND)) <= {*taken, *left}
     assert 700 not in taken
-
-
-def test_results_gather_only_while_there_is_more_to_do(monkeypatch):
-    slept = []
-    monkeypatch.setattr(pool, "SYSTEM", SimpleNamespace(clock=SimpleNamespace(sleep=slept.append)))
-    queue = SimpleQueue()
-    for number in range(8 * pool.BACKLOG):
-        queue.put(number)
-    pool.breathe(queue, 8)
-    assert len(slept) == pool.BREATHS
-    queue.get()
-    pool.breathe(queue, 8)  # too few are left for eight threads: nobody waits
-    assert len(slept) == pool.BREATHS
 
 
 def test_a_bounded_number_is_in_hand():

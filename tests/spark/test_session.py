@@ -1,4 +1,4 @@
-"""Sessions: where settings come from, and each way in which Spark cannot start says what to do. None is started."""
+"""Sessions: where settings come from, and each way in which Spark cannot start says what to do."""
 
 import os
 import socket
@@ -6,15 +6,23 @@ import stat
 import subprocess
 import sys
 import tarfile
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from swamp.errors import MissingTool, UsageError
+from swamp.errors import Misconfigured, MissingTool, UsageError
+from swamp.index.root import ROOT_KEY
+from swamp.pipeline import executors
+from swamp.pipeline.beacon import Beacon, Beat
 from swamp.pipeline.choose import Chooser
+from swamp.pipeline.clients import spool_dir
 from swamp.pipeline.java import find_java, parse_version
+from swamp.pipeline.jobs import Jobs
 from swamp.pipeline.launch import JAVA_OPTIONS, _java_options
 from swamp.pipeline.session import remote_answers
-from swamp.pipeline.settings import SparkSettings, conf_of, resolve_settings
+from swamp.pipeline.settings import SparkSettings, conf_of, python_of, resolve_settings
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Silent
@@ -85,7 +93,7 @@ def test_local_sessions_bind_to_loopback_and_the_users_conf_wins():
     assert conf["spark.driver.bindAddress"] == "127.0.0.1"
     assert conf["spark.ui.enabled"] == "false"
     assert conf["spark.driver.memory"] == "3g"
-    assert conf["spark.sql.python.filterPushdown.enabled"] == "true"
+    assert "spark.sql.python.filterPushdown.enabled" not in conf  # it would give wrong answers: test_whole.py
     assert "spark.driver.bindAddress" not in conf_of(SparkSettings("spark://h:7077"))
 
 
@@ -130,6 +138,110 @@ except Unavailable as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "does not answer" in done.stdout and "inline" in done.stdout
     assert not remote_answers({"SPARK_REMOTE": f"sc://127.0.0.1:{port}"})
+
+
+def test_sizes_and_the_ui_of_a_cluster_are_the_clusters():
+    """Options that we give win over `spark-defaults.conf`: there are only those that our own jobs need."""
+    conf = conf_of(SparkSettings("yarn"))
+    assert set(conf) == {
+        "spark.master",
+        "spark.app.name",
+        "spark.ui.showConsoleProgress",
+        "spark.submit.deployMode",
+        "spark.sql.session.timeZone",
+        "spark.sql.execution.arrow.pyspark.enabled",
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+    }
+    assert conf_of(SparkSettings("yarn", None, {"spark.driver.memory": "8g"}))["spark.driver.memory"] == "8g"
+
+
+def test_the_executors_python_is_the_users_word_on_a_cluster():
+    packed, theirs = "./environment/bin/python", {"PYSPARK_PYTHON": "/opt/conda/bin/python"}
+    assert python_of(SparkSettings("yarn"), theirs) == "/opt/conda/bin/python"
+    assert python_of(SparkSettings("yarn", None, {"spark.pyspark.python": packed}), theirs) == packed
+    assert python_of(SparkSettings("yarn"), {}) == sys.executable
+    assert python_of(SparkSettings("local[*]"), theirs) == sys.executable, "here the workers import this very package"
+
+
+def test_our_archive_stands_beside_the_users_own(tmp_path):
+    archive = tmp_path / "swamp.tar.gz"
+    archive.write_bytes(b"")
+    theirs = {"spark.archives": "hdfs:///envs/conda.tar.gz#environment", "spark.executorEnv.PYTHONPATH": "./more"}
+    conf = conf_of(SparkSettings("yarn", None, {**theirs, "spark.swamp.archive": str(archive)}))
+    assert conf["spark.archives"] == f"hdfs:///envs/conda.tar.gz#environment,{archive}#swamp-code"
+    assert conf["spark.executorEnv.PYTHONPATH"] == "./more:./swamp-code"
+
+
+@pytest.mark.parametrize("address", ["s3a://lake/swamp.tar.gz", "hdfs:///apps/swamp.tar.gz"])
+def test_an_archive_may_lie_where_only_spark_reads(address, monkeypatch):
+    conf = conf_of(SparkSettings("yarn", None, {"spark.swamp.archive": address}))
+    assert conf["spark.archives"] == f"{address}#swamp-code"
+
+
+def test_paths_of_this_machine_say_so_to_a_jvm_whose_default_is_hdfs(tmp_path, spark):
+    """An edge node: `fs.defaultFS` is a cluster's. The comparison's files are written and read here all the same."""
+    from swamp.pipeline.compare import _here
+
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "hdfs://nobody.invalid:8020")
+    try:
+        spark.range(3).write.parquet(_here(tmp_path / "a b"))
+        assert spark.read.parquet(_here(tmp_path / "a b")).count() == 3
+    finally:
+        hadoop.set("fs.defaultFS", before)
+    assert list((tmp_path / "a b").glob("*.parquet"))
+
+
+def test_a_driver_behind_a_router_listens_where_it_is_and_is_found_where_it_is_said_to_be():
+    beacon = Beacon("203.0.113.7", "token", "127.0.0.1")
+    try:
+        assert beacon.address.host == "203.0.113.7"
+        with Beat(replace(beacon.address, host="127.0.0.1")) as beat:  # as the router would hand it on
+            beat.add(2, 30)
+        until = time.monotonic() + 60
+        while not (heard := beacon.take()).alive:
+            assert time.monotonic() < until
+        assert (heard.files, heard.size, beacon.heard) == (2, 30, True)
+    finally:
+        beacon.close()
+    without_a_word = Beacon("203.0.113.7", "token")  # no bindAddress: it listens everywhere
+    without_a_word.close()
+
+
+@pytest.mark.parametrize(("master", "heard", "active", "alive"), [
+    ("spark://h:7077", False, 1, True),   # UDP is blocked: Spark's own word counts
+    ("spark://h:7077", True, 1, False),   # signs come through: a task that gives none stands still
+    ("spark://h:7077", False, 0, False),  # nobody has an executor
+    ("local[2,4]", False, 1, False),
+])  # fmt: skip
+def test_a_network_that_swallows_signs_of_life_is_no_standstill(master, heard, active, alive):
+    jobs = Jobs.__new__(Jobs)
+    jobs._context, jobs._beacon = SimpleNamespace(master=master), SimpleNamespace(heard=heard)
+    job = SimpleNamespace(stage_infos=lambda: [SimpleNamespace(numActiveTasks=active)])
+    assert jobs._works_unheard(job) is alive
+
+
+def test_executors_that_may_not_read_the_store_are_found_out_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    assert executors._reads_store(StoreSpec((tmp_path / "empty").as_uri()))() == "read"
+    (tmp_path / "refused").mkdir()
+    away = StoreSpec((tmp_path / "refused").as_uri())
+    away.open().put(ROOT_KEY, b"not for you")
+    assert executors._reads_store(away)() != "read"
+    monkeypatch.setattr(executors, "_ask", lambda jobs, settings, question, patience: ["read", question()])
+    with pytest.raises(Misconfigured, match="a Spark executor cannot read") as error:
+        executors.check_store(None, SparkSettings("yarn"), away, None)
+    assert "spark.executorEnv" in error.value.hint
+
+
+def test_tasks_spool_where_spark_lets_them(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/a,{tmp_path}/none,{tmp_path}/b")
+    assert [spool_dir(number) for number in range(3)] == [f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/a"]
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    assert spool_dir() is None
 
 
 def test_an_archive_that_is_not_there_is_a_usage_error(tmp_path):

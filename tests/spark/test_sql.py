@@ -1,4 +1,4 @@
-"""`swamp sql` and `--engine spark` as a user runs them.
+"""`swamp sql` on either engine, and `--engine spark`, as a user runs them.
 
 One test of each starts a process of its own, and Spark in it; the others run the command here, in the session that all
 of these tests share: what they show does not depend on who started the JVM.
@@ -64,7 +64,7 @@ QUERY = """
 
 
 def test_json_is_an_array_of_row_objects_and_nothing_else_is_on_stdout(repo):
-    done = swamp(repo, "sql", QUERY, "--json")
+    done = swamp(repo, "sql", QUERY, "--json", "--engine", "spark")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert [(r["name"], r["version"], r["isLatest"]) for r in rows] == [
@@ -77,14 +77,16 @@ def test_json_is_an_array_of_row_objects_and_nothing_else_is_on_stdout(repo):
     assert "WARN" not in done.stderr and "Spark" not in done.stderr  # its noise is in a log file
 
 
-def test_csv_and_parquet_go_to_files(repo, swamp_here, tmp_path):
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_csv_and_parquet_go_to_files(repo, swamp_here, tmp_path, engine):
     import pyarrow.parquet as pq
 
-    text = "SELECT name, count(*) n FROM versions GROUP BY name ORDER BY name"
-    _, out = swamp_here(repo, "sql", text, "--format", "csv")
+    text = "SELECT name, sum(version - version + 1) n FROM versions GROUP BY name ORDER BY name"
+    _, out = swamp_here(repo, "sql", text, "--format", "csv", "--engine", engine)
     assert list(csv.reader(io.StringIO(out))) == [["name", "n"], ["log", "1"], ["report", "2"]]
     target = tmp_path / "out.parquet"
-    assert swamp_here(repo, "sql", text, "--format", "parquet", "--output", str(target)) == (0, "")
+    assert swamp_here(repo, "sql", text, "--format", "parquet", "--output", str(target), "--engine", engine) == (0, "")
+    assert str(pq.read_schema(target).field("n").type) == "int64"
     assert pq.read_table(target).to_pylist() == [{"name": "log", "n": 1}, {"name": "report", "n": 2}]
 
 
@@ -99,7 +101,11 @@ def test_a_file_has_the_format_that_was_asked_for_also_with_json(repo, swamp_her
     target = tmp_path / "out"
     text = "SELECT name, version FROM data WHERE name = 'log'"
     code, out = swamp_here(repo, "sql", text, *asked, "--output", str(target), "--json")
-    assert (code, json.loads(out)) == (0, {"output": str(target), "format": written, "rows": 1})
+    said = json.loads(out)
+    assert said.pop("reason") and (code, said) == (
+        0,
+        {"output": str(target), "format": written, "rows": 1, "engine": "duckdb"},
+    )
     rows = {
         "parquet": lambda: pq.read_table(target).to_pylist(),
         "csv": lambda: [{**row, "version": int(row["version"])} for row in csv.DictReader(target.open())],
@@ -117,7 +123,8 @@ def test_stdout_is_json_or_something_else_but_not_both(repo, swamp_here, asked):
     assert json.loads(swamp_here(repo, "sql", "SELECT 1 AS n", "--json", "--format", "json")[1]) == [{"n": 1}]
 
 
-def test_the_commits_of_sql_are_those_of_the_log(plain_repo, swamp_here, tmp_path, monkeypatch):
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_the_commits_of_sql_are_those_of_the_log(plain_repo, swamp_here, tmp_path, monkeypatch, engine):
     monkeypatch.setenv("SWAMP_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("swamp.commit.commit.LAYER_ROWS", 4)  # one of them lies in a segment
     (tmp_path / "bucket").mkdir()
@@ -129,7 +136,7 @@ def test_the_commits_of_sql_are_those_of_the_log(plain_repo, swamp_here, tmp_pat
     swamp_here(plain_repo, "data", "delete", "web", "log", "--yes", "--json")
     logged = json.loads(swamp_here(plain_repo, "datastore", "log", "--json")[1])["commits"]
     text = "SELECT seq, op, added, changed, deleted FROM commits ORDER BY seq DESC"
-    asked = json.loads(swamp_here(plain_repo, "sql", text, "--json")[1])
+    asked = json.loads(swamp_here(plain_repo, "sql", text, "--json", "--engine", engine)[1])
     assert asked == [{name: commit[name] for name in ("seq", "op", "added", "changed", "deleted")} for commit in logged]
     assert any(commit["changed"] for commit in logged) and any(commit["deleted"] for commit in logged)
 
@@ -144,9 +151,10 @@ def test_the_namespace_of_sql_is_that_of_data_query(plain_repo, swamp_here, tmp_
     note.write_text("1")
     swamp_here(plain_repo, "data", "put", "web", "report", str(note), "--json")
     [found] = json.loads(swamp_here(plain_repo, "data", "query", "true", "--json")[1])["results"]
-    for table in ("data", "versions"):
+    for table, engine in (("data", "duckdb"), ("versions", "duckdb"), ("data", "spark"), ("versions", "spark")):
         text = f"SELECT ns FROM {table} WHERE ns = '{namespace}'"
-        assert json.loads(swamp_here(plain_repo, "sql", text, "--json")[1]) == [{"ns": found["ns"]}]
+        asked = swamp_here(plain_repo, "sql", text, "--json", "--engine", engine)[1]
+        assert json.loads(asked) == [{"ns": found["ns"]}]
 
 
 def test_a_plain_directory_has_no_namespace_for_sql_either(repo, swamp_here):
@@ -162,7 +170,7 @@ def test_an_answer_is_whole_before_its_first_row_and_only_then_becomes_values(jo
 
     rows = rows_of(jobs.session.range(3), jobs, Patience(SYSTEM, 300))
     assert jobs.stages == 1
-    assert iter(rows) is rows and next(rows) == {"id": 0}
+    assert iter(rows) is rows and next(rows) == (0,)
 
 
 def test_an_answer_that_is_too_large_says_so():
@@ -176,33 +184,52 @@ def test_an_answer_that_is_too_large_says_so():
     assert "spark.conf" in error.hint
 
 
-def test_mistakes_are_exit_2_with_the_tables_named(repo, swamp_here):
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_mistakes_are_exit_2_with_their_place_and_what_was_meant(repo, swamp_here, engine):
     with pytest.raises(UsageError) as wrong:
-        swamp_here(repo, "sql", "SELECT nope FROM data", "--json")
+        swamp_here(repo, "sql", "SELECT nmae\nFROM data", "--json", "--engine", engine)
     assert wrong.value.exit_code == 2
-    assert "nope" in wrong.value.message and "versions" in wrong.value.hint
+    assert "nmae" in wrong.value.message and "(at line 1, column 8)" in wrong.value.message
+    assert "name" in wrong.value.message + wrong.value.hint
+    with pytest.raises(UsageError) as wrong:
+        swamp_here(repo, "sql", "SELECT *\nFROM web.report r, web.repport", "--json", "--engine", engine)
+    assert "web has no data named repport (at line 2, column 20)" in wrong.value.message
+    assert "`report`" in wrong.value.hint
+
+
+def test_formats_that_cannot_be_are_exit_2(repo):
     assert swamp(repo, "sql", "SELECT 1", "--format", "parquet").returncode == 2
-    assert swamp(repo, "sql", "SELECT 1", "--format", "xml").returncode == 2
     assert swamp(repo, "sql", "SELECT 1", "--format", "xml", "--json").returncode == 2
+    assert swamp(repo, "sql", "SELECT 1", "--engine", "oracle").returncode == 2
 
 
 def test_the_java_stack_of_a_mistake_is_for_those_who_ask(repo):
     """Spark logs what it also raises, as 8 kB of JSON on stderr. Processes of their own: only there it is heard."""
-    done = swamp(repo, "sql", "SELECT nope FROM data")
+    spark = ("--engine", "spark")
+    done = swamp(repo, "sql", "SELECT nope FROM data", *spark)
     assert done.returncode == 2
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["Error", "Hint"]
-    told = swamp(repo, "sql", "SELECT nope FROM data", "--json", "-v")
+    told = swamp(repo, "sql", "SELECT nope FROM data", "--json", "-v", *spark)
     assert told.returncode == 2 and told.stdout == ""
     assert "SQLQueryContextLogger" in told.stderr
     assert json.loads(told.stderr.splitlines()[-1])["code"] == "usage"
 
 
 def test_without_java_the_message_says_how_to_get_it(repo, tmp_path):
-    done = swamp(repo, "sql", "SELECT 1", JAVA_HOME=str(tmp_path))
+    done = swamp(repo, "sql", "SELECT 1", "--engine", "spark", JAVA_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "Java" in done.stderr and "apt install" in done.stderr
 
 
+def test_in_process_it_says_who_answered_and_nothing_else_is_on_stderr(repo):
+    """A process of its own: what DuckDB says when an interpreter ends is heard only there."""
+    done = swamp(repo, "sql", "SELECT count(*) AS n FROM versions", "--json")
+    assert (json.loads(done.stdout), done.stderr, done.returncode) == ([{"n": 3}], "", 0)
+    told = swamp(repo, "sql", "SELECT count(*) AS n FROM versions", "-v")
+    assert told.stderr.startswith("duckdb: about 0.0 s of reading")
+
+
+@pytest.mark.usefixtures("one_object_each")
 def test_sync_and_verify_on_spark_from_the_command_line(plain_repo, swamp_here, tmp_path):
     """`--engine spark` says which application did the work; a rotten object is exit 65."""
     home = {"SWAMP_HOME": str(tmp_path / "home")}

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from swamp.commit.log import log_key
 from swamp.data import metadata
 from swamp.env import SYSTEM
 from swamp.index.entry import Entry, Tombstone
 from swamp.index.root import ROOT_KEY, Writer, encode, first_root
 from swamp.index.segment import write_segment
 from swamp.pipeline.place import Bucket
-from swamp.pipeline.stream import BEGINNING, Step, offset_of, step_between
+from swamp.pipeline.stream import BEGINNING, Step, admitted, finished, offset_of, step_between
 
 NAMES = 40
 VERSIONS = 6
@@ -93,9 +94,9 @@ def test_a_stream_of_versions_reads_what_its_parts_name(bucket, roots, shared_re
     """The source itself, with the rows that Spark would get of it."""
     from pyspark.sql.types import StructType
 
-    from swamp.pipeline.source import CommitStream
+    from swamp.pipeline.follow import CommitStream
 
-    monkeypatch.setattr("swamp.pipeline.stream.VERSIONS_PER_TASK", 30)
+    monkeypatch.setattr("swamp.pipeline.follow.VERSIONS_PER_TASK", 30)
     _, second = roots
     store = bucket.open()
     store.put(ROOT_KEY, encode(second))
@@ -112,3 +113,87 @@ def test_a_stream_of_versions_reads_what_its_parts_name(bucket, roots, shared_re
     rows = [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
     assert len(parts) == 8
     assert sorted((row["name"], row["version"]) for row in rows) == [("n003", v) for v in range(1, 7)]
+
+
+def anything(ref):
+    return True
+
+
+def followed(bucket, newest, most, start=None):
+    """What each trigger brings, from `start` to the newest commit."""
+    at, brought_by = start or dict(BEGINNING), []
+    while True:
+        end = admitted(Bucket(bucket, newest), at, most, anything)
+        if end == at:
+            return brought_by
+        found = [(v.ref.data.name, v.ref.version) for v in step_between(Bucket(bucket, newest), at, end).versions()]
+        assert len(found) <= most
+        brought_by.append(found)
+        at = end
+
+
+@pytest.fixture
+def logged(bucket, roots):
+    """The two roots as the log and the root object keep them."""
+    first, second = roots
+    for root in roots:
+        bucket.open().put(log_key(root.seq, root.op), encode(root))
+    bucket.open().put(ROOT_KEY, encode(second))
+    return first, second
+
+
+@pytest.mark.inv("stream.once")
+@pytest.mark.parametrize("most", [1, 7, 119, 120, 1000])
+def test_triggers_that_take_few_bring_each_version_once(bucket, logged, most):
+    _, second = logged
+    triggers = followed(bucket, second, most)
+    everything = sorted(found for trigger in triggers for found in trigger)
+    # Version 4 of n007 was deleted at the first commit and came back: a stream that read on from there has seen it.
+    expected = {(f"n{n:03d}", v) for n in range(NAMES) for v in range(1, VERSIONS + 1)}
+    assert len(everything) == len(set(everything)) and set(everything) >= expected - {("n007", 4)}
+    assert len(triggers) >= -(-len(everything) // most)
+
+
+def test_commits_come_in_their_order_as_long_as_they_fit(bucket, logged):
+    first, second = logged
+    assert admitted(Bucket(bucket, second), dict(BEGINNING), 150, anything) == offset_of(first)
+    inside = admitted(Bucket(bucket, second), dict(BEGINNING), 50, anything)
+    assert (inside["seq"], inside["op"]) == (first.seq, first.op) and inside["path"]
+    assert finished(Bucket(bucket, second), inside) == offset_of(first), "a commit read in parts is read to its end"
+
+
+def test_without_its_record_a_commit_is_read_in_parts_of_the_next_one(bucket, logged):
+    first, second = logged
+    bucket.open().delete([log_key(first.seq, first.op)])
+    found = [v for trigger in followed(bucket, second, 30) for v in trigger]
+    assert sorted(found) == sorted((f"n{n:03d}", v) for n in range(NAMES) for v in range(1, VERSIONS + 1))
+
+
+def test_a_stream_of_what_is_available_now_ends_where_it_began(bucket, logged, shared_repo):
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import StructType
+
+    from swamp.pipeline.follow import CommitStream
+
+    first, second = logged
+    stream = CommitStream({"repo": str(shared_repo), "maxversionspertrigger": "50"}, StructType().add("name", "string"))
+    bucket.open().put(ROOT_KEY, encode(first))
+    stream.prepareForTriggerAvailableNow()
+    bucket.open().put(ROOT_KEY, encode(second))
+    at, triggers = stream.initialOffset(), 0
+    while (end := stream.latestOffset(at, stream.getDefaultReadLimit())) != at:
+        at, triggers = end, triggers + 1
+    assert at == offset_of(first) and triggers == 3
+    assert stream.latestOffset(at, ReadAllAvailable()) == at
+    assert stream.reportLatestOffset() == offset_of(second)
+
+
+@pytest.mark.parametrize("text", ["0", "many", "-1"])
+def test_a_limit_that_is_no_number_is_told(shared_repo, text):
+    from pyspark.sql.types import StructType
+
+    from swamp.errors import UsageError
+    from swamp.pipeline.follow import CommitStream
+
+    with pytest.raises(UsageError, match="maxVersionsPerTrigger"):
+        CommitStream({"repo": str(shared_repo), "maxversionspertrigger": text}, StructType())

@@ -10,8 +10,9 @@ from swamp.errors import AccessDenied, Interrupted
 from swamp.index.entry import is_payload_key
 from swamp.store.open import open_store
 from swamp.sync.bulk import Download, Hash, Upload
+from swamp.sync.inline import Inline
 from swamp.sync.progress import Cancel, Patience
-from swamp.sync.transfer import Inline, download_one, hash_one, upload_one
+from swamp.sync.transfer import download_one, hash_one, upload_one
 from swamp.testing.faulty import Fault, FaultyStore
 
 

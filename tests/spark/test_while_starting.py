@@ -39,10 +39,10 @@ class Start:
 
 @pytest.fixture
 def start(spark, monkeypatch):
-    made = Start(spark)
-    monkeypatch.setattr(transfer, "live_session", lambda: None)
+    made = Start(spark.sparkContext)
+    monkeypatch.setattr(transfer, "live_spark", lambda: None)
     monkeypatch.setattr(choose, "_is_live", lambda: False)
-    monkeypatch.setattr(session, "start_session", made)
+    monkeypatch.setattr(session, "start_context", made)
     monkeypatch.setattr(transfer, "stop_session", made.stopped.append)
     yield made
     made.may_come.set()
@@ -107,6 +107,7 @@ def test_a_little_is_compared_in_process_and_moved_by_spark(machine, start, comp
     pushed = a.push(full=True)
     assert (pushed.files_pushed, pushed.engine, pushed.failed) == (60, "spark", ())
     assert pushed.spark["tasks"] >= 1
+    assert "session" not in vars(chooser._spark.jobs), "lists of files need no SQL"
     chooser.close()
     assert start.stopped == [start.session]
     start.may_come.clear()
@@ -181,7 +182,7 @@ def test_an_interrupt_while_it_starts_sends_nothing(machine, start, bucket, monk
         a._cancel.request()
         return start(settings)  # not yet
 
-    monkeypatch.setattr(session, "start_session", come)
+    monkeypatch.setattr(session, "start_context", come)
     with pytest.raises(Interrupted):
         a.push(full=True)
     start.may_come.set()
@@ -202,14 +203,14 @@ def test_a_session_that_nobody_needed_in_the_end_fails_nobody(machine, start, co
 
 def test_who_asks_for_a_session_while_one_starts_gets_that_one(start, spark):
     """Spark refuses a second one beside it, and one that is half up is nobody's."""
-    started, found = session.begin_session(SparkSettings("local[2]")), []
+    started, found = session.begin_context(SparkSettings("local[2]")), []
     asking = threading.Thread(target=lambda: found.append(session.live_session()))
     asking.start()
     asking.join(0.2)
     assert not found
     start.may_come.set()
     asking.join(WAIT)
-    assert started.result() is spark and found[0]._sc is spark._sc
+    assert started.result() is spark.sparkContext and found[0]._sc is spark._sc
 
 
 def test_a_pull_of_an_empty_bucket_starts_nothing(machine, start):
@@ -232,7 +233,7 @@ def test_a_failed_start_is_not_a_live_session(machine, start, monkeypatch):
 
 def test_downloads_that_will_come_start_it_ahead(machine, start, monkeypatch):
     called = threading.Event()
-    monkeypatch.setattr(session, "start_session", lambda settings: called.set() or start(settings))
+    monkeypatch.setattr(session, "start_context", lambda settings: called.set() or start(settings))
     _, chooser = machine("a")
     chooser.expect(Work("download", 10, 0))
     assert called.wait(WAIT)

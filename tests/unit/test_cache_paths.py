@@ -8,8 +8,10 @@ from swamp.cache.paths import (
     fold,
     in_tier,
     is_below,
+    is_foreign_temp,
     is_internal,
     is_internal_directory,
+    is_internal_object,
     is_safe,
     is_temp,
     safe_path,
@@ -86,11 +88,13 @@ def test_a_path_and_its_key_suffix_fit_1024_bytes():
         "_index/01.parquet",
         "_index/log/000000000001-x.json",
         "data/t/id/.lock",
-        "outputs/deep/er/.lock",
+        "data/aws/ec2/id/.lock",
         "data/t/id/name/latest",
         "data/aws/ec2/vpc/id/name/latest",
         "data/_catalog.db",
-        "files/_catalog.db-wal",
+        "data/_catalog.db-wal",
+        f"data/t/id/n/1/{TEMP_PREFIX}9-1",
+        f"outputs/t/{TEMP_PREFIX}9-1",
         f"data/t/{TEMP_PREFIX}9-1",
         f"data/{TEMP_PREFIX}d/x",
     ],
@@ -115,8 +119,17 @@ def test_internal_names_are_known(path):
         "files/x.lock",
         "files/.lock/x",
         "files/my_catalog.db",
+        "files/_catalog.db-wal",
+        "outputs/deep/er/.lock",
+        "files/.lock",
+        *(
+            f"data/t/id/name/1/raw/{below}{name}"
+            for below in ("", "deep/er/")
+            for name in (".lock", "_catalog.db", "_catalog.db-wal", f"{TEMP_PREFIX}1", f"{TEMP_PREFIX}d/x", "latest")
+        ),
     ],
 )
+@pytest.mark.inv("names.by-place")
 def test_user_files_that_look_similar_are_not_internal(path):
     assert not is_internal(path)
 
@@ -124,6 +137,19 @@ def test_user_files_that_look_similar_are_not_internal(path):
 def test_a_type_called_latest_is_walked():
     assert not is_internal_directory("data/aws/ec2/vpc/latest")
     assert is_internal_directory("_index") and is_internal_directory(".x") and not is_internal_directory("data/.x")
+
+
+UNFINISHED = ".8d2f5a86-5f5b-4b0c-9f3e-1f2e3d4c5b6a.tmp"
+
+
+def test_another_clients_unfinished_file_is_known_by_its_place():
+    assert is_foreign_temp(f"data/t/id/n/1/{UNFINISHED}") and is_foreign_temp(f"outputs/t/run/{UNFINISHED}")
+    assert not is_foreign_temp(f"data/t/id/n/1/raw/{UNFINISHED}") and not is_foreign_temp("files/.notes.tmp")
+
+
+def test_in_a_bucket_that_nobody_indexed_locks_lie_at_any_depth():
+    assert is_internal_object("outputs/deep/er/.lock") and is_internal_object("data/t/i/n/1/raw/.lock")
+    assert is_internal_object(f"outputs/{UNFINISHED}") and not is_internal_object("files/x.lock")
 
 
 def test_temp_names_are_recognised_at_any_depth():

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from swamp.commit.lease import inherited_of, timeout_of
+from swamp.commit.lease import Holder, acquire, inherited_of, timeout_of
 from swamp.commit.lease_decide import (
     LONGEST_TTL_S,
     TTL_S,
@@ -24,6 +24,8 @@ from swamp.commit.lease_decide import (
     first_body,
     watching,
 )
+from swamp.env import SYSTEM
+from swamp.store.open import open_store
 
 THEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 BODY = first_body("alice@laptop", "laptop", 7, THEN, TTL_S, "nonce-a")
@@ -105,3 +107,25 @@ def test_what_the_environment_says():
     assert timeout_of({"SWAMP_LOCK_TIMEOUT_MS": "1500"}) == 1.5
     assert timeout_of({"SWAMP_LOCK_TIMEOUT_MS": "soon"}) == 60.0
     assert inherited_of({"SWAMP_LEASES": "a,,b"}) == {"a", "b"}
+
+
+@pytest.mark.inv("lease.epoch")
+def test_a_lease_is_taken_on_what_this_machine_left_there_and_knows_when_others_held_it(tmp_path):
+    """Without a look: the swap succeeds only if a look would have shown just that."""
+    store = open_store("memory://leases")
+    asked: list[str] = []
+    look, store.get = store.get, lambda key, **more: asked.append(key) or look(key, **more)  # type: ignore[method-assign]
+
+    def held(machine: str):
+        return acquire(
+            store, "k", holder=Holder("u", machine, 1), env=SYSTEM, timeout_s=5.0, inherited=(),
+            local_lock_dir=tmp_path / machine,
+        )  # fmt: skip
+
+    epochs = []
+    for machine, unbroken, looks in [("a", True, 0), ("a", True, 0), ("b", False, 1), ("a", False, 1), ("a", True, 0)]:
+        asked.clear()
+        with held(machine) as lease:
+            assert (lease.unbroken, len(asked)) == (unbroken, looks)
+            epochs.append(lease.epoch)
+    assert epochs == sorted(set(epochs))

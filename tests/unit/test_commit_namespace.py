@@ -9,7 +9,7 @@ import pytest
 
 from swamp.commit.namespace import list_namespaces, read_registration, refuse_nested, register, validate_name
 from swamp.env import SYSTEM
-from swamp.errors import CorruptData, UsageError
+from swamp.errors import AccessDenied, CorruptData, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.store.layers import PrefixStore
 from swamp.store.open import open_store
@@ -96,6 +96,16 @@ def test_namespaces_are_listed_by_name_and_other_directories_are_not(store):
     store.put("data/t/m/n/1/raw", b"x")
     store.put("other/thing", b"x")
     assert [(r.namespace, r.repo_id) for r in list_namespaces(store)] == [("a", "repo-a"), ("b", "repo-b")]
+
+
+def test_who_may_not_look_above_the_prefix_can_still_set_up(store, monkeypatch):
+    """A least-privilege policy ends at the prefix: 403 above it is no answer to whether a store is there."""
+
+    def refused(key):
+        raise AccessDenied(f"HEAD {key} was refused with HTTP 403")
+
+    monkeypatch.setattr(type(store), "head", lambda self, key: refused(key))
+    refuse_nested(store, "team/inner")
 
 
 def test_a_prefix_inside_another_store_is_refused(store):

@@ -9,13 +9,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from swamp.cache.paths import TEMP_PREFIX, resolve_inside
 from swamp.errors import CorruptData, Failed, NotFound, SwampError
 from swamp.rules import rule
+from swamp.values import value
 
 CHUNK: Final = 1 << 20
 RACY_NS: Final = 2_000_000_000
@@ -48,7 +48,7 @@ def disk_error(error: OSError, verb: str, path: str) -> SwampError:
     return Failed(message)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hint:
     """What a stat says of a file: only ever saves re-hashing it. inv[hint.racy]"""
 
@@ -56,9 +56,6 @@ class Hint:
     mtime_ns: int
     ctime_ns: int
     inode: int
-
-    def __reduce__(self) -> tuple[type, tuple[int, int, int, int]]:
-        return Hint, (self.size, self.mtime_ns, self.ctime_ns, self.inode)
 
 
 def hint_of(found: os.stat_result) -> Hint:
@@ -78,7 +75,7 @@ def trusted(hint: Hint, observed_ns: int) -> bool:
     return not rule("hint.racy") or hint.mtime_ns < observed_ns - RACY_NS  # inv[hint.racy]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Staged:
     """A whole, verified, durable file that waits for its place."""
 
@@ -96,7 +93,7 @@ class Staged:
 
 def stage_file(
     staging: str | Path,
-    chunks: Iterable[bytes],
+    chunks: Iterable[bytes | memoryview],
     size: int | None = None,
     sha256: str | None = None,
     *,
@@ -126,7 +123,9 @@ def stage_file(
         os.close(descriptor)
 
 
-def _fill(descriptor: int, chunks: Iterable[bytes], size: int | None, sha256: str | None) -> tuple[int, str]:
+def _fill(
+    descriptor: int, chunks: Iterable[bytes | memoryview], size: int | None, sha256: str | None
+) -> tuple[int, str]:
     """How many bytes were written, and their hash."""
     digest, written = hashlib.sha256(), 0
     for chunk in chunks:
@@ -143,7 +142,7 @@ def _fill(descriptor: int, chunks: Iterable[bytes], size: int | None, sha256: st
     return written, found
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     done = os.write(descriptor, data)
     while done < len(data):
         done += os.write(descriptor, memoryview(data)[done:])

@@ -11,6 +11,8 @@ from swamp.cache.files import disk_error
 
 # syncfs(2) of these writes every byte and name before it returns. Network file systems and FUSE are not among them.
 _KNOWN: Final = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
+FLUSH_TOGETHER: Final = 64
+"""From so many files on, one flush of the file system is cheaper than theirs, unless others have much unwritten."""
 _TELLS_ERRORS: Final = (5, 8)  # older kernels forget a failed write by the time syncfs is asked
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from swamp.cache.files import on_disk
 from swamp.cache.paths import safe_path
 from swamp.errors import UsageError
+from swamp.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CacheDir:
     """One repository's cache of one store and namespace. Losing it loses nothing shared. inv[cache.disposable]"""
 
@@ -56,8 +56,17 @@ def cache_dir(home: Path, repo_id: str, url: str, namespace: str | None = None) 
     """The cache of this repository for that store: another bucket, endpoint or namespace is another directory."""
     if "/" in safe_path(repo_id):
         raise UsageError(f"{repo_id!r} cannot be a repository id")
+    return CacheDir(home / "repos" / repo_id / _mark_of(url, namespace))
+
+
+def caches_of(home: Path, url: str, namespace: str | None = None) -> list[CacheDir]:
+    """Every cache that repositories of this machine have of that store."""
+    return [CacheDir(base) for base in sorted((home / "repos").glob(f"*/{_mark_of(url, namespace)}"))]
+
+
+def _mark_of(url: str, namespace: str | None) -> str:
     identity = json.dumps([url, namespace or ""])
-    return CacheDir(home / "repos" / repo_id / hashlib.sha256(identity.encode()).hexdigest()[:12])
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
 def swamp_home(environ: Mapping[str, str]) -> Path:

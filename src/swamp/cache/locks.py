@@ -46,6 +46,11 @@ class FileLock:
             self._mine.depth = depth
             _release(held)
 
+    @property
+    def shared_here(self) -> bool:
+        """Whether this thread shares it now."""
+        return bool(getattr(self._mine, "depth", 0))
+
     @contextmanager
     def exclusive(self, timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
         """Nobody else holds it, in either way."""

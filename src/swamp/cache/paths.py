@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Collection
@@ -25,7 +26,14 @@ TIER_DIRECTORIES: Final = (
     "logs",
     "files",
 )
+_OURS: Final = ("_index", "_packs")
 TEMP_PREFIX: Final = ".swamp-tmp-"
+LOCK: Final = ".lock"
+CATALOG: Final = "_catalog.db"
+RAW: Final = "raw"
+_NAME_DEPTH: Final = 4  # data / type / model id / name / latest
+_PART = re.compile(r"data(?:/[^/]+){3,}/[0-9]+/raw/.")
+_FOREIGN_TEMP = re.compile(r"(?:^|/)\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\.tmp$")
 MAX_COMPONENT_BYTES: Final = 255
 MAX_PATH_BYTES: Final = 1024 - (ULID_LENGTH + 1)  # a key is the path, `~` and a ULID; stores stop at 1,024
 
@@ -58,12 +66,13 @@ def _fault_of_directory(directory: str) -> str | None:
 
 
 def _fault_of_text(path: str) -> str | None:
-    try:
-        size = len(path.encode("utf-8"))
-    except UnicodeEncodeError:
-        return "it is not valid Unicode"
-    if size > MAX_PATH_BYTES:
-        return f"it is longer than {MAX_PATH_BYTES} bytes"
+    if not path.isascii():
+        try:
+            size = len(path.encode("utf-8"))
+        except UnicodeEncodeError:
+            return "it is not valid Unicode"
+        if size > MAX_PATH_BYTES:
+            return f"it is longer than {MAX_PATH_BYTES} bytes"
     if not path.isprintable() and any(unicodedata.category(c) == "Cc" for c in path):
         return "it holds a control character"
     if "\\" in path:
@@ -94,30 +103,53 @@ def shown(path: str) -> str:
 
 
 def is_internal(path: str) -> bool:
-    """Names that are ours: never in an index, never taken for garbage."""
-    name = path.rpartition("/")[2]
-    if name == ".lock" or name.startswith("_catalog.db"):
+    """Whether swamp put a file of this name at this place: never in an index, never taken for garbage.
+
+    By place and not by name: inside a version's `raw` every safe name is payload. inv[names.by-place]
+    """
+    if is_internal_directory(path):
         return True
-    return is_internal_directory(path) or (name == "latest" and _is_latest_marker(path.split("/")))
+    if not path.startswith("data/"):
+        return False
+    name = path.rpartition("/")[2]
+    if name.startswith(CATALOG):
+        return path.count("/") == 1
+    if name == LOCK:
+        return not _is_part(path)
+    return name == "latest" and path.count("/") >= _NAME_DEPTH and not _is_part(path)
+
+
+def is_internal_object(key: str) -> bool:
+    """The same of a plain key that something else wrote: there other clients' locks lie at any depth (L22)."""
+    return is_internal(key) or key.endswith(f"/{LOCK}") or is_foreign_temp(key)
 
 
 def is_internal_directory(path: str) -> bool:
-    """Directories below which nothing is synced: at the top `_index` and names starting with `.`, and temp names."""
+    """Directories below which nothing is synced: at the top `_index`, `_packs` and names starting with `.`, and temp
+    names."""
     first = path.partition("/")[0]
-    return first.startswith(".") or first == "_index" or f"/{TEMP_PREFIX}" in path
+    if first.startswith(".") or first in _OURS:
+        return True
+    at = path.find(f"/{TEMP_PREFIX}")
+    return at >= 0 and not _is_part(path[: at + 2])
 
 
-def _is_latest_marker(parts: list[str]) -> bool:
-    """`data/<type…>/<id>/<name>/latest`, but not a part called `latest` in a version's `raw` directory."""
-    if parts[0] != "data" or len(parts) < 5:
-        return False
-    inside_raw = (parts[i].isdecimal() and parts[i + 1] == "raw" for i in range(4, len(parts) - 2))
-    return not any(inside_raw)
+def _is_part(path: str) -> bool:
+    """Whether the path lies below the `raw` directory of a version."""
+    return f"/{RAW}/" in path and _PART.match(path) is not None
 
 
 def is_temp(path: str) -> bool:
     """A file that is still being written by one of us."""
     return path.startswith(TEMP_PREFIX) or f"/{TEMP_PREFIX}" in path
+
+
+def is_foreign_temp(path: str) -> bool:
+    """A file that a reference client is still writing, `.<uuid>.tmp` beside the file that it becomes.
+
+    Nobody takes it up; one that an index already names is a file like any other, because somebody shared it.
+    """
+    return path.endswith(".tmp") and _FOREIGN_TEMP.search(path) is not None and not _is_part(path)
 
 
 def in_tier(path: str, directories: Collection[str] = TIER_DIRECTORIES) -> bool:
@@ -140,8 +172,14 @@ def is_below(path: str, directory: str) -> bool:
 
 def ancestors(path: str) -> tuple[str, ...]:
     """The directories above `path`: `a/b/c` -> `a`, `a/b`."""
-    parts = path.split("/")
-    return tuple("/".join(parts[:i]) for i in range(1, len(parts)))
+    return _down_to(path.rpartition("/")[0])
+
+
+@lru_cache(maxsize=1024)  # neighbours share it
+def _down_to(directory: str) -> tuple[str, ...]:
+    """A directory and those above it, the highest first."""
+    parts = directory.split("/") if directory else []
+    return tuple("/".join(parts[:i]) for i in range(1, len(parts) + 1))
 
 
 def resolve_inside(root: Path, path: str) -> Path:

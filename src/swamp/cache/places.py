@@ -12,10 +12,20 @@ from typing import Final, Literal
 from swamp.cache.files import Hint, disk_error, hint_of, in_the_way, remove_empty
 from swamp.cache.paths import ancestors, safe_path
 from swamp.cache.scan import Observed, Seen, stat_one
+from swamp.errors import Failed
 
 OPEN_AT_MOST: Final = 200
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe must fail, not wait
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP})
+
+
+def _read_all(descriptor: int, most: int) -> bytes:
+    """One byte more than there should be at most: what is longer by now shows it, and the end need not be asked for."""
+    read = os.read(descriptor, most)
+    while len(read) < most - 1 and (more := os.read(descriptor, most - len(read))):
+        read += more
+    return read
 
 
 class Places:
@@ -72,6 +82,28 @@ class Places:
             if error.errno in _NO_DIRECTORY:
                 return "no way"
             raise disk_error(error, "look at", path) from error
+
+    def read(self, path: str, most: int) -> tuple[bytes, Hint, Hint] | None:
+        """A file's bytes, with its stat from before and after they were read; None for a link, or for more than `most`
+        bytes. inv[hint.racy]"""
+        parent, _, name = path.rpartition("/")
+        try:
+            directory = self._enter(parent)
+            descriptor = os.open(name, _READ, dir_fd=directory)
+            try:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode):
+                    raise Failed(f"cannot read {path}: it is not a regular file")
+                if found.st_size > most:
+                    return None
+                body = _read_all(descriptor, found.st_size + 1)
+            finally:
+                os.close(descriptor)
+            return body, hint_of(found), hint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
+        except OSError as error:
+            if error.errno in _NO_DIRECTORY:
+                return None
+            raise disk_error(error, "read", path) from error
 
     def put(self, file: str, path: str) -> Hint:
         """Gives a staged file its place and says what a stat of it says."""

@@ -6,7 +6,6 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +13,7 @@ from swamp.cache.files import Hint, hint_of
 from swamp.cache.paths import (
     fold,
     is_below,
+    is_foreign_temp,
     is_internal,
     is_internal_directory,
     is_safe,
@@ -22,13 +22,14 @@ from swamp.cache.paths import (
     shown,
 )
 from swamp.errors import UsageError
+from swamp.values import value
 
 ProblemKind = Literal["vanished", "unreadable", "link", "special", "name"]
 Exclude = Callable[[str, bool], bool]
 """(path, is directory) -> leave it out; a directory left out is not entered."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Observed:
     """A regular file that was there."""
 
@@ -40,7 +41,7 @@ class Observed:
         return self.hint.size
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ScanProblem:
     """Something that could not be observed: neither present nor absent, so nothing may be concluded from it.
 
@@ -162,12 +163,17 @@ def _names(root: str, directory: str, exclude: Exclude) -> list[str | ScanProble
 
 
 def _is_wanted(path: str, is_dir: bool, exclude: Exclude, problems: list[ScanProblem]) -> bool:
-    if (is_internal_directory if is_dir else is_internal)(path) or exclude(path, is_dir):
+    if is_left_out(path, is_dir) or exclude(path, is_dir):
         return False
     if is_safe(path):
         return True
     problems.append(ScanProblem(path, "name", _name_fault(path), directory=is_dir))
     return False
+
+
+def is_left_out(path: str, is_dir: bool) -> bool:
+    """Whether a walk passes this name by: ours, or another client's unfinished file. inv[names.by-place]"""
+    return is_internal_directory(path) if is_dir else is_internal(path) or is_foreign_temp(path)
 
 
 def _name_fault(path: str) -> str:
@@ -210,7 +216,7 @@ def _observe_link(root: str, path: str) -> Seen:
     return ScanProblem(path, "link", "a link to a directory is not followed", directory=True)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Collision:
     """Two paths that cannot both be on every machine: equal after folding, or one is a directory of the other."""
 

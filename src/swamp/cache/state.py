@@ -10,9 +10,13 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
+from swamp.cache.begin import begun_again, connect, explained, inode_of, is_damage, is_sound
+from swamp.cache.damage import Remembered
+from swamp.cache.left import left_of, note_left
 from swamp.cache.paths import ancestors, fold
 from swamp.cache.rows import (
     BASE_COLUMNS,
@@ -27,62 +31,79 @@ from swamp.cache.rows import (
     whole,
 )
 from swamp.cache.transact import Transaction
-from swamp.errors import Failed
+from swamp.errors import Failed, SwampError
 from swamp.index.entry import Entry, Row
 
-SCHEMA_VERSION: Final = 1
 Hook = Callable[[str], None]
 """Called as `begin`, `commit`, `done` around each transaction: the simulator's place to interleave and to crash."""
 
 _BEHIND_ALL: Final = "\U0010ffff" * 2
 """Sorts behind every path."""
 _PENDING: Final = "SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"
-_SCHEMA: Final = """
-CREATE TABLE base (path TEXT PRIMARY KEY, key TEXT NOT NULL, size INTEGER NOT NULL, sha256 TEXT, seq INTEGER NOT NULL,
-  present INTEGER NOT NULL, fold TEXT NOT NULL, h_size INTEGER, h_mtime INTEGER, h_ctime INTEGER, h_inode INTEGER)
-  WITHOUT ROWID;
-CREATE INDEX base_fold ON base (fold);
-CREATE INDEX base_remote_only ON base (path) WHERE present = 0;
-CREATE TABLE journal (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL, kind TEXT NOT NULL,
-  confirmed INTEGER NOT NULL);
-CREATE INDEX journal_path ON journal (path);
-CREATE TABLE staged (key TEXT PRIMARY KEY, path TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
-  gc_epoch INTEGER NOT NULL) WITHOUT ROWID;
-CREATE INDEX staged_path ON staged (path);
-CREATE TABLE deferred (path TEXT PRIMARY KEY, remote TEXT NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE touched (n INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
 
 
 def _no_hook(point: str) -> None:
     del point
 
 
+class StateRebuilt(Failed):
+    """A statement met a damaged page: the file was set aside and begun again. Whoever asked asks once more, and what
+    was concluded from earlier answers is concluded anew."""
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def once_more(work: Callable[P, T]) -> Callable[P, T]:
+    """`work` that is done again, once, if it met damage: for what concludes everything from the state anew.
+
+    inv[state.checked]
+    """
+
+    @wraps(work)
+    def again(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return work(*args, **kwargs)
+        except StateRebuilt:
+            return work(*args, **kwargs)
+
+    return again
+
+
 class State:
     """One connection to state.db, shared by the threads of a process."""
 
-    def __init__(self, connection: sqlite3.Connection, hook: Hook = _no_hook) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, hook: Hook = _no_hook, path: Path | None = None, *, durable: bool = True
+    ) -> None:
+        self._path = path
         self._db = connection
         self._lock = threading.RLock()
         self._hook = hook
+        self._durable = durable
+        self._file = inode_of(path)
 
     @classmethod
     def open(cls, path: Path, hook: Hook = _no_hook, *, durable: bool = True) -> State:
-        """Opens or creates; a file that is no readable database is set aside, which costs a full comparison."""
+        """Opens or creates; a damaged file is set aside, which costs a full comparison. inv[state.checked]"""
         try:
-            return cls(_connect(path, durable), hook)
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise _explained(error, path) from error
-            for suffix in ("", "-wal", "-shm"):
-                part = path.with_name(path.name + suffix)
-                if part.exists():
-                    part.replace(part.with_name(part.name + ".damaged"))
-            return cls(_connect(path, durable), hook)
+            opened = connect(path, durable)
+            if is_sound(opened, path):
+                return cls(opened, hook, path, durable=durable)
+            opened.close()
+        except sqlite3.OperationalError as error:
+            if not is_damage(error):
+                raise explained(error, path) from error
+        except sqlite3.DatabaseError:
+            pass
+        return cls(begun_again(path, durable), hook, path, durable=durable)
 
     def close(self) -> None:
+        """Closes it, and notes what the file looks like: who opens it next checks only one that was changed since."""
         self._db.close()
+        if self._path is not None:
+            note_left(self._path)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -98,16 +119,34 @@ class State:
                     self._db.execute("ROLLBACK")
                     raise
                 self._db.execute("COMMIT")
-            except sqlite3.OperationalError as error:
-                raise _explained(error, None) from error
+            except sqlite3.DatabaseError as error:
+                raise self._told(error) from error
         self._hook("done")
+
+    def _told(self, error: sqlite3.DatabaseError) -> Failed:
+        """What to raise for it. A statement that shows damage has the file set aside and begun again at once, unless
+        another process or thread has done that already. inv[state.checked]"""
+        if self._path is None or not is_damage(error):
+            return explained(error, None)
+        with self._lock:
+            self._db.close()  # first: closing removes a write-ahead log by its name
+            if inode_of(self._path) == self._file:
+                self._db = begun_again(self._path, self._durable)
+            else:
+                self._db = connect(self._path, self._durable)
+            self._file = inode_of(self._path)
+        left_of(self._path).unlink(missing_ok=True)
+        return StateRebuilt(
+            f"the cache's state database was damaged ({error}) and is begun again",
+            hint="run it again: the next sync compares everything",
+        )
 
     def _all(self, sql: str, args: Sequence[object] = ()) -> list[tuple[object, ...]]:
         with self._lock:
             try:
                 return self._db.execute(sql, args).fetchall()
-            except sqlite3.OperationalError as error:
-                raise _explained(error, None) from error
+            except sqlite3.DatabaseError as error:
+                raise self._told(error) from error
 
     def _stream(self, sql: str, args: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
         """Rows in small pages of one cursor, so that a million of them never stand in memory."""
@@ -115,19 +154,27 @@ class State:
             yield from page
 
     def _pages(self, sql: str, args: Sequence[object], length: int) -> Iterator[list[tuple[object, ...]]]:
-        with self._lock:
-            cursor = self._db.cursor().execute(sql, args)
-        while True:
-            with self._lock:
-                page = cursor.fetchmany(length)
-            if not page:
-                return
+        cursor = self._page(lambda: self._db.cursor().execute(sql, args))
+        while page := self._page(lambda: cursor.fetchmany(length)):
             yield page
+
+    def _page(self, step: Callable[[], T]) -> T:
+        with self._lock:
+            try:
+                return step()
+            except sqlite3.ProgrammingError as error:  # the connection it reads from was closed under it
+                raise StateRebuilt("the cache's state database was begun again meanwhile") from error
+            except sqlite3.DatabaseError as error:
+                raise self._told(error) from error
 
     # -- announce
 
     def announce(self, paths: Iterable[str], kind: JournalKind, *, confirmed: bool = False) -> None:
         """Rows on disk; the cost does not grow with the journal. inv[journal.first]"""
+        self._announce(list(paths), kind, confirmed)
+
+    @once_more
+    def _announce(self, paths: Sequence[str], kind: JournalKind, confirmed: bool) -> None:
         with self.transaction() as tx:
             tx.announce(paths, kind, confirmed=confirmed)
 
@@ -193,6 +240,33 @@ class State:
         files, size, remote = self._all(sql)[0]
         return whole(files or 0), whole(size or 0), whole(remote or 0)
 
+    def directories(self, prefix: str = "") -> list[Remembered]:
+        """The directories, at or below `prefix`, that have held a file of base, with the stat that is remembered."""
+        sql = "SELECT path, mtime, ctime, inode FROM dirs"
+        if not prefix:
+            return self._all(sql)  # type: ignore[return-value]
+        below = f"{sql} WHERE path = ? OR (path > ? AND path < ?)"
+        return self._all(below, (prefix, prefix + "/", prefix + "0"))  # type: ignore[return-value]
+
+    def directories_after(self, after: str, most: int, until: str = _BEHIND_ALL) -> list[Remembered]:
+        """At most so many of them with `after < path <= until`, in path order; the top one too, after nothing."""
+        sql = "SELECT path, mtime, ctime, inode FROM dirs WHERE path > ? AND path <= ? ORDER BY path LIMIT ?"
+        sql = sql if after else sql.replace("path > ?", "path >= ?")
+        return self._all(sql, (after, until, most))  # type: ignore[return-value]
+
+    def present_in(self, directory: str) -> list[str]:
+        """The files directly in a directory that base calls present."""
+        start, stop = (directory + "/", directory + "0") if directory else ("", _BEHIND_ALL)
+        sql = "SELECT path FROM base WHERE path > ? AND path < ? AND present = 1 AND instr(substr(path, ?), '/') = 0"
+        return [str(p) for (p,) in self._all(sql, (start, stop, len(start) + 1))]
+
+    def deleted_among(self, paths: Sequence[str]) -> set[str]:
+        """Those of these paths whose deletion was announced."""
+        return {str(p) for (p,) in self._all("SELECT DISTINCT path FROM journal WHERE kind = 'delete'")} & set(paths)
+
+    def base_keys(self) -> Iterator[str]:
+        return (str(key) for (key,) in self._stream("SELECT key FROM base"))
+
     def base_rows(self) -> int:
         return whole(self._all("SELECT COUNT(*) FROM base")[0][0])
 
@@ -245,11 +319,20 @@ class State:
     def deferred_below(self, prefix: str) -> list[tuple[Entry, str]]:
         """Files below the directory `prefix` that a pull could not bring, in path order, each with the reason."""
         sql = "SELECT path, remote, reason FROM deferred WHERE path > ? AND path < ? ORDER BY path"
-        rows = ((decode_row(str(p), str(r)), str(why)) for p, r, why in self._all(sql, (prefix + "/", prefix + "0")))
+        span = (prefix + "/", prefix + "0") if prefix else ("", _BEHIND_ALL)
+        rows = ((decode_row(str(p), str(r)), str(why)) for p, r, why in self._all(sql, span))
         return [(row, why) for row, why in rows if isinstance(row, Entry)]
 
     def deferred_empty(self) -> bool:
         return not self._all("SELECT 1 FROM deferred LIMIT 1")
+
+    def faults(self) -> list[str]:
+        """What a look at every page says is wrong; empty if nothing is."""
+        try:
+            found = self._all("PRAGMA integrity_check(5)")
+        except SwampError as error:
+            return [error.message]
+        return [] if found == [("ok",)] else [" ".join(str(row[0]).split()) for row in found]
 
     # -- meta, touched
 
@@ -264,32 +347,3 @@ class State:
             return newest, None
         paths = self._all("SELECT DISTINCT path FROM touched WHERE n > ?", (mark,))
         return newest, tuple(str(p) for (p,) in paths)
-
-
-def _connect(path: Path, durable: bool) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL" if durable else "PRAGMA journal_mode = MEMORY")
-    db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = OFF")
-    if _version(db) != SCHEMA_VERSION:
-        db.execute("BEGIN IMMEDIATE")  # two processes may open a new cache at once: the second finds it made
-        if _version(db) != SCHEMA_VERSION:
-            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-                if not name.startswith("sqlite_"):
-                    db.execute(f'DROP TABLE "{name}"')
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        db.execute("COMMIT")
-    return db
-
-
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _explained(error: sqlite3.OperationalError, path: Path | None) -> Failed:
-    where = f" at {path}" if path else ""
-    return Failed(
-        f"the cache's state database{where} cannot be used: {error}",
-        hint="check free space and permissions of the cache directory (swamp datastore status shows it)",
-    )

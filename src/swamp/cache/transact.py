@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
+from swamp.cache.damage import Remembered
 from swamp.cache.paths import ancestors
 from swamp.cache.rows import (
     BASE_COLUMNS,
     BaseRow,
     JournalKind,
+    JournalRow,
     Own,
     StagedRow,
     base_row,
@@ -23,6 +25,8 @@ from swamp.index.entry import Row
 TOUCHED_KEPT: Final = 50_000
 _ASKED_AT_ONCE: Final = 500
 _INSERTED_AT_ONCE: Final = 64
+_RUN: Final = 8
+"""So many numbers in a row are worth a statement of their own."""
 _LATER: Final = "id > ? AND NOT id BETWEEN ? AND ?"
 
 
@@ -37,11 +41,24 @@ class Transaction:
         self._insert("INSERT INTO journal (path, kind, confirmed)", ((p, kind, int(confirmed)) for p in rows))
         self.touch(rows)
 
+    def begin_again(self, rows: Iterable[JournalRow], mark: int) -> None:
+        """A new state after a damaged one: with its announcements, and with marks that no catalog has seen yet."""
+        values = ((r.path, r.kind, int(r.confirmed)) for r in rows)
+        self._insert("INSERT INTO journal (path, kind, confirmed)", values)
+        self._db.execute("INSERT INTO touched (n, path) VALUES (?, '')", (mark,))
+
     def drop_journal(self, ids: Iterable[int]) -> None:
-        self._db.executemany("DELETE FROM journal WHERE id = ?", [(i,) for i in ids])
+        """These very rows: what one sync announced is numbered without a gap, and goes with one statement."""
+        alone: list[int] = []
+        for first, last in _runs(ids):
+            if last - first < _RUN:
+                alone += range(first, last + 1)
+            else:
+                self._db.execute("DELETE FROM journal WHERE id BETWEEN ? AND ?", (first, last))
+        self._delete("journal", "id", alone)
 
     def drop_journal_of(self, paths: Iterable[str]) -> None:
-        self._db.executemany("DELETE FROM journal WHERE path = ?", [(p,) for p in paths])
+        self._delete("journal", "path", paths)
 
     def drop_all_deletes(self) -> None:
         self._db.execute("DELETE FROM journal WHERE kind = 'delete'")
@@ -96,13 +113,24 @@ class Transaction:
             mark = f"({','.join('?' * len(some[0]))})"
             self._db.execute(f"{into} VALUES {','.join([mark] * len(some))}", list(chain.from_iterable(some)))
 
+    def _delete(self, table: str, column: str, values: Iterable[object]) -> None:
+        """Many rows to a statement, too."""
+        feed = iter(values)
+        while some := list(islice(feed, _ASKED_AT_ONCE)):
+            self._db.execute(f"DELETE FROM {table} WHERE {column} IN ({','.join('?' * len(some))})", some)
+
     def hold(self, rows: Sequence[BaseRow]) -> None:
         """Base says so now: no upload of these paths is open any more, and nothing of them is owed."""
         self.put_bases(rows)
-        paths = [(row.path,) for row in rows]
+        held = {row.path for row in rows}
         for table in ("staged", "deferred"):
-            if self._db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
-                self._db.executemany(f"DELETE FROM {table} WHERE path = ?", paths)
+            listed = self._db.execute(f"SELECT path FROM {table} LIMIT ?", (len(held) * 2 + 1,)).fetchall()
+            if not listed:
+                continue
+            if len(listed) <= len(held) * 2 and held.issuperset(path for (path,) in listed):
+                self._db.execute(f"DELETE FROM {table}")  # SQLite empties a whole table without visiting its rows
+            else:
+                self._delete(table, "path", held)
 
     def drop_base(self, path: str) -> None:
         self._db.execute("DELETE FROM base WHERE path = ?", (path,))
@@ -126,11 +154,20 @@ class Transaction:
         sql = "INSERT OR REPLACE INTO deferred (path, remote, reason) VALUES (?, ?, ?)"
         self._db.execute(sql, (path, encode_row(remote), reason))
 
+    def is_deferred(self, path: str) -> bool:
+        return self._db.execute("SELECT 1 FROM deferred WHERE path = ?", (path,)).fetchone() is not None
+
     def deferred_paths(self) -> list[str]:
         return [str(p) for (p,) in self._db.execute("SELECT path FROM deferred").fetchall()]
 
     def undefer(self, path: str) -> None:
         self._db.execute("DELETE FROM deferred WHERE path = ?", (path,))
+
+    def remember_directories(self, rows: Iterable[Remembered]) -> None:
+        self._insert("INSERT OR REPLACE INTO dirs (path, mtime, ctime, inode)", rows)
+
+    def forget_directories(self, paths: Iterable[str]) -> None:
+        self._delete("dirs", "path", paths)
 
     def set_meta(self, name: str, value: str | None) -> None:
         if value is None:
@@ -153,3 +190,12 @@ class Transaction:
     def _last_touched(self) -> int:
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'touched'").fetchone()
         return int(row[0]) if row else 0
+
+
+def _runs(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of the numbers that follow each other without a gap."""
+    ordered, first = sorted(set(ids)), 0
+    for end in range(1, len(ordered) + 1):
+        if end == len(ordered) or ordered[end] != ordered[end - 1] + 1:
+            yield ordered[first], ordered[end - 1]
+            first = end

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from swamp.cache.files import RACY_NS, on_disk
 from swamp.catalog import schema
+from swamp.catalog.connect import Connections, immediate
 from swamp.catalog.observe import Directory, Observed, sweep
 from swamp.catalog.schema import Row, row_of, values_of
 from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
@@ -44,8 +44,7 @@ class Catalog:
         self._tree = tree
         self._ns = namespace
         self._env = env
-        self._trace = trace
-        self._mine = threading.local()
+        self._connections = Connections(path, trace)
 
     # -- what a repository tells after each change
 
@@ -171,14 +170,12 @@ class Catalog:
 
     def _read_again(self, db: sqlite3.Connection, place: str) -> None:
         """Whatever lies at or below `place`: rows of what is there, no rows of what is not."""
+        self._tree.bring_back(place)  # inv[tree.damage]: what vanished unannounced is not gone
         names = {data.path: data for data in VersionReader(self._tree).names(place)}
-        known = {
-            path
-            for (path,) in db.execute(
-                "SELECT DISTINCT dir FROM data WHERE dir = ? OR dir BETWEEN ? AND ?", _below(place)
-            )
-        }
-        for gone in known - names.keys():
+        sql = "SELECT DISTINCT dir FROM data WHERE dir = ? OR dir BETWEEN ? AND ?"
+        known = {path for (path,) in db.execute(sql, _below(place))}
+        kept = {ref.data.path for ref in VersionReader(self._tree).elsewhere(place)}
+        for gone in known - names.keys() - kept:
             _drop_below(db, gone)
         for data in names.values():
             self._read_name(db, data)
@@ -197,8 +194,9 @@ class Catalog:
         """Versions do not change: only metadata that is new, or whose time differs, is parsed."""
         known = dict(db.execute(schema.TIMES_OF_NAME, (self._ns, data.type, data.model_id, data.name)))
         present = _metadata_times(self._tree.root, data)
-        _drop_rows(db, self._ns, [data.at(number) for number in known.keys() - present.keys()])
         reader = VersionReader(self._tree)
+        gone = {data.at(number) for number in known.keys() - present.keys()}
+        _drop_rows(db, self._ns, gone - reader.elsewhere(data.path).keys() if gone else ())
         fresh = {number: mtime for number, mtime in present.items() if known.get(number) != mtime}
         if fresh:
             db.execute("DELETE FROM damaged WHERE path BETWEEN ? AND ?", _below(data.path)[1:])
@@ -218,6 +216,7 @@ class Catalog:
     def _rebuild(self, db: sqlite3.Connection, parse: Parse | None = None) -> None:
         """From nothing. What is written meanwhile is newer than the mark and is taken in by the next refresh."""
         mark = self._tree.touched_since(0).mark
+        self._tree.bring_back(DATA)
         observed = sweep(self._tree.root, {}, self._now_ns())
         with self._transaction() as writing:
             schema.create(writing)
@@ -266,38 +265,15 @@ class Catalog:
 
     def close(self) -> None:
         """Closes this thread's connection."""
-        db = getattr(self._mine, "db", None)
-        if db is not None:
-            db.close()
-        self._mine.db = None
+        self._connections.close()
 
     def _connection(self) -> sqlite3.Connection:
-        owner = os.getpid()  # a connection must not be used on the other side of a fork
-        if getattr(self._mine, "db", None) is None or self._mine.pid != owner:
-            self._mine.db, self._mine.pid = self._open(), owner
-        db: sqlite3.Connection = self._mine.db
-        return db
-
-    def _open(self) -> sqlite3.Connection:
-        with on_disk("create", str(self._path.parent)):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        # A checkout that cannot be written is read all the same: the catalog is a copy, and is made again in memory.
-        place = self._path if os.access(self._path.parent, os.W_OK) else ":memory:"
-        db = sqlite3.connect(place, timeout=60, isolation_level=None, check_same_thread=False)
-        if self._trace is not None:
-            db.set_trace_callback(self._trace)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-        if _schema_version(db) != schema.SCHEMA_VERSION:
-            with _immediate(db):
-                if _schema_version(db) != schema.SCHEMA_VERSION:
-                    schema.create(db)
-        return db
+        return self._connections.mine()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         db = self._connection()
-        with _immediate(db):
+        with immediate(db):
             yield db
 
     def _healed(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -318,21 +294,6 @@ class Catalog:
         for suffix in ("", "-wal", "-shm"):
             with on_disk("remove", str(self._path)):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-
-
-@contextmanager
-def _immediate(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-def _schema_version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _meta(db: sqlite3.Connection, name: str) -> str | None:

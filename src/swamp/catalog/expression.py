@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from swamp.catalog.syntax import Call, Name, Node, NotUnderstood, free_names, parse, tokens, walk
-from swamp.env import rfc3339
+from swamp.catalog.syntax import MACROS, Call, Name, Node, NotUnderstood, free_names, parse, tokens, walk
+from swamp.env import SYSTEM, rfc3339
 from swamp.errors import MissingTool, SwampError, UsageError
 
 MAX_LENGTH: Final = 8192
 _POSITION = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?(.*)")
 _UNDEFINED = re.compile(r"Undefined variable or function: '([^']*)'")
 _COUNT: Final = "swamp_count_"
+_TICK: Final = "swamp_tick_"
+_LOOP: Final = re.compile(r"\.\s*(?:" + "|".join(sorted(MACROS)) + r")\s*\(")
+DEFAULT_SECONDS: Final = 60.0
 _UNANSWERED: Final = (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError)
 
 
@@ -38,6 +41,35 @@ class Scope:
     lazy: Callable[[str], Any] | None = None
 
 
+class Budget:
+    """How long expressions may be evaluated, all in all: a loop in a loop never ends. inv[query.bounded]"""
+
+    def __init__(self, seconds: float = DEFAULT_SECONDS) -> None:
+        self.seconds = seconds
+        self._left = seconds
+        self._since: float | None = None
+
+    def __enter__(self) -> None:
+        self._since = SYSTEM.clock.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._left -= self._spent()
+        self._since = None
+
+    def tick(self) -> int:
+        """Called from inside loops, so that a signal is heard there too. Raises UsageError when the time is up."""
+        if self._spent() > self._left:
+            raise UsageError(
+                f"the expression was evaluated for {self.seconds:g} s and was stopped",
+                hint="loop over less: narrow it with conditions on name, model or tags, or raise the time limit "
+                "(--timeout, SWAMP_QUERY_TIMEOUT_MS)",
+            )
+        return 0
+
+    def _spent(self) -> float:
+        return 0.0 if self._since is None else SYSTEM.clock.monotonic() - self._since
+
+
 class Expression:
     """A compiled CEL expression. Compile once, evaluate often, from any thread."""
 
@@ -46,7 +78,11 @@ class Expression:
             raise UsageError(f"the expression is longer than {MAX_LENGTH} characters")
         self.source = source
         self.tree = _look(source)
-        self._program = _compile(source, _counted(source) if self.tree is not None else source)
+        if self.tree is None and len(_LOOP.findall(source)) > 1:
+            raise UsageError(
+                "the expression is too involved: its loops cannot be bounded", hint="write it with fewer nested parts"
+            )
+        self._program = _compile(source, _counted(_ticking(source, self.tree)) if self.tree is not None else source)
 
     @property
     def names(self) -> frozenset[str]:
@@ -70,14 +106,18 @@ class Expression:
         if unknown:
             raise _unknown(unknown[0], known, what)
 
-    def evaluate(self, scope: Scope) -> Any:
+    def evaluate(self, scope: Scope, budget: Budget | None = None) -> Any:
         """The value, as plain Python. Raises NoAnswer; errors of the scope's own functions come through as they are."""
         raised: list[BaseException] = []
         unread: list[BaseException] = []
-        context = _context(scope, raised, unread)
+        budget = budget or Budget()
+        context = _context(scope, budget, raised, unread)
         try:
-            value = self._program.execute(context)
+            with budget:
+                value = self._program.execute(context)
         except _UNANSWERED as error:
+            if "KeyboardInterrupt" in str(error):  # a signal while one of our functions was called
+                raise KeyboardInterrupt from error
             ours = unread or [found for found in raised[-1:] if isinstance(found, SwampError)]
             raise (ours[0] if ours else self._no_answer(error, scope)) from error
         if unread:  # where a variable could not be read, the library goes on with null
@@ -132,6 +172,21 @@ def _look(source: str) -> Node | None:
         return None
 
 
+def _ticking(source: str, tree: Node | None) -> str:
+    """Every loop around another loop calls us once per round: `x.all(a, BODY)` as `x.all(a, [BODY][tick()])`."""
+    loops = [node for node in walk(tree) if _is_loop(node)] if tree is not None else []
+    bodies = [body for loop in loops if isinstance(loop, Call) for body in loop.arguments[1:]]
+    outer = [body for body in bodies if any(_is_loop(inner) for inner in walk(body))]
+    marks = [(body.start, "[") for body in outer] + [(body.end, f"][{_TICK}()]") for body in outer]
+    for place, mark in sorted(marks, key=lambda mark: (mark[0], mark[1] == "["), reverse=True):
+        source = source[:place] + mark + source[place:]
+    return source
+
+
+def _is_loop(node: Node) -> bool:
+    return isinstance(node, Call) and node.target is not None and node.function in MACROS and len(node.arguments) > 1
+
+
 def _counted(source: str) -> str:
     """`size` of the library counts the bytes of a text; CEL counts its characters, so ours stands in."""
     words = tokens(source)
@@ -175,9 +230,11 @@ def _is_namespaced(call: Call, functions: Collection[str]) -> bool:
     return isinstance(call.target, Name) and f"{call.target.name}.{call.function}" in functions
 
 
-def _context(scope: Scope, raised: list[BaseException], unread: list[BaseException]) -> Any:
+def _context(scope: Scope, budget: Budget, raised: list[BaseException], unread: list[BaseException]) -> Any:
     functions = {name: _kept(function, raised) for name, function in scope.functions.items()}
-    context = _library().Context(variables=dict(scope.variables), functions={_COUNT: len, **functions})
+    context = _library().Context(
+        variables=dict(scope.variables), functions={_COUNT: len, _TICK: _kept(budget.tick, raised), **functions}
+    )
     if scope.lazy is not None:
         context.set_variable_resolver(_kept(scope.lazy, unread))
     return context

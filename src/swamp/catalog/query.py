@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from swamp.catalog.catalog import Catalog
-from swamp.catalog.expression import Expression, NoAnswer, Scope, compile_expression, plain
+from swamp.catalog.expression import DEFAULT_SECONDS, Budget, Expression, NoAnswer, Scope, compile_expression, plain
 from swamp.catalog.pushdown import CREATED, Pushed, Sql, compares_text, push_down
 from swamp.catalog.schema import FIELDS, LAZY_FIELDS, PLAIN_FIELDS, Row
+from swamp.data.names import DataName
 from swamp.data.versions import DataVersion, VersionReader
 from swamp.env import parse_rfc3339
 from swamp.errors import CorruptData, NotFound, SwampError, UsageError
@@ -27,9 +28,18 @@ class QueryResult:
     results: list[Any]
     limited: bool = False
     warnings: list[str] = field(default_factory=list)
+    not_here: list[dict[str, Any]] = field(default_factory=list)
+    """Newer versions that the store has and this machine has not: no predicate can be asked of them (S23)."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"results": self.results, "total": len(self.results), "limited": self.limited}
+        """`items`, as everywhere; `results` is its older name and stays for one minor version."""
+        found = {"items": self.results, "total": len(self.results), "limited": self.limited, "results": self.results}
+        return {**found, "notHere": self.not_here} if self.not_here else found
+
+
+Newer = Mapping[DataName, int]
+"""The newest version of a name that the store has and this machine has not (S23)."""
+_NONE_NEWER: Final[Newer] = {}
 
 
 @dataclass(frozen=True)
@@ -41,51 +51,78 @@ class Plan:
     rest: Expression | None
 
 
-def plan_query(predicate: str) -> Plan:
+def plan_query(predicate: str, newer: Newer = _NONE_NEWER) -> Plan:
     """Checks a predicate and splits it. Raises UsageError for syntax and unknown fields."""
     expression = compile_expression(predicate)
     expression.check(FIELDS, what="field")
     pushed = push_down(predicate, expression.tree)
     where = pushed.where or ALWAYS
+    if newer and "isLatest" in expression.names:
+        return Plan(pushed, ALWAYS, expression)  # the catalog does not know which rows are the latest
     if not expression.names & {"version", "isLatest"}:
         where = Sql(f"isLatest = 1 AND ({where.text})", where.params)
     return Plan(pushed, where, compile_expression(pushed.rest) if pushed.rest is not None else None)
 
 
 def query(
-    catalog: Catalog, reader: VersionReader, predicate: str, *, select: str | None = None, limit: int | None = None
+    catalog: Catalog,
+    reader: VersionReader,
+    predicate: str,
+    *,
+    select: str | None = None,
+    limit: int | None = None,
+    seconds: float = DEFAULT_SECONDS,
+    told: Callable[[Row], object] = lambda row: None,
+    newer: Newer = _NONE_NEWER,
 ) -> QueryResult:
-    """The versions for which `predicate` is true, or what `select` says of each."""
+    """The versions for which `predicate` is true, or what `select` says of each; `seconds` bound the evaluation.
+
+    `told` is shown each row that becomes a result. Where there is a `newer` version elsewhere, none that is here is the
+    latest."""
     if limit is not None and limit < 0:
         raise UsageError(f"{limit} is not a limit", hint="give 0 or more")
-    plan = plan_query(predicate)
+    plan = plan_query(predicate, newer)
     projection = compile_expression(select) if select is not None else None
     if projection is not None:
         projection.check(FIELDS, what="field")
     warnings: list[str] = []
     loader = _Loader(reader, warnings)
+    budget = Budget(seconds)
     wanted = compile_expression(predicate).names & set(LAZY_FIELDS)
     results: list[Any] = []
-    for row in _matching(catalog, plan, loader, limit):
+    only_latest = not compile_expression(predicate).names & {"version", "isLatest"}
+    for row in _matching(catalog, plan, loader, None if newer or limit is None else limit + 1, budget, newer):
+        if only_latest and not row.fields["isLatest"]:
+            continue
         if limit is not None and len(results) == limit:
             return QueryResult(results, True, warnings)
-        results.append(_shown(row, loader, wanted) if projection is None else _projected(projection, row, loader))
+        told(row)
+        results.append(
+            _shown(row, loader, wanted) if projection is None else _projected(projection, row, loader, budget)
+        )
     return QueryResult(results, False, warnings)
 
 
-def _matching(catalog: Catalog, plan: Plan, loader: _Loader, limit: int | None) -> Iterator[Row]:
-    if plan.rest is None:
-        yield from catalog.select(plan.where.text, plan.where.params, None if limit is None else limit + 1)
-        return
-    for row in catalog.select(plan.where.text, plan.where.params):
-        if matches(plan.rest, row, loader, created_is_text=plan.pushed.created_is_text):
-            yield row
+def _matching(
+    catalog: Catalog, plan: Plan, loader: _Loader, most: int | None, budget: Budget, newer: Newer
+) -> Iterator[Row]:
+    rest = plan.rest
+    for row in catalog.select(plan.where.text, plan.where.params, most if rest is None else None):
+        shown = _outdated(row) if newer.get(row.ref.data, 0) > row.ref.version else row
+        if rest is None or matches(rest, shown, loader, created_is_text=plan.pushed.created_is_text, budget=budget):
+            yield shown
 
 
-def matches(expression: Expression, row: Row, loader: _Loader, *, created_is_text: bool) -> bool:
+def _outdated(row: Row) -> Row:
+    return replace(row, fields={**row.fields, "isLatest": False})
+
+
+def matches(
+    expression: Expression, row: Row, loader: _Loader, *, created_is_text: bool, budget: Budget | None = None
+) -> bool:
     """Whether a predicate is true of a row; a row on which it has no answer does not match."""
     try:
-        answer = expression.evaluate(scope_of(expression, row, loader, created_is_text))
+        answer = expression.evaluate(scope_of(expression, row, loader, created_is_text), budget)
     except NoAnswer:
         return False
     if isinstance(answer, bool):
@@ -107,9 +144,9 @@ def scope_of(expression: Expression, row: Row, loader: _Loader, created_is_text:
     return Scope(variables, lazy=lambda name: loader.load(row, name) if name in lazy else None)
 
 
-def _projected(projection: Expression, row: Row, loader: _Loader) -> Any:
+def _projected(projection: Expression, row: Row, loader: _Loader, budget: Budget) -> Any:
     try:
-        return plain(projection.evaluate(scope_of(projection, row, loader, compares_text(projection.tree))))
+        return plain(projection.evaluate(scope_of(projection, row, loader, compares_text(projection.tree)), budget))
     except NoAnswer:
         return None
 
@@ -144,7 +181,7 @@ class _Loader:
 
     def _read(self, row: Row) -> bytes | None:
         version: DataVersion | None = self._unless(lambda: self._reader.read(row.ref))
-        if version is None or version.meta.parts or version.meta.size > MAX_CONTENT:
+        if version is None or version.meta.has_parts or version.meta.size > MAX_CONTENT:
             return None
         # A store that has lost the bytes fails the query: without them the row would pass for one that does not match.
         if self._unless(lambda: self._reader.raw(version), (NotFound,)) is None:

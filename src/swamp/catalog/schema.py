@@ -74,15 +74,31 @@ class Row:
     lifecycle: str
     renamed_to: str | None
     workflow_id: str | None
+    away: str | None = None
+    """Why it is not here, of a version that only the store has."""
 
     @property
     def model_name(self) -> str:
         return str(self.fields["modelName"] or self.ref.data.model_id)
 
+    def artifact(self) -> dict[str, Any]:
+        """As `DataVersion.artifact` names it."""
+        found = self.ref
+        return {"name": found.data.name, "version": found.version, "modelName": self.model_name, "path": found.path}
+
     def listed(self) -> dict[str, Any]:
         """As `data list` prints it."""
         keys = ("name", "version", "modelName", "modelType", "contentType", "size", "createdAt", "tags")
-        return {**{key: self.fields[key] for key in keys}, "modelName": self.model_name}
+        known = {**{key: self.fields[key] for key in keys}, "modelName": self.model_name}
+        return known if self.away is None else {**known, "here": False, "reason": self.away}
+
+    @classmethod
+    def elsewhere(cls, ref: VersionRef, ns: str, why: str, like: Row | None) -> Row:
+        """A version of which only its name and number are known here; `like` is one of the same name that is here."""
+        fields: dict[str, Any] = {**dict.fromkeys(PLAIN_FIELDS), "tags": {}, "size": 0, "createdAt": ""}
+        fields |= {"name": ref.data.name, "version": ref.version, "modelType": ref.data.type, "isLatest": True}
+        fields["modelName"] = like.fields["modelName"] if like else None
+        return cls(ref, ns, fields, "", "active", None, None, why)
 
 
 def values_of(version: DataVersion, ns: str, mtime: int) -> tuple[Any, ...]:

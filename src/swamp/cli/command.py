@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from swamp.cli.render import Output
-from swamp.errors import Interrupted
+from swamp.cli.render import Output, hide
+from swamp.errors import Failed, Interrupted
 from swamp.sync.progress import Cancel
 
 if TYPE_CHECKING:
+    from swamp.models.workshop import Workshop
     from swamp.repo.repository import Repo
 
 _META = "swamp.common"
+_NOT_TWICE = ("data put", "model method run", "workflow run", "workflow resume", "run", "serve")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stop(Cancel):
@@ -45,6 +48,7 @@ class Common:
     repo_dir: str | None = None
     quiet: bool = False
     verbose: bool = False
+    cached: bool = False
     no_color: bool = field(default_factory=lambda: bool(os.environ.get("NO_COLOR")))
 
 
@@ -54,6 +58,26 @@ class Command(TyperCommand):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.extend(common_options())
+
+    def invoke(self, ctx: Any) -> Any:
+        """A command that meets a damaged page of the cache's state, where the engine could not go on by itself, is done
+        from its beginning; unless somebody's work may have run in it already. inv[state.checked]"""
+        try:
+            return super().invoke(ctx)
+        except Failed as error:
+            from swamp.cache.state import StateRebuilt
+
+            if not isinstance(error, StateRebuilt) or _command_name() in _NOT_TWICE:
+                raise
+            return super().invoke(ctx)
+
+
+class Reading(Command):
+    """A command that shows what the store holds, or with `--cached` what is here."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(_option(["--cached"], "cached", "Ask nobody: show what is here.", is_flag=True))
 
 
 class Group(TyperGroup):
@@ -68,6 +92,12 @@ class _App(typer.Typer):
     def command(self, name: str | None = None, **kwargs: Any) -> Any:
         kwargs.setdefault("cls", Command)
         return super().command(name, **kwargs)
+
+
+def reading(app: typer.Typer, name: str) -> Callable[[F], F]:
+    """`@reading(app, "list")`: a command that reads, and so accepts `--cached` too."""
+    decorator: Callable[[F], F] = app.command(name, cls=Reading)
+    return decorator
 
 
 def group(help_text: str) -> typer.Typer:
@@ -125,6 +155,14 @@ def common(ctx: Any = None) -> Common:
     return found
 
 
+def _command_name() -> str:
+    """`data put` for `swamp data put …`."""
+    from typer._click.globals import get_current_context
+
+    ctx = get_current_context(silent=True)
+    return ctx.command_path.removeprefix("swamp").strip() if ctx is not None else ""
+
+
 @dataclass
 class Session:
     """One command at work: where it prints, and the repository it opens when it first asks for it."""
@@ -137,12 +175,29 @@ class Session:
     @cached_property
     def repo(self) -> Repo:
         """The repository of `--repo-dir`, SWAMP_REPO_DIR or the working directory, with its datastore hydrated."""
+        from swamp.repo.open import COMMAND
         from swamp.wiring import open_repo
 
+        COMMAND.set(_command_name())
         where = Path(self.common.repo_dir) if self.common.repo_dir else None
-        return open_repo(
+        repo = open_repo(
             where, cancel=self.cancel, progress=self.out.progress(), overrides=self.overrides, notify=self.out.info
         )
+        self.out = replace(self.out, requests=lambda: repo.datastore.asked)
+        return repo
+
+    def workshop(self) -> Workshop:
+        """What methods and workflows run with; what it knows to be secret is said nowhere."""
+        from swamp.models.workshop import Workshop
+
+        shop = Workshop(self.repo)
+        hide(shop.masker.text)
+        return shop
+
+    def answer(self, document: Mapping[str, Any], text: Callable[[], None] | str | None = None) -> None:
+        """The result of a read, which also says whether it is what the store holds."""
+        known = self.repo.freshness
+        self.out.result({**document, "fresh": known is not None and known.fresh}, text)
 
     def close(self) -> None:
         if "repo" in self.__dict__:
@@ -162,6 +217,8 @@ def session(*, reading: bool = False, **overrides: Any) -> Iterator[Session]:
 
         logging.getLogger("swamp").setLevel(logging.DEBUG)
     given = {k: v for k, v in overrides.items() if v is not None}
+    if options.cached:
+        given["fresh"] = "never"
     opened = Session(options, Output.of(options), given)
     try:
         yield opened

@@ -4,40 +4,51 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from swamp.cli.command import Session, group, session
+from swamp.cli.arguments import DryRun, Model, Name, SomeModel, Tags, Version, Yes
+from swamp.cli.command import Session, group, reading, session
+from swamp.cli.contents import cat, diff, refuse_stdout_twice, show, to_a_pipe, undelete, write_bytes
+from swamp.cli.lineage import lineage
+from swamp.cli.moments import when
+from swamp.cli.outputs import known_run
 from swamp.cli.render import plural, size_text
-from swamp.errors import UsageError
+from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from swamp.catalog.schema import Row
     from swamp.data.collect import Reclaimed
+    from swamp.data.versions import DataVersion
 
 app = group("Versioned data: put, list, get, query.")
 
-Model = Annotated[str, typer.Argument(help="A model's name or id.", metavar="MODEL")]
-Name = Annotated[str, typer.Argument(help="The data's name.", metavar="NAME")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="K=V", help="A tag; may be repeated.")]
+for _verb, _function in (("cat", cat), ("show", show), ("diff", diff), ("lineage", lineage)):
+    reading(app, _verb)(_function)
+app.command("undelete")(undelete)
 
 
-@app.command("list")
+@reading(app, "list")
 def list_(
-    model: Annotated[str | None, typer.Argument(help="Only this model's.", metavar="MODEL")] = None,
+    model: SomeModel = None,
     type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only of this model type.")] = None,
     workflow: Annotated[str | None, typer.Option(metavar="W", help="Only what this workflow wrote.")] = None,
     run: Annotated[str | None, typer.Option(metavar="ID", help="Only what this run wrote.")] = None,
 ) -> None:
     """List the latest version of every name."""
     with session(reading=True) as s:
-        rows = s.repo.data.list(model, type=type_, workflow=workflow, run=run)
+        everything = type_ is None and workflow is None and run is None
+        try:
+            rows = s.repo.data.list(model, type=type_, workflow=workflow, run=known_run(s, run))
+        except NotFound:
+            if not (everything and _waiting(s, model)):
+                raise
+            rows = []  # all that there is of this model waits for the store
         _warn_of_damage(s)
-        _show_rows(s, rows)
+        _show_rows(s, rows, _waiting(s, model) if everything else [])
 
 
 def _warn_of_damage(s: Session) -> None:
@@ -45,43 +56,66 @@ def _warn_of_damage(s: Session) -> None:
         s.out.warn(f"{path} cannot be read: {reason}")
 
 
-def _show_rows(s: Session, rows: Sequence[Row]) -> None:
+def _waiting(s: Session, model: str | None) -> list[dict[str, Any]]:
+    """Puts that are kept here until the store answers: they have no number yet."""
+    return [kept.to_json() for kept in s.repo.kept.waiting() if model in (None, kept.model)]
+
+
+def _show_rows(s: Session, rows: Sequence[Row], waiting: Sequence[dict[str, Any]] = ()) -> None:
     def text() -> None:
         columns = ("MODEL", "NAME", "VERSION", "TYPE", "SIZE", "CREATED")
-        s.out.table(columns, [_cells(row) for row in rows])
+        kept = [
+            (w["modelName"], w["name"], "waiting", w["contentType"], size_text(w["size"]), w["createdAt"])
+            for w in waiting
+        ]
+        s.out.table(columns, [*(_cells(row) for row in rows), *kept])
 
-    s.out.result({"items": [row.listed() for row in rows], "total": len(rows)}, text)
+    items = [*(row.listed() for row in rows), *waiting]
+    s.answer({"items": items, "total": len(items)}, text)
 
 
 def _cells(row: Row) -> tuple[Any, ...]:
     fields = row.fields
-    size = size_text(fields["size"])
-    return row.model_name, fields["name"], fields["version"], fields["contentType"], size, fields["createdAt"]
+    size = size_text(fields["size"]) if row.away is None else f"not here: {row.away}"
+    made = when(fields["createdAt"]) if fields["createdAt"] else ""
+    return row.model_name, fields["name"], fields["version"], fields["contentType"] or "", size, made
 
 
-@app.command("get")
+@reading(app, "get")
 def get(
     model: Model,
     name: Name,
-    version: Annotated[int | None, typer.Option(metavar="N", help="This version, not the latest.")] = None,
+    version: Version = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the content here.")
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the content here; - for stdout.")
     ] = None,
 ) -> None:
-    """Show one version, or write its content to a file (a directory if it has several parts)."""
+    """Show one version, or write its content to a file (a directory if it has several parts).
+
+    In a pipe the content alone is on stdout, and what is known of it on stderr.
+    """
     from swamp.repo.data import describe
 
     with session(reading=True) as s:
         found = s.repo.data.get(model, name, _positive(version))
         document = describe(found)
+        if output == "-":
+            refuse_stdout_twice(s)
+            write_bytes(s, found)
+            return
         if output is not None:
             s.repo.data.copy_to(found, Path(output))
-            s.out.result({**document, "output": output}, f"Wrote {size_text(found.meta.size)} to {output}")
+            s.answer({**document, "output": output}, f"Wrote {size_text(found.meta.size)} to {output}")
+            return
+        if to_a_pipe() and not s.common.json:
+            write_bytes(s, found)
+            for key, value in document.items():
+                s.out.detail(f"{key}: {value}")
             return
         content = s.repo.data.text(found)
         if content is not None:
             document["content"] = content
-        s.out.result(document, lambda: _show_version(s, document, content))
+        s.answer(document, lambda: _show_version(s, document, content))
 
 
 def _show_version(s: Session, document: dict[str, Any], content: str | None) -> None:
@@ -93,32 +127,30 @@ def _show_version(s: Session, document: dict[str, Any], content: str | None) -> 
         s.out.line("(not text, or larger than 1 MiB: use --output FILE)")
 
 
-@app.command("versions")
+@reading(app, "versions")
 def versions(model: Model, name: Name) -> None:
     """List the versions of a name, newest first."""
+    from swamp.repo.data import version_item
+
     with session(reading=True) as s:
         rows = s.repo.data.versions(model, name)
-        found = [
-            {
-                "version": row.ref.version,
-                "createdAt": row.fields["createdAt"],
-                "size": row.fields["size"],
-                "checksum": row.checksum,
-                "isLatest": row.fields["isLatest"],
-            }
-            for row in rows
-        ]
+        found = [version_item(row) for row in rows]
         columns = ("VERSION", "CREATED", "SIZE", "CHECKSUM", "LATEST")
-        s.out.result(
-            {"versions": found, "total": len(found)},
+        s.answer(
+            {"items": found, "total": len(found), "versions": found},
             lambda: s.out.table(
                 columns,
-                [
-                    (v["version"], v["createdAt"], size_text(v["size"]), v["checksum"][:12], v["isLatest"])
-                    for v in found
-                ],
+                [(v["version"], _made(v), _size_of(v), v["checksum"][:12], v["isLatest"]) for v in found],
             ),
         )
+
+
+def _made(version: dict[str, Any]) -> str:
+    return when(version["createdAt"]) if version["createdAt"] else ""
+
+
+def _size_of(version: dict[str, Any]) -> str:
+    return f"not here: {version['reason']}" if "reason" in version else size_text(version["size"])
 
 
 @app.command("put")
@@ -129,6 +161,9 @@ def put(
     content_type: Annotated[str | None, typer.Option(metavar="T", help="Default: by the file's name.")] = None,
     tag: Tags = None,
     lifetime: Annotated[str | None, typer.Option(metavar="L", help="infinite, ephemeral, 30d, 12h, …")] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="N|SPAN", help="Versions that `data gc` keeps: 10, or 30d.")
+    ] = None,
 ) -> None:
     """Save FILE as a new version. A MODEL without a definition is made."""
     from swamp.repo.data import describe
@@ -136,12 +171,21 @@ def put(
     tags = parse_tags(tag)
     with session() as s:
         done = s.repo.data.put(
-            model, name, _content(file), content_type=content_type, tags=dict(tags), lifetime=lifetime
+            model, name, _content(file), content_type=content_type, tags=dict(tags), lifetime=lifetime, keep=keep
         )
         document = describe(done.version)
         if done.sync is not None:
             document["sync"] = done.sync.to_json()
-        s.out.result(document, f"Saved version {done.version.version} of {name} ({size_text(done.version.meta.size)})")
+        said = f"Saved version {done.version.version} of {name} ({size_text(done.version.meta.size)})"
+        s.out.result(document, f"{said}; {_kept(done.version)}")
+
+
+def _kept(version: DataVersion) -> str:
+    """What `data gc` will leave of a name, in words."""
+    retention = version.meta.draft.retention
+    if retention.keep is not None:
+        return f"`data gc` keeps the newest {plural(retention.keep, 'version')}"
+    return f"`data gc` keeps older versions for {retention.text}"
 
 
 def _content(file: str) -> Path | BinaryIO:
@@ -164,7 +208,7 @@ def parse_tags(given: Sequence[str] | None) -> list[tuple[str, str]]:
     return pairs
 
 
-@app.command("search")
+@reading(app, "search")
 def search(
     tag: Tags = None,
     since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
@@ -174,18 +218,19 @@ def search(
         _show_rows(s, s.repo.data.search(parse_tags(tag), since))
 
 
-@app.command("query")
+@reading(app, "query")
 def query(
     predicate: Annotated[str, typer.Argument(metavar="CEL", help="Such as: modelName == 'web' && size > 100")],
     select: Annotated[str | None, typer.Option(metavar="CEL", help="A value per match instead of all fields.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="S", help="Seconds that evaluating may take (60).")] = None,
 ) -> None:
     """Find versions by a CEL predicate over their fields, tags and content."""
-    with session(reading=True) as s:
+    with session(reading=True, query_timeout_ms=None if timeout is None else timeout * 1000) as s:
         found = s.repo.data.query(predicate, select=select, limit=limit)
         for warning in found.warnings:
             s.out.warn(warning)
-        s.out.result(found.to_json(), lambda: _show_results(s, found.results))
+        s.answer(found.to_json(), lambda: _show_results(s, found.results))
 
 
 def _show_results(s: Session, results: list[Any]) -> None:
@@ -193,7 +238,8 @@ def _show_results(s: Session, results: list[Any]) -> None:
 
     if results and isinstance(results[0], dict) and "modelType" in results[0]:
         keys = ("modelName", "name", "version", "contentType", "size", "createdAt")
-        s.out.table([key.upper() for key in keys], [[row.get(key) for key in keys] for row in results])
+        rows = [[when(row[key]) if key == "createdAt" else row.get(key) for key in keys] for row in results]
+        s.out.table([key.upper() for key in keys], rows)
         return
     for value in results:
         s.out.line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
@@ -231,20 +277,39 @@ def rename(
 def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
     """Delete versions that their own lifetime or retention has given up."""
     with session() as s:
-        _show_reclaimed(s, s.repo.data.gc(dry_run=dry_run, confirmed=yes))
+        _show_reclaimed(s, s.repo.data.gc(dry_run=dry_run, confirmed=yes, agree=None if yes else partial(_agreed, s)))
 
 
 @app.command("prune")
 def prune(dry_run: DryRun = False, yes: Yes = False) -> None:
     """Delete what nobody can see: deleted names' history, dead forwards, abandoned writes."""
     with session() as s:
-        _show_reclaimed(s, s.repo.data.prune(dry_run=dry_run, confirmed=yes))
+        agree = None if yes else partial(_agreed, s)
+        _show_reclaimed(s, s.repo.data.prune(dry_run=dry_run, confirmed=yes, agree=agree))
+
+
+def _agreed(s: Session, planned: Reclaimed) -> None:
+    """Nothing of anybody's is deleted before who asked for it has seen what it is (C17)."""
+    for line in _reclaimed_lines(planned):
+        s.out.info(line)
+    what = f"{plural(len(planned.found), 'version')}, {size_text(planned.size)}"
+    left = f", and {plural(len(planned.leftovers), 'abandoned write')}" if planned.leftovers else ""
+    s.out.confirm(f"Delete {what}{left}, for everybody?", False)
+
+
+def _reclaimed_lines(found: Reclaimed) -> list[str]:
+    said = [(one.to_json(), one.why) for one in found.found]
+    lines = [f"{doc['modelName']} {doc['name']} version {doc['version']}: {why}" for doc, why in said]
+    return lines + [f"{ref.path}: never finished" for ref in found.leftovers]
 
 
 def _show_reclaimed(s: Session, found: Reclaimed) -> None:
+    for damage in found.unreadable:
+        s.out.warn(f"{damage}; nothing of that name was looked at")
     verb = "Would delete" if found.dry_run else "Deleted"
     text = f"{verb} {plural(len(found.versions), 'version')}, {size_text(found.size)}"
-    s.out.result(found.to_json(), text)
+    lines = _reclaimed_lines(found) if found.dry_run else []
+    s.out.result(found.to_json(), "\n".join([*lines, text]))
 
 
 def _positive(version: int | None) -> int | None:

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.command import Session, group, session
+from swamp.cli.doctor import doctor
+from swamp.cli.moments import when
+from swamp.cli.purge import purge as purge_paths
 from swamp.cli.render import plural, size_text
+from swamp.cli.upgrade import upgrade
 from swamp.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from swamp.commit.repack import Repacked
+    from swamp.repo.outbox import Delivered
     from swamp.repo.setup import SetUp
     from swamp.sync.plan import Plan
     from swamp.sync.result import Mode, SyncResult
@@ -21,12 +27,15 @@ lock_app = group("Leases: who holds them, and taking one away.")
 namespace_app = group("Several repositories' stores side by side below one prefix.")
 app.add_typer(lock_app, name="lock")
 app.add_typer(namespace_app, name="namespace")
+app.command("upgrade")(upgrade)
 
 Engine = Annotated[str | None, typer.Option(metavar="auto|spark|inline", help="What runs bulk work.")]
 Timeout = Annotated[float | None, typer.Option(metavar="S", help="Seconds without progress before giving up.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Hydrate = Annotated[str | None, typer.Option(metavar="full|lazy", help="Fetch content now, or when it is read.")]
+Hydrate = Annotated[
+    str | None, typer.Option(metavar="full|lazy", help="On this machine: content now, or when it is read.")
+]
 
 
 @app.command("setup")
@@ -44,10 +53,9 @@ def setup(
     from swamp.repo.open import read_target
 
     with session(engine=engine, timeout_ms=_ms(timeout)) as s:
-        wanted = read_target(target, path=path, config=_json(config), namespace=namespace, hydrate=_mode(hydrate))
-        if hydrate is None and wanted.url == s.repo.config.datastore.url:
-            wanted = replace(wanted, hydrate=s.repo.config.datastore.hydrate)
-        _show_setup(s, s.repo.set_up(wanted, migrate=not skip_migration))
+        mode = _mode(hydrate)
+        wanted = read_target(target, path=path, config=_json(config), namespace=namespace)
+        _show_setup(s, s.repo.set_up(wanted, migrate=not skip_migration, hydrate=mode))
 
 
 def _show_setup(s: Session, done: SetUp) -> None:
@@ -57,7 +65,7 @@ def _show_setup(s: Session, done: SetUp) -> None:
         s.out.warn(error)
     text = (
         f"{done.url} is this repository's datastore: {plural(done.sync.files_pushed, 'file')} pushed, "
-        f"{done.sync.files_pulled} pulled"
+        f"{done.sync.files_pulled} pulled{_found(done.sync)}"
         if done.joined
         else f"Nothing was changed: {plural(len(done.errors), 'file')} did not make it"
     )
@@ -66,10 +74,10 @@ def _show_setup(s: Session, done: SetUp) -> None:
         raise typer.Exit(Unavailable.exit_code if done.sync.lost_store else 1)
 
 
-def _mode(hydrate: str | None) -> str:
+def _mode(hydrate: str | None) -> str | None:
     if hydrate not in (None, "full", "lazy"):
         raise UsageError(f"--hydrate {hydrate}", hint="allowed: full or lazy")
-    return hydrate or "full"
+    return hydrate
 
 
 def _json(text: str | None) -> dict[str, Any] | None:
@@ -108,7 +116,8 @@ def sync(
         if dry_run:
             _show_plan(s, mode, s.repo.datastore.plan(mode, full=full))
         else:
-            _show_sync(s, s.repo.datastore.sync(mode, full=full))
+            kept = s.repo.kept.deliver() if mode != "pull" and s.repo.datastore.synced else None  # C05
+            _show_sync(s, s.repo.datastore.sync(mode, full=full), kept)
 
 
 def _show_plan(s: Session, mode: Mode, plan: Plan | None) -> None:
@@ -117,7 +126,7 @@ def _show_plan(s: Session, mode: Mode, plan: Plan | None) -> None:
     s.out.result(document, lambda: s.out.table(("ACTION", "PATH", "SIZE", "REASON"), rows))
 
 
-def _show_sync(s: Session, result: SyncResult) -> None:
+def _show_sync(s: Session, result: SyncResult, kept: Delivered | None = None) -> None:
     for warning in result.warnings:
         s.out.warn(warning)
     for failed in result.failed:
@@ -127,25 +136,41 @@ def _show_sync(s: Session, result: SyncResult) -> None:
     if result.deletes_held:
         held = result.deletes_held
         s.out.warn(f"{plural(held, 'delete')} held back: look at them, then use --allow-deletes {held}")
-    s.out.result(result.to_json(), _sync_line(result))
+    document = result.to_json()
+    if kept is not None and kept.versions:
+        document["delivered"] = [version.artifact() for version in kept.versions]
+    if kept is not None and kept.left:
+        document["failed"] += [{"path": str(one.place), "error": error.message} for one, error in kept.left]
+    s.out.result(document, _sync_line(result))
+    if result.ok and kept is not None and kept.left:
+        raise typer.Exit(1)
     if not result.ok:
         raise typer.Exit(Unavailable.exit_code if result.lost_store else 1)
 
 
+def _found(result: SyncResult) -> str:
+    """Said to people too: the index was not there, and was made."""
+    return "; the store had no index, and one was made of what it holds" if result.discovered else ""
+
+
 def _sync_line(result: SyncResult) -> str:
     if result.fast_path:
-        return "In sync: nothing to do"
+        return f"In sync: nothing to do{_found(result)}"
     parts = [
         f"{plural(result.files_pushed, 'file')} pushed ({size_text(result.bytes_pushed)})",
         f"{result.files_pulled} pulled ({size_text(result.bytes_pulled)})",
         f"{result.files_deleted} deleted",
     ]
-    return f"{', '.join(parts)} in {result.duration_ms / 1000:.1f} s"
+    return f"{', '.join(parts)} in {result.duration_ms / 1000:.1f} s{_found(result)}"
 
 
 @app.command("status")
 def status() -> None:
-    """Where the data is, whether the store answers, and what is still owed to it."""
+    """Where the data is, whether the store answers, and what is still owed to it.
+
+    With `--json` also `packs: {count, liveBytes}`, as far as this machine has pulled the index; `datastore doctor`
+    lists the store and adds `deadBytes`.
+    """
     with session(reading=True) as s:
         found = s.repo.datastore.maintenance.status()
         s.out.result(found, lambda: _show_status(s, found))
@@ -154,35 +179,14 @@ def status() -> None:
 
 
 def _show_status(s: Session, found: dict[str, Any]) -> None:
-    plain = {key: value for key, value in found.items() if not isinstance(value, dict)}
+    s.out.line(found["summary"])
+    s.out.line()
+    plain = {key: value for key, value in found.items() if not isinstance(value, dict) and key != "summary"}
     nested = {f"{key}.{k}": v for key, value in found.items() if isinstance(value, dict) for k, v in value.items()}
     s.out.fields({**plain, **nested})
 
 
-@app.command("doctor")
-def doctor(
-    engine: Engine = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be put right.")] = False,
-    from_listing: Annotated[bool, typer.Option("--from-listing", help="With --repair: guess a lost index.")] = False,
-    yes: Yes = False,
-) -> None:
-    """Examine everything the datastore rests on."""
-    from swamp.repo.doctor import Doctor
-
-    if from_listing and not repair:
-        raise UsageError("--from-listing belongs to --repair")
-    with session(reading=not repair, engine=engine) as s:
-        examiner = Doctor(s.repo)
-        done = examiner.repair(from_listing=from_listing, agree=lambda q: s.out.confirm(q, yes)) if repair else []
-        checks = examiner.examine()
-        ok = all(check.ok for check in checks)
-        document: dict[str, Any] = {"checks": [check.to_json() for check in checks], "ok": ok}
-        if repair:
-            document["repaired"] = done
-        rows = [("ok" if c.ok else "WRONG", c.name, c.detail, c.fix or "") for c in checks]
-        s.out.result(document, lambda: s.out.table(("", "CHECK", "DETAIL", "FIX"), rows))
-        if not ok:
-            raise typer.Exit(1)
+app.command("doctor")(doctor)
 
 
 @app.command("verify")
@@ -207,6 +211,7 @@ def verify(
             "corrupt": list(found.corrupt),
             "healed": list(found.healed),
             "dropped": list(found.dropped),
+            "gone": list(found.gone),
         }
         s.out.result(document, lambda: _show_verified(s, document))
         if not found.ok:
@@ -215,7 +220,7 @@ def verify(
 
 def _show_verified(s: Session, document: dict[str, Any]) -> None:
     s.out.line(f"Checked {plural(document['checked'], 'file')}, {size_text(document['bytes'])}")
-    for word in ("missing", "corrupt", "healed", "dropped"):
+    for word in ("missing", "corrupt", "healed", "dropped", "gone"):
         for path in document[word]:
             s.out.line(f"{word}: {path}")
 
@@ -225,23 +230,29 @@ def gc(
     dry_run: DryRun = False,
     keep_days: Annotated[int | None, typer.Option(metavar="N", help="The undo window (default 7).")] = None,
     yes: Yes = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete what is left of deleted PATHs now.")] = False,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="For --purge: deleted files.")] = None,
 ) -> None:
     """Delete payloads that nothing has named for longer than the undo window."""
     with session(keep_days=keep_days) as s:
+        if purge or paths:
+            purge_paths(s, paths or (), asked=purge, dry_run=dry_run, yes=yes)
+            return
         days = s.repo.settings.keep_days
         if days < 1 and not dry_run:
             s.out.confirm("Without an undo window, readers that are running now may lose what they read. Go on?", yes)
         maintenance = s.repo.datastore.maintenance
         if dry_run:
             found = maintenance.gc(keep_days=days, dry_run=True)
+            moved = maintenance.repack(keep_days=days, dry_run=True)
         else:
             with s.repo.changes.structural("datastore gc"):
-                found = maintenance.gc(keep_days=days)
+                found, moved = maintenance.gc(keep_days=days), maintenance.repack(keep_days=days)
         document = {"candidates": found.candidates, "deleted": found.deleted, "bytes": found.bytes}
         text = (
             f"{plural(found.candidates, 'object')} no longer needed, {found.deleted} deleted, {size_text(found.bytes)}"
         )
-        s.out.result(document, text)
+        s.out.result({**document, "repacked": _repacked(moved)}, text + _repacked_text(moved, dry_run))
 
 
 @app.command("compact")
@@ -250,8 +261,22 @@ def compact() -> None:
     with session() as s:
         with s.repo.changes.structural("datastore compact"):
             done = s.repo.datastore.maintenance.compact()
+            moved = s.repo.datastore.maintenance.repack(keep_days=s.repo.settings.keep_days)
         document = {"segmentsBefore": done.segments_before, "segmentsAfter": done.segments_after, "rows": done.rows}
-        s.out.result(document, f"{done.segments_before} segments became {done.segments_after}, {done.rows} rows")
+        text = f"{done.segments_before} segments became {done.segments_after}, {done.rows} rows"
+        s.out.result({**document, "repacked": _repacked(moved)}, text + _repacked_text(moved, False))
+
+
+def _repacked(moved: Repacked) -> dict[str, int]:
+    return {"packs": moved.packs, "rows": moved.rows, "bytes": moved.bytes}
+
+
+def _repacked_text(moved: Repacked, dry_run: bool) -> str:
+    if not moved.packs:
+        return ""
+    verb = "would be moved" if dry_run else "moved"
+    out_of = f"{plural(moved.rows, 'file')} {verb} out of {plural(moved.packs, 'pack')}"
+    return f"; {out_of}, which saves {size_text(moved.bytes)}"
 
 
 @app.command("undelete")
@@ -270,29 +295,41 @@ def undelete(
 
 
 def _moment(s: Session, text: str) -> Any:
+    from swamp.repo.ages import store_clock
     from swamp.repo.data import parse_since
 
-    return parse_since(text, s.repo.env.clock.now())
+    s.repo.datastore.must_sync()
+    return parse_since(text, store_clock(s.repo.datastore))  # a span counts back from the store's now (C25)
 
 
 @app.command("log")
 def log(limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 20) -> None:
-    """The commits of the store, newest first."""
+    """The commits of the store, newest first: who, with which command, and which data."""
     with session(reading=True) as s:
-        commits = [commit.to_json() for commit in s.repo.datastore.maintenance.log(limit)]
+        called = {model_id: name or model_id for _, model_id, name in s.repo.catalog.models()}
+        commits = []
+        for commit in s.repo.datastore.maintenance.log(limit):
+            names = [f"{called.get(model_id, model_id)}/{name}" for model_id, name in commit.names]
+            commits.append({**commit.to_json(), "names": names})
+        columns = ("SEQ", "AT", "WRITER", "COMMAND", "ADDED", "CHANGED", "DELETED", "DATA")
         rows = [
             (
                 c["seq"],
-                c["at"],
-                f"{c['writer'].get('user')}@{c['writer'].get('host')}",
+                when(c["at"]),
+                _who(c["writer"]),
+                c["command"],
                 c["added"],
                 c["changed"],
                 c["deleted"],
+                _few(c["names"]),
             )
             for c in commits
         ]
-        columns = ("SEQ", "AT", "WRITER", "ADDED", "CHANGED", "DELETED")
-        s.out.result({"commits": commits}, lambda: s.out.table(columns, rows))
+        s.out.result({"items": commits, "total": len(commits), "commits": commits}, lambda: s.out.table(columns, rows))
+
+
+def _few(names: list[str]) -> str:
+    return " ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _who(writer: dict[str, Any]) -> str:
@@ -345,7 +382,8 @@ def _renamespaced(s: Session, name: str | None) -> SetUp:
     from swamp.repo.config import check_namespace
 
     s.repo.datastore.must_sync()
-    return s.repo.set_up(replace(s.repo.config.datastore, namespace=check_namespace(name)))
+    moved = replace(s.repo.config.datastore, namespace=check_namespace(name))
+    return s.repo.set_up(moved, hydrate=s.repo.datastore.chosen)
 
 
 @namespace_app.command("list")
@@ -357,6 +395,6 @@ def namespace_list() -> None:
         rows = [tuple(item.values()) for item in items]
         current = s.repo.config.datastore.namespace
         s.out.result(
-            {"namespaces": items, "current": current},
+            {"items": items, "total": len(items), "current": current, "namespaces": items},
             lambda: s.out.table(("NAMESPACE", "REPOSITORY", "SINCE"), rows),
         )

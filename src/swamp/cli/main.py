@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
@@ -20,19 +19,23 @@ from typer.core import TyperGroup
 from swamp.cli.command import CANCEL, Common, Group, help_style
 from swamp.cli.render import print_error
 from swamp.errors import Interrupted, SwampError, UsageError
+from swamp.trace import span
+from swamp.values import value
 
 
-@dataclass(frozen=True)
+@value
 class Part:
-    """A command group in its own module, imported only when it is called."""
+    """A command group in its own module, imported only when it is called; or a short form of one of its commands."""
 
     name: str
     help: str
     kind: Literal["group", "command"] = "group"
+    short_for: str = ""
+    """The group whose command of the same name this is."""
 
     @property
     def module(self) -> str:
-        return f"swamp.cli.{self.name}"
+        return f"swamp.cli.{self.short_for or self.name}"
 
     @property
     def exists(self) -> bool:
@@ -40,6 +43,8 @@ class Part:
 
     def load(self) -> Any:
         app = importlib.import_module(self.module).app
+        if self.short_for:
+            return typer.main.get_group(app).commands[self.name]
         made = typer.main.get_group(app) if self.kind == "group" else typer.main.get_command(app)
         made.name = self.name
         return made
@@ -51,8 +56,14 @@ PARTS = (
     Part("data", "Versioned data: put, list, get, query."),
     Part("model", "Models and their methods."),
     Part("workflow", "Workflows and their runs."),
-    Part("sql", "SQL over data, versions, outputs, runs and commits.", "command"),
+    Part("sql", "SQL over datasets and over data, versions, outputs, runs and commits.", "command"),
+    Part("schema", "JSON Schemas of workflows, model definitions and .swamp.yaml, for editors.", "command"),
     Part("spark", "The Spark session that bulk work runs on."),
+    Part("serve", "Serve the repository: an API, webhooks, schedules, pages."),
+    Part("status", "Short for `datastore status`.", short_for="datastore"),
+    Part("sync", "Short for `datastore sync`.", short_for="datastore"),
+    Part("log", "Short for `datastore log`.", short_for="datastore"),
+    Part("run", "Short for `workflow run`.", short_for="workflow"),
 )
 
 
@@ -96,16 +107,21 @@ def build() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the only place that catches everything. Never a traceback unless `-v`."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if os.name == "nt":
+        sys.stderr.write("Error: swamp runs on Linux and macOS\nHint: on Windows, use it in WSL 2\n")
+        return 1
     gc.set_threshold(50_000, 20, 50)  # a command makes a million small values and no cycles: look for them less often
     _listen_to_signals()
     common = _guess(args)
     try:
-        return _run(args)
+        with span("command", line=" ".join(word for word in args[:3] if not word.startswith("-"))[:60]):
+            return _run(args)
     except Exception as error:  # noqa: BLE001 - the last door: every failure becomes a message and a code
         return _failed(error, common)
     finally:
         _flush()
-        gc.freeze()  # the process ends: nobody needs what a last search for cycles would free
+        if "_duckdb" not in sys.modules:  # which complains on stderr of what was not freed
+            gc.freeze()  # the process ends: nobody needs what a last search for cycles would free
 
 
 def _run(args: list[str]) -> int:
@@ -133,6 +149,10 @@ def _failed(error: Exception, common: Common) -> int:
         return 1
     if CANCEL.requested and not isinstance(error, SwampError):
         error = Interrupted("interrupted", hint="nothing was lost: run the same command again to continue")
+    if isinstance(error, ImportError):
+        from swamp.extras import explain
+
+        error = explain(error) or error
     print_error(error, as_json=common.json, verbose=common.verbose)
     return error.exit_code if isinstance(error, SwampError) else 1
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.command import Session, group, session
+from swamp.cli.arguments import Model, SomeModel, Tags, Yes
+from swamp.cli.command import Session, group, reading, session
 from swamp.cli.outputs import app as outputs
 from swamp.cli.render import plural, print_line
-from swamp.errors import Failed, LockTimeout, StoreError, UsageError
+from swamp.errors import UsageError
 
 if TYPE_CHECKING:
     from swamp.data.outputs import Output
     from swamp.models.define import Definition
     from swamp.models.run import Result
-    from swamp.models.workshop import Workshop
 
 app = group("Models and their methods.")
 types = group("Which types of models there are.")
@@ -27,20 +27,11 @@ app.add_typer(types, name="type")
 app.add_typer(methods, name="method")
 app.add_typer(outputs, name="output")
 
-Model = Annotated[str, typer.Argument(help="A model's name or id.", metavar="MODEL")]
 Inputs = Annotated[
     list[str] | None, typer.Option("--input", metavar="K=V", help="k=v, k:json=…, k=@file; dotted keys nest.")
 ]
 InputFile = Annotated[str | None, typer.Option("--input-file", metavar="F", help="Inputs as YAML or JSON.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="K=V", help="A tag; may be repeated.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 NewText = Annotated[str | None, typer.Option("--file", metavar="F", help="The new text (- for stdin).")]
-
-
-def _shop(s: Session) -> Workshop:
-    from swamp.models.workshop import Workshop
-
-    return Workshop(s.repo)
 
 
 # -- types
@@ -49,26 +40,18 @@ def _shop(s: Session) -> Workshop:
 @types.command("list")
 def list_types() -> None:
     """List every model type, built in and plugged in."""
+    from swamp.models.describe import type_item
     from swamp.models.registry import load_registry
 
     with session() as s:
         registry = load_registry(s.repo.path)
-        found = [
-            {
-                "type": kind.name,
-                "version": kind.version,
-                "description": kind.description,
-                "source": kind.source,
-                "methods": [method.name for method in kind.methods],
-            }
-            for kind in registry
-        ]
+        found = [type_item(kind) for kind in registry]
         broken = [{"name": plugin.name, "error": plugin.error} for plugin in registry.broken]
         for plugin in registry.broken:
             s.out.warn(f"{plugin.name} was not loaded: {plugin.error}")
         rows = [(t["type"], " ".join(t["methods"]), t["source"], t["description"]) for t in found]
         s.out.result(
-            {"types": found, "total": len(found), "broken": broken},
+            {"items": found, "total": len(found), "broken": broken, "types": found},
             lambda: s.out.table(("TYPE", "METHODS", "FROM", "DESCRIPTION"), rows),
         )
 
@@ -129,7 +112,7 @@ def create(
     from swamp.models.inputs import parse_inputs, parse_tags
 
     with session() as s:
-        made = _shop(s).models.create(
+        made = s.workshop().models.create(
             type_,
             name,
             global_arguments=parse_inputs(global_arg or ()),
@@ -139,24 +122,23 @@ def create(
         s.out.result({**made.to_document(), "file": made.file}, f"Created {made.file}")
 
 
-@app.command("list")
+@reading(app, "list")
 def list_models(
     type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only of this type.")] = None,
 ) -> None:
     """List all models: defined in models/, or made by workflows and `data put`."""
     from swamp.data.names import normalise_type
+    from swamp.models.describe import model_item
 
-    with session() as s:
+    with session(reading=True) as s:
+        s.repo.freshen()
         wanted = normalise_type(type_) if type_ else None
-        models = _shop(s).models
+        models = s.workshop().models
         found = [d for d in models.all() if wanted in (None, d.type)]
-        items = [
-            {"name": d.name, "type": d.type, "id": d.id, "version": d.version, "tags": dict(d.tags), "file": d.file}
-            for d in found
-        ]
+        items = [model_item(d) for d in found]
         rows = [(d.name, d.type, d.file or "(made on the spot)") for d in found]
         document = {"items": items, "total": len(items), **warn_of_broken(s, models.broken())}
-        s.out.result(document, lambda: s.out.table(("NAME", "TYPE", "DEFINED IN"), rows))
+        s.answer(document, lambda: s.out.table(("NAME", "TYPE", "DEFINED IN"), rows))
 
 
 def warn_of_broken(s: Session, files: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -167,14 +149,16 @@ def warn_of_broken(s: Session, files: Iterable[tuple[str, str]]) -> dict[str, An
     return {"broken": broken} if broken else {}
 
 
-@app.command("get")
+@reading(app, "get")
 def get_model(model: Model) -> None:
     """Show a definition."""
     from swamp.models.document import dump
 
-    with session() as s:
-        found = _shop(s).models.find(model)
+    with session(reading=True) as s:
+        s.repo.freshen()
+        found = s.workshop().models.find(model)
         document = {**found.to_document(), "file": found.file}
+        # Without `fresh`: what is shown is what `model edit --file` takes.
         s.out.result(document, lambda: s.out.line(dump(found.to_document()).rstrip()))
 
 
@@ -185,7 +169,7 @@ def edit_model(model: Model, file: NewText = None) -> None:
     from swamp.models.document import parse, refuse
 
     with session() as s:
-        models = _shop(s).models
+        models = s.workshop().models
         found = models.find(model)
         source = _file_of(found)
         current = (s.repo.path / source).read_text(encoding="utf-8")
@@ -208,22 +192,23 @@ def _file_of(definition: Definition) -> str:
 def delete_model(model: Model, yes: Yes = False) -> None:
     """Remove a definition. Its data stays."""
     with session() as s:
-        models = _shop(s).models
+        models = s.workshop().models
         found = models.find(model)
         s.out.confirm(f"Delete {_file_of(found)}?", yes)
         models.delete(model)
         s.out.result({"deleted": found.name, "file": found.file}, f"Deleted {found.file}")
 
 
-@app.command("validate")
+@reading(app, "validate")
 def validate_models(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="All of them by default.")] = None,
+    model: SomeModel = None,
 ) -> None:
     """Check definitions without running anything. Exit 1 when something is wrong."""
     from swamp.models.document import parse
 
-    with session() as s:
-        models = _shop(s).models
+    with session(reading=True) as s:
+        s.repo.freshen()
+        models = s.workshop().models
         files = sorted((s.repo.path / "models").rglob("*.yaml"))
         if model is not None:
             files = [f for f in files if f.stem == model] or [s.repo.path / _file_of(models.find(model))]
@@ -248,7 +233,7 @@ def show_problems(s: Session, checked: int, problems: list[dict[str, Any]]) -> N
             s.out.line(f"{problem['file']}{line}: {problem['message']}{meant}")
         s.out.line(f"{checked} checked, {len(problems)} problem(s)")
 
-    s.out.result({"valid": not problems, "checked": checked, "problems": problems}, text)
+    s.answer({"valid": not problems, "checked": checked, "problems": problems}, text)
     if problems:
         raise typer.Exit(1)
 
@@ -271,7 +256,7 @@ def run_method_(
     values = parse_inputs(inputs or (), Path(input_file) if input_file else None)
     tags = parse_tags(tag or ())
     with session() as s:
-        shop = _shop(s)
+        shop = s.workshop()
         definition = shop.models.find(model)
         hooks = Hooks(line=lambda line: _say(s, line))
         try:
@@ -287,15 +272,9 @@ def run_method_(
 
 
 def collect_after(s: Session) -> None:
-    """`autoGc: true`: versions that their lifetime or retention has given up go after a run. It fails no run."""
-    if not s.repo.settings.auto_gc or s.cancel.requested:
-        return
-    try:
-        found = s.repo.data.gc()
-    except (LockTimeout, Failed, StoreError) as error:
-        s.out.warn(f"garbage was not collected: {error.message}")
-        return
-    if found.versions:
+    """`autoGc: true`: garbage goes after a run, and it is said how much."""
+    found = s.repo.data.collect_after_run(s.out.warn)
+    if found is not None and found.versions:
         s.out.info(f"collected {plural(len(found.versions), 'expired data version')}")
 
 

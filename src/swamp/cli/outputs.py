@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.command import Session, group, session
+from swamp.cli import complete
+from swamp.cli.arguments import SomeModel
+from swamp.cli.command import Session, group, reading, session
+from swamp.cli.moments import when
+from swamp.cli.render import short
 from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -33,9 +37,9 @@ def _described(output: Output) -> dict[str, Any]:
     return {**document, **({"error": output.error} if output.error else {})}
 
 
-@app.command("list")
+@reading(app, "list")
 def list_outputs(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Only this model's.")] = None,
+    model: SomeModel = None,
     status: Annotated[str | None, typer.Option(metavar="S", help="running, succeeded, failed, cancelled.")] = None,
     run: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this workflow run.")] = None,
     since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
@@ -45,25 +49,37 @@ def list_outputs(
     import heapq
 
     from swamp.models.told import told_as_they_are
-    from swamp.models.workshop import Workshop
 
     if status is not None and status not in STATUSES:
         raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(STATUSES)}")
-    with session() as s:
-        shop = Workshop(s.repo)
+    with session(reading=True) as s:
+        s.repo.freshen()
+        shop = s.workshop()
         definition_id = _definition_id(shop, model) if model else None
         moment = _moment(s, since)
-        found = shop.outputs.search(definition_id=definition_id, workflow_run_id=run, since=moment)
+        found = shop.outputs.search(definition_id=definition_id, workflow_run_id=known_run(s, run), since=moment)
         told = told_as_they_are(s.repo.datastore, shop.outputs, found)
         fitting = (output for output in told if status in (None, output.status))
         newest = heapq.nlargest(limit, fitting, key=lambda output: (output.started_at, output.id))
+        ids = [output.id for output in newest]
         rows = [
-            (o.id, o.extra.get("modelName") or o.definition_id, o.method_name, o.status, o.started_at) for o in newest
+            (short(o.id, ids), o.extra.get("modelName") or o.definition_id, o.method_name, o.status, when(o.started_at))
+            for o in newest
         ]
-        s.out.result(
+        s.answer(
             {"items": [_described(output) for output in newest], "total": len(newest)},
             lambda: s.out.table(("OUTPUT", "MODEL", "METHOD", "STATUS", "STARTED"), rows),
         )
+
+
+def known_run(s: Session, run: str | None) -> str | None:
+    """The id of the run that was typed; one that nobody here knows is taken as it is."""
+    if run is None:
+        return None
+    try:
+        return s.repo.runs.resolve(run)
+    except NotFound:
+        return run
 
 
 def _definition_id(shop: Workshop, model: str) -> str:
@@ -84,7 +100,14 @@ def _moment(s: Session, since: str | None) -> str | None:
     return None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
 
 
-OutputId = Annotated[str, typer.Argument(metavar="OUTPUT", help="An output's id, or a model for its newest.")]
+OutputId = Annotated[
+    str,
+    typer.Argument(
+        metavar="OUTPUT",
+        help="An output's id, a beginning of it, or a model for its newest.",
+        autocompletion=complete.models,
+    ),
+]
 
 
 def _find_output(shop: Workshop, wanted: str) -> Output:
@@ -101,14 +124,14 @@ def _find_output(shop: Workshop, wanted: str) -> Output:
         return max(found, key=lambda output: output.started_at)
 
 
-@app.command("get")
+@reading(app, "get")
 def get_output(output: OutputId) -> None:
     """Show an output record: status, provenance, what it wrote."""
     from swamp.models.told import told_as_they_are
-    from swamp.models.workshop import Workshop
 
-    with session() as s:
-        shop = Workshop(s.repo)
+    with session(reading=True) as s:
+        s.repo.freshen()
+        shop = s.workshop()
         found = next(told_as_they_are(s.repo.datastore, shop.outputs, [_find_output(shop, output)]))
         proof = found.provenance
         document = {
@@ -121,29 +144,31 @@ def get_output(output: OutputId) -> None:
                 "initiatedBy": proof.initiated_by,
             },
             "artifacts": {"dataArtifacts": [dict(artifact) for artifact in found.artifacts]},
+            "inputs": [dict(read) for read in found.inputs],
             "logFile": found.log_file,
         }
-        shown = {key: value for key, value in document.items() if key not in ("provenance", "artifacts")}
+        shown = {key: value for key, value in document.items() if key not in ("provenance", "artifacts", "inputs")}
 
         def text() -> None:
             s.out.fields({**shown, **document["provenance"]})
+            for read in found.inputs:
+                s.out.line(f"read {read['modelName']}/{read['name']} version {read['version']}")
             for artifact in found.artifacts:
                 s.out.line(f"wrote {artifact['name']} version {artifact['version']}")
 
-        s.out.result(document, text)
+        s.answer(document, text)
 
 
-@app.command("logs")
+@reading(app, "logs")
 def output_logs(output: OutputId) -> None:
     """Show what a method run said."""
-    from swamp.models.workshop import Workshop
-
-    with session() as s:
-        shop = Workshop(s.repo)
+    with session(reading=True) as s:
+        s.repo.freshen()
+        shop = s.workshop()
         found = _find_output(shop, output)
         text = _log_text(s, shop, found)
         document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
-        s.out.result(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
+        s.answer(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
 
 
 def _log_text(s: Session, shop: Workshop, output: Output) -> str:

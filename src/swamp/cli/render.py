@@ -24,6 +24,8 @@ class Output:
     quiet: bool = False
     verbose: bool = False
     color: bool = True
+    requests: Callable[[], int | None] | None = None
+    """How many requests this command has made so far; None where the datastore is no bucket."""
 
     @classmethod
     def of(cls, common: Common) -> Output:
@@ -32,11 +34,20 @@ class Output:
     def result(self, document: Any, text: Callable[[], None] | str | None = None) -> None:
         """The command's one result: the document with `--json`, else what `text` prints or is."""
         if self.json:
-            write_json(document, sys.stdout)
+            write_json(self._recounted(document), sys.stdout)
         elif callable(text):
             text()
         elif text is not None:
             self.line(text)
+
+    def _recounted(self, document: Any) -> Any:
+        """`requests` is what the whole command has asked of the store: leases, probes and retries too (C21)."""
+        asked = self.requests() if self.requests else None
+        if asked is None or not isinstance(document, dict):
+            return document
+        if isinstance(document.get("sync"), dict):
+            return {**document, "sync": {**document["sync"], "requests": asked}}
+        return {**document, "requests": asked} if "requests" in document else document
 
     def line(self, text: str = "") -> None:
         """A line of the human-readable result."""
@@ -46,15 +57,15 @@ class Output:
     def info(self, text: str) -> None:
         """A remark about the work, on stderr."""
         if not self.quiet:
-            print_line(text, sys.stderr)
+            print_line(masked(text), sys.stderr)
 
     def detail(self, text: str) -> None:
         """A remark for those who asked with `-v`."""
         if self.verbose:
-            print_line(text, sys.stderr)
+            print_line(masked(text), sys.stderr)
 
     def warn(self, text: str) -> None:
-        print_line(f"Warning: {text}", sys.stderr)
+        print_line(masked(f"Warning: {text}"), sys.stderr)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """A table on a terminal; in a pipe one tab-separated line per row under a header line."""
@@ -84,6 +95,12 @@ class Output:
             raise UsageError(f"{question} This needs your consent.", hint="add --yes")
         if _answer(question).strip().lower() not in ("y", "yes"):
             raise UsageError("not confirmed: nothing was changed")
+
+    def ask(self, question: str) -> bool | None:
+        """What a person at the terminal answers; None where nobody can be asked."""
+        if not (sys.stdin.isatty() and sys.stderr.isatty()) or self.json:
+            return None
+        return _answer(question).strip().lower() in ("y", "yes")
 
     def progress(self) -> Progress:
         """Bars on a terminal, a plain line per stage in a pipe with `-v`, nothing otherwise."""
@@ -152,19 +169,85 @@ def size_text(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
+def short(one: str, among: Sequence[str]) -> str:
+    """An id for the terminal: as much of it as tells it from the others shown; whole where a program may read it."""
+    if not sys.stdout.isatty():
+        return one
+    length = next((n for n in range(8, len(one)) if sum(other[:n] == one[:n] for other in among) <= 1), len(one))
+    return one[:length]
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+_MASKS: list[Callable[[str], str]] = []
+
+
+def hide(mask: Callable[[str], str]) -> None:
+    """From now on every remark and every error of this process goes through `mask`: it knows secrets."""
+    _MASKS.append(mask)
+
+
+def masked(text: str) -> str:
+    for mask in _MASKS:
+        text = mask(text)
+    return text
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """`value` with every text in it changed, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {
+            change(key) if isinstance(key, str) else key: _with_texts(inner, change) for key, inner in value.items()
+        }
+    return [_with_texts(inner, change) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def print_line(text: str, stream: TextIO) -> None:
-    stream.write(text + "\n")
+    stream.write(printable(text) + "\n")
     stream.flush()
+
+
+def printable(text: str) -> str:
+    """Text that is valid UTF-8: bytes of a name that are not stand as `\\xff`, as `ls -b` shows them. inv[cli.utf-8]"""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape" if _from_bytes(text) else "replace").decode(
+            "utf-8", "backslashreplace"
+        )
+    return text
+
+
+def _from_bytes(text: str) -> bool:
+    """Whether every lone surrogate in it stands for a byte of a file name or an argument."""
+    return all("\udc80" <= letter <= "\udcff" for letter in text if "\ud800" <= letter <= "\udfff")
 
 
 def write_json(document: Any, stream: TextIO) -> None:
     indent = 2 if stream.isatty() else None
-    stream.write(json.dumps(document, ensure_ascii=False, indent=indent, default=str) + "\n")
+    stream.write(json_text(document, indent, ascii_only=_is_narrow(stream)) + "\n")
     stream.flush()
+
+
+def json_text(document: Any, indent: int | None = None, *, ascii_only: bool = False) -> str:
+    """JSON that every parser takes, whatever names are in it."""
+    text = json.dumps(document, ensure_ascii=ascii_only, indent=indent, default=str)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(_with_texts(document, printable), ensure_ascii=ascii_only, indent=indent, default=str)
+    if ascii_only and "\\ud" in text:
+        return json.dumps(_with_texts(document, printable), ensure_ascii=True, indent=indent, default=str)
+    return text
+
+
+def _is_narrow(stream: TextIO) -> bool:
+    """Whether the terminal's encoding cannot take every letter."""
+    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
 
 
 def print_error(error: BaseException, *, as_json: bool, verbose: bool) -> None:
@@ -172,14 +255,15 @@ def print_error(error: BaseException, *, as_json: bool, verbose: bool) -> None:
     if verbose:
         import traceback
 
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(masked("".join(traceback.format_exception(error))))
     known = error if isinstance(error, SwampError) else _unexpected(error)
     if as_json:
-        sys.stderr.write(json.dumps(error_document(known), ensure_ascii=False, default=str) + "\n")
+        document = _with_texts(json.loads(json.dumps(error_document(known), default=str)), masked)
+        sys.stderr.write(json_text(document, ascii_only=_is_narrow(sys.stderr)) + "\n")
     else:
-        sys.stderr.write(f"Error: {known.message}\n")
+        print_line(masked(f"Error: {known.message}"), sys.stderr)
         if known.hint:
-            sys.stderr.write(f"Hint: {known.hint}\n")
+            print_line(masked(f"Hint: {known.hint}"), sys.stderr)
     sys.stderr.flush()
 
 

@@ -28,6 +28,31 @@ def package(
     out.result(document, f"Wrote {made.file} ({made.bytes} bytes). In .swamp.yaml: {hint}")
 
 
+@app.command("serve")
+def serve(
+    idle: str = typer.Option("30m", "--idle", help="Stop when nobody has used it for so long.", metavar="TIME"),
+    stop: bool = typer.Option(False, "--stop", help="Stop the server that is running."),
+) -> None:
+    """Keep one Spark warm for your commands and notebooks: started once, used by --engine spark, stopped when idle."""
+    import os
+
+    from swamp.data.lifetimes import parse_duration
+    from swamp.errors import UsageError
+    from swamp.pipeline.keep import start_server, stop_server
+
+    out = Output.of(common())
+    if stop:
+        stopped = stop_server(os.environ)
+        out.result({"running": False, "stopped": stopped}, "Stopped." if stopped else "There was none.")
+        return
+    wait = parse_duration(idle)
+    if wait is None:
+        raise UsageError(f"--idle {idle!r} is not a time", hint="e.g. 30m or 2h")
+    kept = start_server(os.environ, wait.total_seconds())
+    document = {"running": True, "url": kept.shown, "pid": kept.pid, "idleSeconds": int(wait.total_seconds())}
+    out.result(document, f"Spark is up at {kept.shown} (process {kept.pid}); `swamp spark serve --stop` ends it.")
+
+
 @app.command("check")
 def check(
     master: str | None = typer.Option(None, "--master", help="Where Spark runs (default: .swamp.yaml, local[*])."),

@@ -1,41 +1,53 @@
-"""`swamp sql`: Spark SQL over the tables of a repository."""
+"""`swamp sql`: SQL over the tables and datasets of a repository."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from swamp.cli.command import session, single
+from swamp.cli.command import reading, session, single
 from swamp.errors import UsageError
 
 if TYPE_CHECKING:
     from swamp.cli.command import Session
+    from swamp.sql.answer import Answer
 
-app = single("SQL over data, versions, outputs, runs and commits.")
+app = single("SQL over datasets and over data, versions, outputs, runs and commits.")
 
 
-@app.command("sql")
+@reading(app, "sql")
 def sql(
-    query: str = typer.Argument(..., help="A query over data, versions, outputs, runs and commits."),
+    query: str = typer.Argument(..., help="A query over data, versions, outputs, runs, commits and MODEL.NAME."),
+    engine: str | None = typer.Option(
+        None, "--engine", help="auto, duckdb or spark (auto: DuckDB unless the datasets are large)."
+    ),
     format_: str | None = typer.Option(
         None, "--format", help="table, json, csv or parquet (default: table, in a file csv, with --json json)."
     ),
     output: str | None = typer.Option(None, "--output", help="Write the result to this file.", metavar="FILE"),
     master: str | None = typer.Option(None, "--master", help="Where Spark runs (default: .swamp.yaml, local[*])."),
 ) -> None:
-    """Ask the repository with SQL."""
-    with session() as s:
+    """Ask the repository with SQL.
+
+    A dataset is MODEL.NAME, as in `SELECT * FROM web.orders`, an older version of it
+    `web.orders FOR VERSION AS OF 3`; names with other characters are written in double quotes.
+    """
+    from swamp.sql.answer import answered
+
+    with session(reading=True, sql_engine=engine) as s:
         chosen = _chosen(format_, to_file=bool(output), as_json=s.common.json)
-        _answer(s, query, chosen, Path(output) if output else None, master)
+        asked = s.repo.settings.sql_engine if master is None or engine is not None else "spark"
+        with answered(s.repo, query, engine=asked, master=master, progress=s.out.progress(), warn=s.out.warn) as answer:
+            s.out.detail(f"{answer.choice.engine}: {answer.choice.reason}")
+            _deliver(s, answer, chosen, Path(output) if output else None)
 
 
 def _chosen(asked: str | None, *, to_file: bool, as_json: bool) -> str:
     """The format of the rows. What was asked for wins; with `--json` stdout takes no other than JSON."""
-    from swamp.pipeline.sql import FORMATS
+    from swamp.sql.write import FORMATS
 
     chosen = asked or ("json" if as_json else "table")
     if chosen not in FORMATS:
@@ -51,53 +63,30 @@ def _chosen(asked: str | None, *, to_file: bool, as_json: bool) -> str:
     return chosen
 
 
-def _answer(s: Session, text: str, chosen: str, output: Path | None, master: str | None) -> None:
-    from swamp.env import SYSTEM
-    from swamp.pipeline import sql as pipeline
-    from swamp.pipeline.jobs import Jobs
-    from swamp.pipeline.session import live_session, open_session, stop_session
-    from swamp.pipeline.settings import resolve_settings
-    from swamp.sync.progress import Patience
-
-    own = live_session() is None
-    spark = open_session(resolve_settings(s.repo.settings.spark, master=master))
-    jobs = Jobs(spark, s.out.progress())
-    patience = Patience(SYSTEM, s.repo.settings.sync_timeout, s.cancel)
-    try:
-        frame = pipeline.query(spark, s.repo.path, text)
-        _deliver(s, frame, jobs, patience, chosen, output)
-    finally:
-        jobs.close()
-        if own:
-            stop_session(spark)
-
-
-def _deliver(s: Session, frame: Any, jobs: Any, patience: Any, chosen: str, output: Path | None) -> None:
-    from swamp.pipeline import sql as pipeline
+def _deliver(s: Session, answer: Answer, chosen: str, output: Path | None) -> None:
+    from swamp.sql.write import plain_rows
 
     if chosen == "parquet" and output is not None:
-        count = pipeline.write_parquet(frame, jobs, patience, output)
+        count = answer.write_parquet(output)
     elif chosen == "table":
-        columns = pipeline.columns_of(frame)
-        rows = pipeline.rows_of(frame, jobs, patience)
-        s.out.table(columns, ([row[name] for name in columns] for row in rows))
+        s.out.table(answer.columns, plain_rows(answer.rows()))
         return
     else:
         # The answer is whole before the first byte of it is written, but never as Python values.
-        count = _write(frame, pipeline.rows_of(frame, jobs, patience), chosen, output)
+        count = _write(answer, chosen, output)
     if output is not None:
         s.out.info(f"{count} rows in {output}")
-        s.out.result({"output": str(output), "format": chosen, "rows": count})
+        who = {"engine": answer.choice.engine, "reason": answer.choice.reason}
+        s.out.result({"output": str(output), "format": chosen, "rows": count, **who})
 
 
-def _write(frame: Any, rows: Iterator[dict[str, Any]], chosen: str, output: Path | None) -> int:
-    from swamp.pipeline import sql as pipeline
+def _write(answer: Answer, chosen: str, output: Path | None) -> int:
+    from swamp.sql.write import write_csv, write_json
 
+    rows = answer.rows()
     out = output.open("w", encoding="utf-8", newline="") if output else sys.stdout
     try:
-        if chosen == "json":
-            return pipeline.write_json(rows, out)
-        return pipeline.write_csv(pipeline.columns_of(frame), rows, out)
+        return (write_json if chosen == "json" else write_csv)(answer.columns, rows, out)
     finally:
         if output:
             out.close()

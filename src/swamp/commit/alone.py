@@ -15,8 +15,11 @@ COMMIT_LEASE: Final = ".datastore-commit.lock"
 TERMS = Terms()
 
 
+NOT_ENFORCED: Final = Capabilities(create_only=False, compare_and_swap=False)
+
+
 def commit_lease(
-    store: ObjectStore, env: Env, capabilities: Capabilities, *, timeout: float = 60.0, local: Path | None = None
+    store: ObjectStore, env: Env, *, timeout: float = 60.0, local: Path | None = None
 ) -> Callable[[], HeldLease]:
     """Opens the lease that every commit on such a store is made under, beside the leases of users' commands."""
 
@@ -27,7 +30,7 @@ def commit_lease(
             holder=Holder.of_process(),
             env=env,
             timeout_s=timeout,
-            capabilities=capabilities,
+            capabilities=NOT_ENFORCED,
             local_lock_dir=local,
             inherited=(),
             terms=TERMS,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from swamp.env import Env, rfc3339
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
-from swamp.index.root import Root, SegmentRef, Writer, successor
+from swamp.index.formats import NEEDS
+from swamp.index.keys import object_of
+from swamp.index.root import IGNORED, Root, SegmentRef, Writer, successor
+from swamp.values import value
 
 
-@dataclass(frozen=True)
+@value
 class Changes:
     """What one commit does to the root. Rows take the commit's number when it wins."""
 
@@ -21,6 +24,10 @@ class Changes:
     collecting: tuple[str, ...] | None = None
     gc_epoch_step: int = 0
     horizon_seq: int = 0
+    version: int = 0
+    """The format version that the store has from now on, where that is higher than its own."""
+    conditions: str = ""
+    """The word about conditions that the root says from now on; the commit is named as `conditionsOp`."""
     forgotten: frozenset[str] = frozenset()
     swept: frozenset[str] = frozenset()
     """Keys that a collector has deleted: their rows in the layer have served."""
@@ -36,7 +43,7 @@ class Changes:
         return frozenset([e.path for e in self.puts] + [t.path for t in self.deletes])
 
 
-@dataclass(frozen=True)
+@value
 class Flush:
     """A staged segment and the layer rows that it holds: only rows identical to these leave the layer."""
 
@@ -68,16 +75,16 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         entries.pop(path, None)
         deleted.pop(path, None)
     for known in changes.learned:
-        if known.path in entries and entries[known.path].key == known.key:
+        if known.path in entries and entries[known.path].identity == known.identity:
             entries[known.path] = replace(entries[known.path], sha256=known.sha256)
+    entries |= {} if flush else {put.path: put.at(seq) for put in changes.puts}  # a flushed one never gets to the layer
     for put in changes.puts:
-        entries[put.path] = put.at(seq)
         tomb = deleted.pop(put.path, None)
         dropped.pop(put.key, None)  # undelete: what is live again is not garbage
         if tomb is not None and tomb.key != put.key:
-            dropped[tomb.key] = Dropped(tomb.key, tomb.path, tomb.seq)
-    for key in changes.swept:
-        dropped.pop(key, None)
+            dropped[tomb.key] = Dropped.of(tomb)
+    if changes.swept:
+        dropped = {k: d for k, d in dropped.items() if object_of(k) not in changes.swept}
     for gone in changes.deletes:
         entries.pop(gone.path, None)
         deleted[gone.path] = gone.at(seq)
@@ -101,4 +108,7 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         collecting=root.collecting if changes.collecting is None else changes.collecting,
         gc_epoch=root.gc_epoch + changes.gc_epoch_step,
         horizon_seq=max(root.horizon_seq, changes.horizon_seq),
+        version=max(root.version, changes.version, NEEDS["ignored"] if changes.conditions == IGNORED else 0),
+        conditions=changes.conditions or root.conditions,
+        conditions_op=op if changes.conditions else root.conditions_op,
     )

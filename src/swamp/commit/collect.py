@@ -1,4 +1,4 @@
-"""Garbage: what no path names any more, for longer than the undo window. Mark looks, condemn commits, sweep deletes.
+"""Garbage: what no path names any more, for longer than the undo window. Mark looks; `sweep` condemns and deletes.
 
 A key is deleted only after a commit has put it into `collecting`: a writer that wants it sees that and gives it up.
 Ages are the store's own: the last-modified of log records and objects, against that of an object just written.
@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
-from swamp.cache.paths import is_internal
-from swamp.commit.commit import Changes, Committer, Pace
-from swamp.commit.establish import tier_pages
+from swamp.commit.commit import Committer, Pace
+from swamp.commit.establish import REBUILT_FROM, tier_pages
 from swamp.commit.lease import store_now
-from swamp.commit.log import LOG_PREFIX, LogName, names, put_log
-from swamp.errors import CorruptData
+from swamp.commit.log import LogName, names, put_log, refuse_later_formats
+from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
 from swamp.index.adopt import own_objects
-from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
-from swamp.index.lookup import all_rows, rows_since, winning_rows
+from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.keys import PACK_PREFIX, is_pack, object_of
+from swamp.index.lookup import all_rows, winning_rows
 from swamp.index.root import SEGMENT_PREFIX, Root
-from swamp.store.keys import is_key
-from swamp.store.port import ObjectMeta
+from swamp.index.segment import AnyRow
+from swamp.rules import rule
+from swamp.store.port import ObjectMeta, ObjectStore
 
 BATCH: Final = 1_000
 KEPT_RECORDS: Final = 1_000
@@ -37,6 +38,9 @@ class Collected:
     deleted: int
     bytes: int
 
+    def __add__(self, more: Collected) -> Collected:
+        return Collected(self.candidates, self.deleted + more.deleted, self.bytes + more.bytes)
+
 
 @dataclass(frozen=True)
 class Marked:
@@ -46,11 +50,17 @@ class Marked:
     garbage: tuple[ObjectMeta, ...]
     records: tuple[ObjectMeta, ...] = ()
     """Log records beyond what is kept: nothing names them, so they need no condemning."""
+    held: Held = field(default_factory=dict)
+    """What commits of ours dropped under the plain keys among the garbage."""
+
+    @property
+    def size(self) -> int:
+        return sum(meta.size for meta in (*self.garbage, *self.records))
 
 
 @dataclass(frozen=True)
 class Ages:
-    """When commits happened by the store's clock. A missing record is as young as the next later one."""
+    """When commits happened by the store's clock. A commit whose record is gone is as young as the next later one."""
 
     now: dt.datetime
     seqs: tuple[int, ...]
@@ -58,12 +68,37 @@ class Ages:
 
     @classmethod
     def of(cls, records: list[LogName], now: dt.datetime) -> Ages:
-        known = sorted((r.seq, r.meta.last_modified) for r in records)
-        return cls(now, tuple(seq for seq, _ in known), tuple(at for _, at in known))
+        known: dict[int, dt.datetime] = {}
+        for record in records:
+            at = record.meta.last_modified
+            known[record.seq] = max(at, known.get(record.seq, at))
+        return cls(now, tuple(sorted(known)), tuple(known[seq] for seq in sorted(known)))
 
     def older(self, seq: int, than: dt.timedelta) -> bool:
         place = bisect_left(self.seqs, seq)
         return place < len(self.seqs) and self.now - self.times[place] >= than
+
+    def at(self, seq: int) -> dt.datetime | None:
+        """When a commit happened, or the next later one that has a record; None when there is none."""
+        place = bisect_left(self.seqs, seq)
+        return self.times[place] if place < len(self.times) else None
+
+    def young(self, than: dt.timedelta) -> list[tuple[int, int | None]]:
+        """The numbers that are not `older`, as ranges `low <= seq <= high` (None: without end), for a query."""
+        spans: list[tuple[int, int | None]] = []
+        low = 0
+        for seq, at in zip(self.seqs, self.times, strict=True):
+            if self.now - at < than:
+                if spans and spans[-1][1] == low - 1:
+                    low = spans.pop()[0]
+                spans.append((low, seq))
+            low = seq + 1
+        if spans and spans[-1][1] == low - 1:
+            low = spans.pop()[0]
+        return [*spans, (low, None)]
+
+
+Marker = Callable[[Root, dt.timedelta], Marked]
 
 
 def collect(
@@ -72,33 +107,56 @@ def collect(
     *,
     keep: dt.timedelta = UNDO_WINDOW,
     dry_run: bool = False,
-    marker: Callable[[Root, dt.timedelta], Marked] | None = None,
+    marker: Marker | None = None,
 ) -> Collected:
-    """Deletes what `mark` finds (or a `marker` that finds the same in bulk), in batches; a dead collector's batch
-    goes along."""
+    """Deletes what `mark` finds (or a `marker` that finds the same in bulk), in batches; looks again when the store
+    has moved on too far meanwhile."""
+    done = Collected(0, 0, 0)
+    while True:
+        marked = _marked(committer, keep, marker)
+        if marked is None:
+            return done
+        found = done.deleted + len(marked.garbage) + len(marked.records)
+        if dry_run:
+            return Collected(found, 0, marked.size)
+        done = Collected(found, done.deleted, done.bytes)
+        try:
+            for part in _swept(committer, pace, marked):
+                done += part
+        except MovedTooFar:
+            pace()
+            continue
+        return done + _without_records(committer, marked)
+
+
+def _marked(committer: Committer, keep: dt.timedelta, marker: Marker | None) -> Marked | None:
     read = committer.read()
     if read.root is None:
-        return Collected(0, 0, 0)
+        return None
+    refuse_later_formats(committer.store, read.root)  # what they name is not garbage
     # The newest commit may have no record yet: without one, what it dropped just now would have no age (L33).
     put_log(committer.store, committer.env, read.root, read.body)
-    marked = marker(read.root, keep) if marker else mark(committer, read.root, keep)
-    found = len(marked.garbage) + len(marked.records)
-    if dry_run:
-        return Collected(found, 0, sum(m.size for m in (*marked.garbage, *marked.records)))
-    deleted = size = 0
-    inherited = tuple(read.root.collecting)
-    for start in range(0, max(len(marked.garbage), 1 if inherited else 0), BATCH):
+    return marker(read.root, keep) if marker else mark(committer, read.root, keep)
+
+
+def _swept(committer: Committer, pace: Pace, marked: Marked) -> Iterator[Collected]:
+    """Deletes the garbage in batches. A dead collector's batch goes along as far as it was marked, and no further."""
+    sweeper = Sweeper(committer, pace, marked.root, marked.held)
+    garbage, inherited = marked.garbage, frozenset(marked.root.collecting)
+    if not rule("gc.own-keys") and inherited:
+        sweeper.sweep(inherited)
+    for start in range(0, len(garbage), BATCH):
         pace()
-        batch = marked.garbage[start : start + BATCH]
-        gone = _sweep(committer, pace, marked.root, {m.key for m in batch} | set(inherited))
-        inherited = ()
-        deleted += len(gone)
-        size += sum(m.size for m in batch if m.key in gone)
+        batch = garbage[start : start + BATCH]
+        gone = sweeper.sweep({m.key for m in batch})
+        yield Collected(0, len(gone), sum(m.size for m in batch if m.key in gone))
+    release(committer, pace, inherited)
+
+
+def _without_records(committer: Committer, marked: Marked) -> Collected:
     if marked.records:
         committer.store.delete([m.key for m in marked.records])
-        deleted += len(marked.records)
-        size += sum(m.size for m in marked.records)
-    return Collected(found, deleted, size)
+    return Collected(0, len(marked.records), sum(m.size for m in marked.records))
 
 
 def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
@@ -106,38 +164,87 @@ def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
     store = committer.store
     records = list(names(store))
     ages = Ages.of(records, store_now(store))
-    live, expired, waiting = _keys(committer, root, ages, keep)
+    keys = _keys(committer, root, ages, keep)
     garbage = []
     for meta in _collectable(committer):
-        if meta.key in live or meta.key in waiting:
+        if meta.key in keys.live or meta.key in keys.waiting:
             continue
-        orphan = (is_payload_key(meta.key) or meta.key.startswith(SEGMENT_PREFIX)) and meta.key not in expired
-        if meta.key in expired or (orphan and ages.now - meta.last_modified >= keep):
+        if is_own_key(meta.key):
+            if meta.key in keys.expired or may_be_orphan(meta, root, ages, keep):
+                garbage.append(meta)
+        elif meta.key in keys.expired and may_hold(meta, keys.held):
             garbage.append(meta)
-    return Marked(root, tuple(garbage), tuple(old_records(records, ages)))
+    return Marked(root, tuple(garbage), tuple(old_records(records, ages)), keys.held)
 
 
-def _keys(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> tuple[set[str], set[str], set[str]]:
-    """Keys that are live, keys whose undo window is over, keys that still wait for it."""
+def may_be_orphan(meta: ObjectMeta, root: Root, ages: Ages, keep: dt.timedelta) -> bool:
+    """Whether an object that no row names has lain there long enough, and no lost commit can have named it."""
+    until = orphans_until(root, ages, keep)
+    return until is not None and meta.last_modified <= until
+
+
+def orphans_until(root: Root, ages: Ages, keep: dt.timedelta) -> dt.datetime | None:
+    """Objects that no row names may go if they are from before then; None: no such object may. inv[rebuild.keeps]"""
+    until = ages.now - keep
+    if REBUILT_FROM not in root.extra:
+        return until
+    seq = root.extra[REBUILT_FROM]
+    recorded = ages.at(seq) if isinstance(seq, int) and seq else None
+    return None if recorded is None else min(until, recorded)
+
+
+def may_hold(meta: ObjectMeta, held: Held) -> bool:
+    """Whether a plain object has the size of something that we dropped there: the cheap half of the proof."""
+    return not rule("gc.plain-unchanged") or any(size == meta.size for size, _ in held.get(meta.key, ()))
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Objects that are live, whose undo window is over, that still wait for it; and what plain ones held."""
+
+    live: set[str]
+    expired: set[str]
+    waiting: set[str]
+    held: Held
+
+
+def _keys(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> _Keys:
+    """An object is live while any winning row has bytes in it. inv[pack.live-if-any]"""
     live = {ref.key for ref in root.segments}
-    live |= {row.key for row in winning_rows(root, committer.fetch) if isinstance(row, Entry)}
+    live |= {object_of(row.key) for row in winning_rows(root, committer.fetch) if isinstance(row, Entry)}
     expired: set[str] = set()
     waiting: set[str] = set()
+    plain: list[AnyRow] = []
     for row in all_rows(root, committer.fetch):
-        if isinstance(row, Dropped | Tombstone) and row.key not in live:
-            (expired if ages.older(row.seq, keep) else waiting).add(row.key)
-    return live, expired - waiting, waiting
+        name = object_of(row.key)
+        if isinstance(row, Dropped | Tombstone) and (name not in live or not rule("pack.live-if-any")):
+            (expired if ages.older(row.seq, keep) else waiting).add(name)
+            plain += [] if is_own_key(name) else [row]
+    if not rule("pack.live-if-any"):
+        live -= {name for name in expired if is_pack(name)}
+    return _Keys(live, expired - waiting, waiting, held_by(plain))
+
+
+def held_by(rows: Iterable[AnyRow]) -> Held:
+    """What commits of ours dropped under each plain key, as far as its hash was known."""
+    found: dict[str, frozenset[tuple[int, str]]] = {}
+    for row in rows:
+        if row.sha256 is not None:
+            found[row.key] = found.get(row.key, frozenset()) | {(row.size, row.sha256)}
+    return found
 
 
 def _collectable(committer: Committer) -> Iterator[ObjectMeta]:
-    """Only below the tier directories and `_index/`; never internal names, the log, or other tenants (L34)."""
-    for meta in own_objects(tier_pages(committer.store)):
-        if is_key(meta.key) and not is_internal(meta.key):  # what no file can be called is another tool's
-            yield meta
-    for page in committer.store.list(SEGMENT_PREFIX):
-        for meta in page:
-            if meta.key.endswith(".parquet") and not meta.key.startswith(LOG_PREFIX):
-                yield meta
+    """Only below the tier directories, `_index/` and `_packs/`; never internal names, the log, other tenants (L34)."""
+    yield from (meta for meta in own_objects(tier_pages(committer.store)) if may_condemn(meta.key))
+    yield from internal_objects(committer.store)
+
+
+def internal_objects(store: ObjectStore) -> Iterator[ObjectMeta]:
+    """Segments and packs under our own names."""
+    for prefix in (SEGMENT_PREFIX, PACK_PREFIX):
+        for page in store.list(prefix):
+            yield from (meta for meta in page if is_segment_key(meta.key) or is_pack(meta.key))
 
 
 def old_records(records: list[LogName], ages: Ages) -> Iterator[ObjectMeta]:
@@ -145,37 +252,3 @@ def old_records(records: list[LogName], ages: Ages) -> Iterator[ObjectMeta]:
     for record in records[:-KEPT_RECORDS]:
         if ages.now - record.meta.last_modified >= KEPT_RECORD_AGE:
             yield record.meta
-
-
-def _sweep(committer: Committer, pace: Pace, seen: Root, keys: set[str]) -> set[str]:
-    """Condemns a batch, deletes it, and takes it off the list again."""
-    batch: set[str] = set()
-
-    def condemn(root: Root) -> Changes | None:
-        batch.clear()
-        batch.update(keys - _named_since(committer, root, seen))
-        if not batch:
-            return None
-        listed = tuple(sorted(set(root.collecting) | batch))
-        return Changes(collecting=listed, gc_epoch_step=1)
-
-    if committer.commit(condemn, pace) is None:
-        return set()
-    committer.store.delete(sorted(batch))
-
-    def clear(root: Root) -> Changes | None:
-        left = tuple(k for k in root.collecting if k not in batch)
-        return Changes(collecting=left, swept=frozenset(batch))
-
-    committer.commit(clear, pace)
-    return batch
-
-
-def _named_since(committer: Committer, root: Root, seen: Root) -> set[str]:
-    """Keys that a root newer than the marked one brought to life: they are spared."""
-    if root.op == seen.op:
-        return set()
-    if not root.knows_op(seen.op):
-        raise CorruptData("the store has moved too far while garbage was marked", hint="run the command again")
-    rows = rows_since(root, seen.seq, committer.fetch)
-    return {r.key for r in rows if isinstance(r, Entry)} | {ref.key for ref in root.segments}

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 from swamp.commit.build import Changes, Flush, build, numbered, rebuilt
-from swamp.commit.log import has_op, log_key, newest_whole, put_log, standing
+from swamp.commit.log import has_op, log_key, newest_whole, put_log, refuse_later_formats, standing
+from swamp.commit.obey import Word
+from swamp.commit.tell import unknown
 from swamp.env import Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -20,15 +22,18 @@ from swamp.errors import (
     CorruptData,
     Misconfigured,
     ObjectMissing,
-    OutcomeUnknown,
     StoreError,
     Unavailable,
 )
 from swamp.index.entry import Dropped, Row
-from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, decode, encode
+from swamp.index.formats import NEWEST
+from swamp.index.read import read_root, read_segment
+from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, encode, first_root
 from swamp.rules import rule
-from swamp.store.port import CREATE, Capabilities, Match, ObjectStore, Token
+from swamp.store.port import CREATE, Match, ObjectStore, Token
 from swamp.store.retry import pause_after
+from swamp.trace import traced
+from swamp.values import value
 
 __all__ = ["Changes", "Committed", "Committer", "Pace", "Propose", "RootRead", "build", "rebuilt"]
 LAYER_ROWS: Final = 500
@@ -37,7 +42,7 @@ LATE_RECORD: Final = 5.0  # seconds; a root is not lost, noticed and rebuilt by 
 _ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key, measured on real roots
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RootRead:
     """A root as it was read: what a swap is conditioned on."""
 
@@ -46,13 +51,15 @@ class RootRead:
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Committed:
     """A commit that won. `token` is None when somebody built on it before it could be read back."""
 
     root: Root
     body: bytes
     token: Token | None
+    proven: float | None = None
+    """When, on my own clock, its lease was shown to be mine after this root was there."""
 
 
 class Held(Protocol):
@@ -60,6 +67,10 @@ class Held(Protocol):
 
     def verify(self) -> bool:
         """Whether the store still shows it to be mine."""
+        ...
+
+    def shows(self, key: str, token: Token) -> bool:
+        """Whether one look shows it to be mine and `token` at `key`; if not, nothing is known of either."""
         ...
 
 
@@ -72,24 +83,27 @@ Pace = Callable[[], None]
 """Raises when the work must stop: cancelled, or no progress for too long."""
 
 
-@dataclass(frozen=True)
+@value
 class Committer:
     """Commits to one store as one writer."""
 
     store: ObjectStore
     writer: Writer
     env: Env
-    capabilities: Capabilities = field(default_factory=Capabilities)
+    word: Word = field(default_factory=Word)
+    """Whether the store enforces conditions, by its root's word."""
     exclusive: Callable[[], AbstractContextManager[Held | None]] = nullcontext
     """Held around every commit on a store that does not enforce conditions: a lease, read back by its nonce."""
+    logged: set[tuple[str, int]] = field(default_factory=set)
+    """Commits whose record this process has put."""
 
     def read(self) -> RootRead:
         """The root as it is now; a definite not-found is no root, any other error is an error (L21)."""
         try:
-            fetched = self.store.get(ROOT_KEY)
+            root, fetched = read_root(self.store)
         except ObjectMissing:
             return RootRead(None, None)
-        return RootRead(decode(fetched.body), fetched.meta.token, fetched.body)
+        return RootRead(root, fetched.meta.token, fetched.body)
 
     def _read_any(self) -> RootRead:
         """The same, where a root that cannot be read has a token and nothing else."""
@@ -100,7 +114,17 @@ class Committer:
 
     def fetch(self, ref: SegmentRef) -> bytes:
         """A segment's bytes; whoever reads rows out of them verifies them first."""
-        return self.store.get(ref.key).body
+        return read_segment(self.store, ref)
+
+    @property
+    def enforced(self) -> bool:
+        """Whether a condition that no longer holds is refused here; if not, every commit is made under a lease."""
+        return not self.word.ignored
+
+    def first_root(self) -> Root:
+        """The root of a store that has none, with the word of who makes it about conditions."""
+        now = rfc3339(self.env.clock.now())
+        return first_root(self.env.uuid(), self.env.ulid(), now, self.writer, self.word.first_word())
 
     def create(self, root: Root, pace: Pace) -> RootRead:
         """Publishes a first root; whoever was first, the root that now is there."""
@@ -124,10 +148,10 @@ class Committer:
                 return now
             if now.token != read.token:  # the store would not notice
                 return now
-        outcome = self._swap(read, root, body, pace)
+        outcome = self._swap(read, root, body, pace, held)
         if isinstance(outcome, RootRead):
             return outcome if outcome.root is not None else self.read()
-        self._log(held, root, body, mine=True)
+        self._log(held, root, body, mine=True, proven=outcome.proven)
         return RootRead(root, outcome.token, body) if outcome.token else self.read()
 
     def confirmed(self, pace: Pace) -> RootRead:
@@ -142,6 +166,7 @@ class Committer:
                 except _NotAlone:
                     pace()
 
+    @traced(lambda committer, *_, **more: ("commit", {"op": more.get("op")}))
     def commit(
         self, propose: Propose, pace: Pace, *, op: str | None = None, start: RootRead | None = None, logged: str = ""
     ) -> Committed | None:
@@ -165,9 +190,12 @@ class Committer:
         while True:
             pace()
             root = _present(read)
+            self._obey(root, held)
             if root.knows_op(op):
                 return self._landed(held, read, op)
             if root.op != logged:
+                if root.version < NEWEST:  # a later one than ours cannot be read, so none of ours can be beside it
+                    refuse_later_formats(self.store, root)
                 self._log(held, root, read.body)
                 logged = root.op
             changes = propose(root)
@@ -176,16 +204,23 @@ class Committer:
             staged = self._flush(root, changes, staged)
             new = build(root, changes, op, rfc3339(self.env.clock.now()), self.writer, staged)
             sent = self.env.clock.monotonic()
-            outcome = self._swap(read, new, encode(new), pace)
+            outcome = self._swap(read, new, encode(new), pace, held)
             if isinstance(outcome, Committed):
                 # inv[commit.logged]: nothing is built on a commit before its record exists.
                 if rule("commit.log-before-record"):
-                    self._log(held, outcome.root, outcome.body, mine=True)
+                    self._log(held, outcome.root, outcome.body, mine=True, proven=outcome.proven)
                 moved = self._undone(outcome, sent, pace)
                 if moved is None:
                     return outcome
                 outcome = moved
             read = outcome if held is None else self._newest(held)
+
+    def _obey(self, root: Root, held: Held | None) -> None:
+        """Commits as this root wants it: without a lease only where it says that conditions are enforced."""
+        self.word.hear(root)
+        if held is None and self.word.ignored:
+            raise _NotAlone
+        self.word.must_agree(root)
 
     def _undone(self, done: Committed, sent: float, pace: Pace) -> RootRead | None:
         """The root that stands now, if my commit is not in its past: the root was lost before my record existed, and
@@ -196,19 +231,24 @@ class Committer:
         return None if seen.root is not None and seen.root.knows_op(done.root.op) else seen
 
     def _alone(self) -> AbstractContextManager[Held | None]:
-        return nullcontext() if self.capabilities.safe else self.exclusive()
+        return nullcontext() if self.enforced else self.exclusive()
 
-    def _log(self, held: Held | None, root: Root, body: bytes, *, mine: bool = False) -> None:
+    def _log(
+        self, held: Held | None, root: Root, body: bytes, *, mine: bool = False, proven: float | None = None
+    ) -> None:
         """The record of a root that counts. inv[commit.logged]
 
         Without conditions a root counts when the lease was still mine after it was there: whoever takes the lease
         later reads it, and whoever had it before finds its own lease gone and records nothing. So no two roots of one
         number are recorded, and of two that were written the recorded one is put back. inv[commit.alone]
         """
-        asked = self.env.clock.monotonic()
-        if held is not None and rule("commit.alone") and not held.verify():
+        asked = self.env.clock.monotonic() if proven is None else proven
+        if held is None and (root.op, root.seq) in self.logged:
+            return  # by this very process
+        if held is not None and rule("commit.alone") and proven is None and not held.verify():
             raise _NotAlone
         put_log(self.store, self.env, root, body)
+        self.logged.add((root.op, root.seq))
         late = self.env.clock.monotonic() - asked >= LATE_RECORD
         if held is not None and late and not held.verify():
             if mine:
@@ -232,9 +272,13 @@ class Committer:
         # The next number, not the one after: a record of this that comes late must not stand above another's commit.
         root = rebuilt(recorded, self.env, self.writer, step=1)
         body = encode(root)
-        token = self.store.put(ROOT_KEY, body).token
+        sent = self._send(read, body)
+        if isinstance(sent, AccessDenied | Misconfigured):
+            raise sent
+        if not isinstance(sent, str):
+            raise _NotAlone  # somebody was faster, or nothing is known: everything is looked at again
         self._log(held, root, body, mine=True)
-        return RootRead(root, token, body)
+        return RootRead(root, sent, body)
 
     def _landed(self, held: Held | None, read: RootRead, op: str) -> Committed:
         """The op was committed by an earlier attempt: report the root it is in."""
@@ -272,7 +316,9 @@ class Committer:
                     raise
                 self.env.clock.sleep(pause_after(error, 0.2 * 2**attempt, self.env))
 
-    def _swap(self, read: RootRead, new: Root, body: bytes, pace: Pace) -> Committed | RootRead:
+    def _swap(
+        self, read: RootRead, new: Root, body: bytes, pace: Pace, held: Held | None = None
+    ) -> Committed | RootRead:
         """One outcome, the true one: won, or the root that stands in the way. inv[commit.unknown-is-not-failure]
 
         No status code decides. An answer that is not a clear success says only: read the root.
@@ -280,8 +326,11 @@ class Committer:
         delay = 0.2
         while True:
             refusal = self._send(read, body)
-            if isinstance(refusal, str) and self.capabilities.safe:
+            asked = self.env.clock.monotonic()
+            if isinstance(refusal, str) and self.enforced:
                 return Committed(new, body, refusal)
+            if isinstance(refusal, str) and held is not None and refusal != read.token and self._shown(held, refusal):
+                return Committed(new, body, refusal, asked)  # the old root's token would show that the old root stands
             seen = self._look(pace)
             if seen.root is not None and seen.root.knows_op(new.op):
                 return Committed(new, body, seen.token if seen.root.op == new.op else None)
@@ -297,20 +346,21 @@ class Committer:
             try:
                 pace()
             except Unavailable as stuck:
-                raise OutcomeUnknown(
-                    "the commit was sent and the store does not say whether it happened",
-                    hint="run the same command again: it finds out, and nothing is done twice",
-                ) from stuck
+                raise unknown(refusal if isinstance(refusal, StoreError) else stuck) from stuck
             told = refusal if isinstance(refusal, StoreError) else None
             self.env.clock.sleep(pause_after(told, delay, self.env))
             delay = min(delay * 2, 5.0)
 
+    def _shown(self, held: Held, token: Token) -> bool:
+        """Without conditions: the root is read back and the lease, after it, in one look. The write was answered
+        before that look began, so that what it shows of the lease is later than the root. inv[commit.alone]"""
+        return rule("commit.alone") and held.shows(ROOT_KEY, token)
+
     def _send(self, read: RootRead, body: bytes) -> Token | StoreError:
         condition = CREATE if read.token is None else Match(read.token)
         try:
-            if not self.capabilities.safe or not rule("commit.condition"):
-                return self.store.put(ROOT_KEY, body).token
-            return self.store.put(ROOT_KEY, body, condition).token
+            # inv[commit.condition]: a belief about the store may cost a warning, never an unconditional root.
+            return self.store.put(ROOT_KEY, body, condition if rule("commit.condition") else None).token
         except (ConditionFailed, Unavailable, AccessDenied, Misconfigured, ObjectMissing) as error:
             return error
 
@@ -323,10 +373,7 @@ class Committer:
                 try:
                     pace()
                 except Unavailable as stuck:
-                    raise OutcomeUnknown(
-                        "the commit was sent and the store does not say whether it happened",
-                        hint="run the same command again: it finds out, and nothing is done twice",
-                    ) from stuck
+                    raise unknown(error) from stuck
                 self.env.clock.sleep(pause_after(error, delay, self.env))
                 delay = min(delay * 2, 5.0)
 

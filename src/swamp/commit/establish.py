@@ -7,40 +7,41 @@ so two machines that arrive at once end up with one root.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from swamp.cache.paths import TIER_DIRECTORIES
+from swamp.cache.paths import TIER_DIRECTORIES, is_internal_object
 from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
-from swamp.commit.lease import CLOCK_KEY, GLOBAL_KEY
-from swamp.commit.log import LOG_PREFIX, newest_whole, put_log, standing
-from swamp.commit.namespace import NAMESPACE_KEY
+from swamp.commit.log import LOG_PREFIX, names, newest_whole, put_log, standing
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq
 from swamp.index.entry import Entry
+from swamp.index.formats import OLDEST
+from swamp.index.keys import PACK_PREFIX, is_pack
+from swamp.index.read import read_root
 from swamp.index.root import (
     REPAIR_HINT,
     ROOT_KEY,
     SEGMENT_PREFIX,
-    VERSION,
     Root,
     SegmentRef,
-    decode,
-    first_root,
     parse_json,
     successor,
 )
 from swamp.store.port import ObjectMeta, ObjectStore, Token
+from swamp.values import value
 
 SEGMENT_ROWS: Final = 100_000
 SHOWN: Final = 5
+REBUILT_FROM: Final = "rebuiltFrom"
+"""In a root that was rebuilt without its newest records: the number up to which the log was followed, 0 for none."""
 ADOPTED: Final = "adoptedCommitSeq"
 """In a root that grew out of version 2 shards: their counter then. It moves when an old client goes on writing."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Established:
     """The root, and whether it was published just now from a listing, an older format or the log."""
 
@@ -54,15 +55,24 @@ Discover = Callable[[], RootRead | None]
 
 
 def establish(
-    committer: Committer, pace: Pace, *, create: bool, known: RootRead | None = None, discover: Discover | None = None
+    committer: Committer,
+    pace: Pace,
+    *,
+    create: bool,
+    known: RootRead | None = None,
+    discover: Discover | None = None,
+    empty: bool = False,
 ) -> Established:
-    """The store's root. With `create` an empty store gets one; without, it stays as it is and there is none."""
+    """The store's root. With `create` an empty store gets one; without, it stays as it is and there is none. `empty`:
+    the caller has just looked through the store and found nothing."""
     try:
         read = known or committer.read()
     except CorruptData as damage:
         return _from_damage(committer, pace, damage)
     if read.root is not None:
         return Established(read)
+    if empty:
+        return _created(committer, pace, create)
     try:
         return _without_root(committer, pace, create, discover)
     except CorruptData:
@@ -75,13 +85,14 @@ def establish(
 
 def _without_root(committer: Committer, pace: Pace, create: bool, discover: Discover | None = None) -> Established:
     opening = list(islice(committer.store.list(""), 2))
-    if len(opening) < 2 and all(meta.key in _OF_NO_STORE for page in opening for meta in page):
+    if len(opening) < 2 and all(_may_precede_a_root(meta.key) for page in opening for meta in page):
         return _created(committer, pace, create)  # one listing tells it: no log, nothing older, nothing to adopt
     recorded = newest_whole(committer.store)
     if recorded is not None:
         return _restored(committer, pace, recorded, None)
     if _has_log(committer):
         raise _no_whole_record()
+    refuse_packs(committer.store)
     counter = _old_counter(committer.store)
     if discover is not None and counter is None and len(opening) > 1:  # one page is read before anybody could share it
         read = discover()
@@ -98,8 +109,21 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     return left.told(_created(committer, pace, create))
 
 
-_OF_NO_STORE: Final = (GLOBAL_KEY, CLOCK_KEY, NAMESPACE_KEY)
-"""What may stand in a store before its first root."""
+def _may_precede_a_root(key: str) -> bool:
+    """What may stand in a store before its first root: leases, the clock, who owns the namespace."""
+    return is_internal_object(key) and key != ROOT_KEY and not key.startswith((SEGMENT_PREFIX, PACK_PREFIX))
+
+
+def refuse_packs(store: ObjectStore) -> None:
+    """Raises CorruptData where packs lie in a bucket without a root: it has lost one (L48). Other names below
+    `_packs/` are somebody else's."""
+    found = next((meta.key for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key)), None)
+    if found is not None:
+        raise CorruptData(
+            f"there is no index, but {found} was written by one: its root has been lost",
+            hint=f"{REPAIR_HINT} --from-listing",
+            details={"key": found},
+        )
 
 
 def _no_whole_record() -> CorruptData:
@@ -116,11 +140,12 @@ def _created(committer: Committer, pace: Pace, create: bool) -> Established:
 
 
 def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Established:
-    """A root that cannot be read as version 3: an older client's, a newer one's, or broken bytes."""
-    fetched = committer.store.get(ROOT_KEY)
-    repaired = _readable(fetched.body)
-    if repaired is not None:  # another machine was first: what it made is the root
-        return Established(RootRead(repaired, fetched.meta.token, fetched.body))
+    """A root that cannot be read: an older client's, or broken bytes. A newer one's never comes here."""
+    try:
+        repaired, fetched = read_root(committer.store)
+        return Established(RootRead(repaired, fetched.meta.token, fetched.body))  # another machine was first
+    except CorruptData:
+        fetched = committer.store.get(ROOT_KEY)
     if _is_old(committer, fetched.body, damage):
         counter, left = _old_counter(committer.store), LeftOut()
         found = _adoptable(committer, fetched.body, left)
@@ -135,10 +160,8 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Estab
 def _is_old(committer: Committer, body: bytes, damage: CorruptData) -> bool:
     """Whether an older version's index stands there, to be adopted. Raises where it must be left alone."""
     version = _version(body)
-    if not isinstance(version, int) or version == VERSION:
+    if not isinstance(version, int) or version >= OLDEST:
         return False
-    if version > VERSION:
-        raise damage
     if _has_log(committer):
         raise CorruptData(
             "an older client has overwritten the index root",
@@ -164,47 +187,81 @@ def preview(committer: Committer) -> Root | None:
         return recorded
     if _has_log(committer):
         raise _no_whole_record()
+    refuse_packs(committer.store)
     entries = {entry.path: entry.at(1) for entry in _adoptable(committer, old, LeftOut())}
     return replace(_empty(committer), entries=entries) if entries else None
 
 
 def repair(committer: Committer, pace: Pace) -> Established:
     """Rebuilds the root from the newest whole log record, whatever stands there now. Idempotent (L09)."""
-    recorded = newest_whole(committer.store)
+    recorded = newest_whole(committer.store, of_latest_format=True, older=True)
     if recorded is None:
         raise CorruptData(
             "there is no whole log record to rebuild the root from",
             hint="run: swamp datastore doctor --repair --from-listing",
         )
     try:
-        fetched = committer.store.get(ROOT_KEY)
+        current, fetched = read_root(committer.store)
     except ObjectMissing:
         return _restored(committer, pace, recorded, None)
-    try:
-        current = decode(fetched.body)
     except CorruptData:
+        fetched = committer.store.get(ROOT_KEY)
         _keep_damaged(committer, fetched.body)
         return _restored(committer, pace, recorded, fetched.meta.token)
-    stands = committer.capabilities.safe or standing(committer.store, current) != "rolled back"
+    stands = committer.enforced or standing(committer.store, current) != "rolled back"
+    if current.version < recorded.version:
+        return _taken_back(committer, pace, RootRead(current, fetched.meta.token, fetched.body), recorded)
     if current.seq >= recorded.seq and stands:
         return _acknowledged(committer, pace, RootRead(current, fetched.meta.token, fetched.body))
     _keep_damaged(committer, fetched.body)
     return _restored(committer, pace, recorded, fetched.meta.token)
 
 
+def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root) -> Established:
+    """The newest commit of the store's own format again, above whatever an old client, which cannot read it, has
+    committed beside it. inv[format.newer]"""
+    assert old.root is not None
+    _keep_damaged(committer, old.body)
+    step = max(old.root.seq - recorded.seq, 0) + 2
+    read = committer.replace(RootRead(None, old.token), rebuilt(recorded, committer.env, committer.writer, step), pace)
+    theirs = sorted(
+        p for p, e in old.root.entries.items() if e.seq > old.root.oldest_known_seq and _is_news(recorded, e)
+    )
+    shown = f": {', '.join(theirs[:SHOWN])}{' …' if len(theirs) > SHOWN else ''}" if theirs else ""
+    warning = (
+        f"an older client had put back an index of format version {old.root.version}; commit {recorded.seq} was "
+        f"restored from the log. {len(theirs)} files that it committed are not in it{shown}. Upgrade that client: "
+        "its next sync delivers them"
+    )
+    return Established(read, discovered=True, warnings=(warning,))
+
+
+def _is_news(recorded: Root, entry: Entry) -> bool:
+    row = recorded.row(entry.path)
+    return row is None or row.key != entry.key
+
+
+OLD_CLIENT: Final = "an older client goes on writing to this store's old index"
+
+
 def refuse_old_client(committer: Committer, root: Root) -> None:
     """A client of the version that this index was adopted from must not go on writing beside it (L41)."""
-    if ADOPTED in root.extra and _old_counter(committer.store) not in (None, root.extra[ADOPTED]):
+    if ADOPTED in root.extra and old_client_wrote(committer.store, root):
         raise CorruptData(
-            "an older client goes on writing to this store's old index",
-            hint=REPAIR_HINT + " (it lists what the old client added), and upgrade that client",
+            OLD_CLIENT,
+            hint=REPAIR_HINT + " (it lists what the old client added, to adopt or to leave), and upgrade that client",
         )
+
+
+def old_client_wrote(store: ObjectStore, root: Root) -> bool:
+    """Whether the index of version 2 beside this one has moved, or has come, since it was last looked at (L76)."""
+    return _old_counter(store) not in (None, root.extra.get(ADOPTED))
 
 
 def _acknowledged(committer: Committer, pace: Pace, read: RootRead) -> Established:
     """What an old client wrote meanwhile has been looked at: from its counter now, pushes go on."""
     counter, root = _old_counter(committer.store), read.root
-    if root is None or counter is None or root.extra.get(ADOPTED, counter) == counter:
+    if root is None or counter is None or root.extra.get(ADOPTED) == counter:
         return Established(read)
     env = committer.env
     put_log(committer.store, env, root, read.body)
@@ -215,18 +272,13 @@ def _acknowledged(committer: Committer, pace: Pace, read: RootRead) -> Establish
 
 
 def _old_counter(store: ObjectStore) -> int | None:
-    """The counter of version 2 shards; None where there are none."""
+    """The counter of version 2 shards; None where there are none, -1 where it cannot be read."""
     try:
         return commit_seq(store.get(META_KEY).body)
     except ObjectMissing:
         return None
-
-
-def _readable(body: bytes) -> Root | None:
-    try:
-        return decode(body)
     except CorruptData:
-        return None
+        return -1  # a damaged index of an old client must not stop every push for good
 
 
 def _version(body: bytes) -> object:
@@ -237,7 +289,12 @@ def _version(body: bytes) -> object:
 
 
 def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None) -> Established:
-    root = rebuilt(recorded, committer.env, committer.writer)
+    last = max((name.seq for name in names(committer.store, after_seq=recorded.seq)), default=recorded.seq)
+    root = rebuilt(recorded, committer.env, committer.writer, last - recorded.seq + 2)
+    if last > recorded.seq:
+        # Later commits are known and cannot be read: what they named is nobody's garbage. inv[rebuild.keeps]
+        root = replace(root, extra={**root.extra, REBUILT_FROM: recorded.seq})
+    committer.word.hear(recorded)
     read = committer.replace(RootRead(None, on), root, pace)
     warning = f"the index root was lost or damaged and has been rebuilt from the log (commit {recorded.seq})"
     return Established(read, discovered=_is(read, root), warnings=(warning,))
@@ -253,8 +310,7 @@ def _keep_damaged(committer: Committer, body: bytes) -> None:
 
 
 def _empty(committer: Committer) -> Root:
-    env = committer.env
-    return first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), committer.writer)
+    return committer.first_root()
 
 
 def _published(

@@ -10,7 +10,7 @@ import getpass
 import os
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,8 @@ from swamp.commit.lease_hold import LEASES_VARIABLE, HeldLease, Swap
 from swamp.commit.lease_local import LocalLock
 from swamp.env import Env
 from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, Unavailable
-from swamp.store.port import CREATE, WHOLE_AT_MOST, Capabilities, Condition, Match, ObjectStore
+from swamp.store.port import CREATE, WHOLE_AT_MOST, Capabilities, Condition, Match, ObjectStore, Token
+from swamp.values import value
 
 GLOBAL_KEY: Final = ".datastore.lock"
 CLOCK_KEY: Final = ".datastore.clock"
@@ -56,7 +57,7 @@ def model_key(model_type: str, model_id: str) -> str:
     return f"data/{model_type}/{model_id}/.lock"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Holder:
     """Who asks, for people to read: no decision is ever made from a host name or a pid (K08)."""
 
@@ -76,7 +77,7 @@ class Holder:
         return f"{self.user}@{self.hostname}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Terms:
     """How long a lease lives without renewal, and how often it is renewed (0: by hand, in the simulator)."""
 
@@ -124,18 +125,20 @@ def acquire(
     inherited: Collection[str] | None = None,
     terms: Terms = Terms(),  # noqa: B008  frozen
     on_wait: Callable[[], object] = lambda: None,
+    on_held: Callable[[Observed], object] = lambda _: None,
     away_s: float = AWAY_S,
 ) -> HeldLease:
     """The lease on `key`, renewed by a thread until it is released. Raises LockTimeout (75) with the holder's name.
 
     A holder is waited for `timeout_s`, a store that cannot be asked `away_s` at a time: then its error is raised.
-    `on_wait` is called at most once, when the first look shows that somebody has to be waited for.
+    `on_wait` is called at most once, when the first look shows that somebody has to be waited for, and `on_held` with
+    who that is.
     """
     nonces = inherited_of(os.environ) if inherited is None else frozenset(inherited)
     attempt = _Attempt(store, key, holder, env, capabilities, on_lost, nonces, terms, away_s)
     local = LocalLock(local_lock_dir, store.url, key) if local_lock_dir else None
     try:
-        return attempt.run(timeout_s, local, on_wait)
+        return attempt.run(timeout_s, local, on_wait, on_held)
     except BaseException:
         if local:
             local.close()
@@ -169,10 +172,18 @@ class _Attempt:
         self._unreachable: Unavailable | None = None
         self._away_s, self._away_since = away_s, self._looked_at
 
-    def run(self, timeout_s: float, local: LocalLock | None, on_wait: Callable[[], object]) -> HeldLease:
+    def run(
+        self,
+        timeout_s: float,
+        local: LocalLock | None,
+        on_wait: Callable[[], object],
+        on_held: Callable[[Observed], object],
+    ) -> HeldLease:
         backoff = Backoff(self._env, timeout_s)
-        held = self._try(local)
+        held = self._try(local, first=True)
         if held is None and self._unreachable is None:
+            if self._seen is not None and self._seen.held:
+                on_held(self._seen)
             on_wait()
             held = self._try(local)  # that may have taken long, and the time be up
         while held is None:
@@ -185,26 +196,44 @@ class _Attempt:
         """Whether nothing has been heard of the store for so long that waiting for it is no use."""
         return self._unreachable is not None and self._env.clock.monotonic() - self._away_since >= self._away_s
 
-    def _try(self, local: LocalLock | None) -> HeldLease | None:
+    def _at_once(self, local: LocalLock | None) -> HeldLease | None:
+        """Without a look, where conditions are enforced: a swap on what this machine left there, or on nothing, can
+        only succeed if a look would have shown just that. Whatever else comes of it, the look follows."""
+        if local is None or not self._safe or self._inherited or not local.take(self._nonce):
+            return None
+        left = local.left()
+        body = self._body if left is None else replace(self._body, epoch=left.epoch + 1)
+        self._sent_at = self._env.clock.monotonic()
+        try:
+            token = self._store.put(self._key, body.encode(), CREATE if left is None else Match(left.token)).token
+        except (ConditionFailed, ObjectMissing, Unavailable):
+            return None
+        return self._held(body, token, local, unbroken=True) if token else None
+
+    def _try(self, local: LocalLock | None, *, first: bool = False) -> HeldLease | None:
         """One look and at most one swap; an unreachable store is waited for like a holder, but not for as long."""
         try:
-            decision = self._look(local)
-            self._unreachable = None
-            match decision:
-                case Inherit(observed):
-                    return self._held(observed, None, inherited=True)
-                case Wait():
-                    return None
-                case Mine(observed):
-                    return self._held(observed, local)
-            if local is not None and not local.take(self._nonce):
-                return None  # another process of this machine is ahead
-            return self._swap(decision, local)
+            held = (self._at_once(local) if first else None) or self._attempt(local)
         except Unavailable as error:
             if self._unreachable is None:
                 self._away_since = self._looked_at
             self._unreachable = error
             return None
+        self._unreachable = None
+        return held
+
+    def _attempt(self, local: LocalLock | None) -> HeldLease | None:
+        decision = self._look(local)
+        match decision:
+            case Inherit(observed):
+                return self._held_as(observed, None, inherited=True)
+            case Wait():
+                return None
+            case Mine(observed):
+                return self._held_as(observed, local)
+        if local is not None and not local.take(self._nonce):
+            return None  # another process of this machine is ahead
+        return self._swap(decision, local)
 
     def _look(self, local: LocalLock | None) -> Decision:
         self._looked_at = self._env.clock.monotonic()
@@ -219,16 +248,23 @@ class _Attempt:
 
     def _swap(self, decision: Decision, local: LocalLock | None) -> HeldLease | None:
         body, condition = self._proposal(decision)
+        unanswered: Unavailable | None = None
         self._sent_at = self._env.clock.monotonic()
         try:
-            self._store.put(self._key, body.encode(), condition if self._safe else None)
-        except (ConditionFailed, Unavailable):
-            pass  # no answer decides: what stands there now does (K05)
+            token = self._store.put(self._key, body.encode(), condition).token  # inv[commit.condition]
+            if self._safe and token:
+                return self._held(body, token, local)  # a swap that clearly happened need not be looked at
+        except ConditionFailed:
+            pass  # no other answer decides: what stands there now does (K05)
+        except Unavailable as error:
+            unanswered = error
         if not self._safe:
             self._env.clock.sleep(self._settling())
         self._seen = read_lease(self._store, self._key)
         if self._seen and self._seen.held and self._seen.nonce == self._nonce:
-            return self._held(self._seen, local)
+            return self._held_as(self._seen, local)
+        if unanswered is not None:
+            raise unanswered  # a store that takes no lease is not a holder that is waited for (C20)
         return None
 
     def _settling(self) -> float:
@@ -249,20 +285,32 @@ class _Attempt:
                 return self._body, CREATE
         raise AssertionError(decision)
 
-    def _held(self, observed: Observed, local: LocalLock | None, *, inherited: bool = False) -> HeldLease:
+    def _held_as(self, observed: Observed, local: LocalLock | None, *, inherited: bool = False) -> HeldLease:
         assert observed.body is not None
+        return self._held(observed.body, observed.token, local, inherited=inherited)
+
+    def _held(
+        self,
+        body: LeaseBody,
+        token: Token,
+        local: LocalLock | None,
+        *,
+        inherited: bool = False,
+        unbroken: bool = False,
+    ) -> HeldLease:
         swap = Swap(self._store, self._env, self._key, self._safe)
         if local is not None:
             local.settle(self._nonce)
         lease = HeldLease(
             swap,
-            observed.body,
-            observed.token,
+            body,
+            token,
             self._sent_at,
             renew_s=self._terms.renew_s,
             on_lost=self._on_lost,
             local=local,
             inherited=inherited,
+            unbroken=unbroken,
         )
         lease.start()
         return lease
@@ -302,6 +350,17 @@ def timed_out(key: str, seen: Observed | None, timeout_s: float) -> LockTimeout:
     )
 
 
+def waiting_for(seen: Observed) -> str:
+    """Who holds a lease that somebody waits for, in words."""
+    since = f" since {seen.body.acquired_at}" if seen.body else ""
+    what = key_in_words(seen.key)
+    return f"Waiting for {what}, held by {seen.holder}{since}"
+
+
+def key_in_words(key: str) -> str:
+    return f"the model {key.removeprefix('data/').removesuffix('/.lock')}" if key.startswith("data/") else "the store"
+
+
 def _which(key: str) -> str:
     """How `lock release` is told which lease it is about: without that it takes the global one."""
     return f" --model {key.removeprefix('data/').removesuffix('/.lock')}" if key.startswith("data/") else ""
@@ -312,13 +371,27 @@ def force_release(store: ObjectStore, key: str, nonce: str | None) -> bool:
     seen = read_lease(store, key)
     if seen is None or not seen.held or seen.nonce != nonce:
         return False
-    body = seen.body.released() if seen.body else _nobody(seen)
+    body = _freed(seen)
     try:
         store.put(key, body.encode(), Match(seen.token))
     except ConditionFailed:
         after = read_lease(store, key)
         return after is not None and after.body == body
     return True
+
+
+def retire(store: ObjectStore, seen: Observed) -> None:
+    """Marks an abandoned lease released, on the token that was watched: a holder who came back, or a new one, keeps it.
+
+    Looked at once more just before, for stores that do not enforce the condition.
+    """
+    now = read_lease(store, seen.key)
+    if now is not None and now.token == seen.token:
+        store.put(seen.key, _freed(seen).encode(), Match(seen.token))
+
+
+def _freed(seen: Observed) -> LeaseBody:
+    return replace(seen.body.released(), epoch=seen.next_epoch) if seen.body else _nobody(seen)
 
 
 def _nobody(seen: Observed) -> LeaseBody:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from swamp.env import rfc3339
 from swamp.store.port import Token
+from swamp.values import value
 
 TTL_S = 30.0
 LONGEST_TTL_S = 600.0
 State = Literal["held", "released"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseBody:
     """Who holds it, since when, and which write this is."""
 
@@ -64,17 +65,20 @@ def decode(raw: bytes) -> LeaseBody | None:
 
 
 def _from_json(doc: dict[str, Any]) -> LeaseBody:
-    state = doc["state"]
+    """Ours, or that of another client of this format, which deletes what it releases and knows no epoch (K13)."""
+    if not isinstance(doc, dict):
+        raise TypeError(doc)
+    state = doc.get("state", "held")
     if state not in ("held", "released"):
         raise ValueError(state)
     return LeaseBody(
         _shown(doc["holder"]),
-        _shown(doc["hostname"]),
-        int(doc["pid"]),
+        _shown(doc.get("hostname", "")),
+        int(doc.get("pid", 0)),
         str(doc["acquiredAt"]),
-        int(doc["ttlMs"]),
-        str(doc["nonce"]),
-        int(doc["epoch"]),
+        int(doc.get("ttlMs", TTL_S * 1000)),
+        str(doc.get("nonce") or "without a nonce"),
+        int(doc.get("epoch", 0)),
         state,
     )
 
@@ -84,7 +88,7 @@ def _shown(name: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(name)[:200])
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Observed:
     """A lease object as the store showed it. `body` is None when its bytes make no sense."""
 
@@ -113,10 +117,10 @@ class Observed:
     @property
     def next_epoch(self) -> int:
         """Larger than any epoch this object can have held, also when its own can no longer be read."""
-        return self.body.epoch + 1 if self.body else int(self.last_modified.timestamp())
+        return self.body.epoch + 1 if self.body and self.body.epoch else int(self.last_modified.timestamp())
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Watch:
     """Since when, on my own monotonic clock, a lease has shown this token."""
 
@@ -136,12 +140,12 @@ def watching(before: Watch | None, observed: Observed | None, now: float) -> Wat
     return Watch(observed.token, now)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Create:
     """Nobody ever held it: create it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Take:
     """Free, or abandoned for the reason given: swap it on `token`."""
 
@@ -150,28 +154,28 @@ class Take:
     why: Literal["released", "stale", "dead"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Mine:
     """My own write has arrived, whatever I was told about it."""
 
     observed: Observed
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Inherit:
     """A parent process holds it for me."""
 
     observed: Observed
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AskStore:
     """Quiet for a TTL on my clock: now ask how old it is by the store's own."""
 
     observed: Observed
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Wait:
     observed: Observed
 
@@ -179,7 +183,7 @@ class Wait:
 Decision = Create | Take | Mine | Inherit | AskStore | Wait
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Knowledge:
     """What I know besides the lease itself."""
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from itertools import takewhile
 from types import TracebackType
 from typing import Final, Self
 
 from swamp.commit.lease_decide import LeaseBody, decode
-from swamp.commit.lease_local import LocalLock
+from swamp.commit.lease_local import Left, LocalLock
 from swamp.env import Env
 from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, StoreError, Unavailable
 from swamp.store.port import Match, ObjectStore, Token
+from swamp.values import value
 
 _PROVEN_FOR = 5 / 6  # of a TTL: after that another machine may be about to take it
+_CERTAIN_FOR = 1 / 3  # of a TTL: until then nobody may take it, by anybody's clock
 _RETRY_PAUSE = 0.1  # of the renewal interval
 LEASES_VARIABLE: Final = "SWAMP_LEASES"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Swap:
     """Replaces one lease body by its successor, and says what is known afterwards."""
 
@@ -35,12 +37,12 @@ class Swap:
             return None, None
         return decode(found.body), found.meta.token
 
-    def put(self, body: LeaseBody, token: Token) -> Token | None:
-        """The new token; None when the answer was not a clear success."""
-        if not self.safe and self.look()[1] != token:
+    def put(self, body: LeaseBody, token: Token, *, sure: bool = False) -> Token | None:
+        """The new token; None when the answer was not a clear success. `sure`: nobody can have taken it meanwhile."""
+        if not self.safe and not sure and self.look()[1] != token:
             return None  # the store checks nothing, so look first
         try:
-            return self.store.put(self.key, body.encode(), Match(token) if self.safe else None).token
+            return self.store.put(self.key, body.encode(), Match(token)).token
         except (ConditionFailed, Unavailable):
             return None
 
@@ -59,6 +61,7 @@ class HeldLease:
         on_lost: Callable[[str], None],
         local: LocalLock | None,
         inherited: bool = False,
+        unbroken: bool = False,
     ) -> None:
         self._swap, self._body, self._token, self._proven_at = swap, body, token, proven_at
         self._renew_s, self._on_lost, self._local = renew_s, on_lost, local
@@ -68,6 +71,8 @@ class HeldLease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.inherited = inherited
+        self.unbroken = unbroken
+        """Nobody else has held it since this machine did, or since ever."""
 
     @property
     def key(self) -> str:
@@ -113,6 +118,23 @@ class HeldLease:
                 return False
             landed = body is not None and body == self._body.renewed()  # a renewal whose answer was lost
             return self._lost is None and not self._over and (body == self._body or landed)
+
+    def shows(self, key: str, token: Token) -> bool:
+        """Whether one listing shows my own last write, and `token` at `key`, an object beside it.
+
+        By tokens: those that the store has given to these very writes. False says nothing, and then both are read:
+        a listing may have other tokens, and a renewal of mine may have gone unanswered.
+        """
+        with self._mutex:
+            if not token or self._lost is not None or self._over or self._age() >= self._body.ttl_ms / 1000:
+                return False
+            try:
+                same = takewhile(lambda pair: pair[0] == pair[1], zip(self.key, key, strict=False))
+                pages = self._swap.store.list("".join(letter for letter, _ in same))
+                seen = {meta.key: meta.token for page in pages for meta in page}
+            except StoreError:
+                return False
+            return seen.get(self.key) == self._token and seen.get(key) == token
 
     # -- renewal
 
@@ -201,7 +223,10 @@ class HeldLease:
     def _release(self) -> None:
         for _ in range(3):
             try:
-                if self._swap.put(self._body.released(), self._token) is not None:
+                freed = self._body.released()
+                token = self._swap.put(freed, self._token, sure=self._certain())
+                if token is not None:
+                    self._leave(freed, token)
                     return
                 body, token = self._swap.look()
             except StoreError:
@@ -209,6 +234,14 @@ class HeldLease:
             if body is None or token is None or body.nonce != self.nonce or body.state == "released":
                 return
             self._body, self._token = body, token
+
+    def _leave(self, freed: LeaseBody, token: Token) -> None:
+        if self._local is not None and token and self._swap.safe:
+            self._local.leave(Left(token, freed.epoch))
+
+    def _certain(self) -> bool:
+        """Whether nobody may have taken it yet, by anybody's clock."""
+        return self._age() < self._body.ttl_ms / 1000 * _CERTAIN_FOR
 
     def __enter__(self) -> Self:
         return self

@@ -2,14 +2,28 @@
 
 The file names the nonces for which this machine held (or tried to hold) the lease. Whoever has the flock knows that
 none of them is alive any more. That is proof by kernel, not by host name or pid (K08).
+
+A second file says what this machine left in the store when it released the lease last: who finds just that there
+knows that nobody has held it since.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A released lease as its last holder left it."""
+
+    token: str
+    epoch: int
 
 
 class LocalLock:
@@ -37,6 +51,23 @@ class LocalLock:
         """The lease is held: older nonces can no longer stand in the store."""
         if self._descriptor is not None:
             self._write({nonce})
+
+    def left(self) -> Left | None:
+        """What this machine left there last, if it remembers. Asked for with the flock."""
+        try:
+            found = json.loads(self._memory.read_bytes())
+            return Left(str(found["token"]), int(found["epoch"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # a hint: whoever has none looks
+
+    def leave(self, left: Left) -> None:
+        """Torn or lost it costs one request."""
+        with suppress(OSError):
+            self._memory.write_bytes(json.dumps({"token": left.token, "epoch": left.epoch}).encode())
+
+    @property
+    def _memory(self) -> Path:
+        return self._path.with_suffix(".left")
 
     def close(self) -> None:
         if self._descriptor is not None:

@@ -24,14 +24,16 @@ from swamp.commit.lease import (
     inherited_of,
     model_key,
     read_lease,
+    retire,
     store_now,
     timed_out,
+    waiting_for,
 )
-from swamp.commit.lease_decide import AskStore, Knowledge, Observed, Wait, Watch, decide, watching
+from swamp.commit.lease_decide import AskStore, Knowledge, Observed, Take, Wait, Watch, decide, watching
 from swamp.commit.lease_hold import HeldLease
 from swamp.commit.lease_local import LocalLock
 from swamp.env import Env
-from swamp.errors import Unavailable
+from swamp.errors import StoreError, Unavailable
 from swamp.store.port import Capabilities, ObjectStore
 
 WATCH_S: Final = 1.0
@@ -52,6 +54,19 @@ class Leases:
     inherited: Collection[str] | None = None
     terms: Terms = field(default_factory=Terms)
     away_s: float = AWAY_S
+    on_waiting: Callable[[str], object] = lambda _: None
+    """Hears once of each holder that has to be waited for."""
+    _told: set[str] = field(default_factory=set, compare=False)
+
+    def within(self, changed: Callable[[Env], Env]) -> Leases:
+        """The same leases for who waits by another clock, such as one that a request to cancel stops."""
+        return replace(self, env=changed(self.env))
+
+    def tell(self, seen: Observed) -> None:
+        said = waiting_for(seen)
+        if said not in self._told:
+            self._told.add(said)
+            self.on_waiting(said)
 
     def acquire(
         self, key: str, timeout_s: float | None = None, on_wait: Callable[[], object] = lambda: None
@@ -68,6 +83,7 @@ class Leases:
             inherited=self.inherited,
             terms=self.terms,
             on_wait=on_wait,
+            on_held=self.tell,
             away_s=self.away_s,
         )
 
@@ -86,6 +102,7 @@ class Leases:
                 raise
             if blocking is None:
                 return lease
+            self.tell(blocking)
             lease.release()
             if not backoff.pause():
                 raise timed_out(GLOBAL_KEY, blocking, self.timeout_s)
@@ -108,6 +125,7 @@ class Leases:
         keys = list(model_lease_keys(self.store))
         while blocking := [held for key in keys if (held := watcher.blocking(key)) is not None]:
             lease.check()
+            self.tell(blocking[0])
             if not backoff.pause():
                 raise timed_out(blocking[0].key, blocking[0], self.timeout_s)
             keys = [held.key for held in blocking]
@@ -146,7 +164,17 @@ class _Watcher:
         decision = decide(seen, self._watches[key], know)
         if isinstance(decision, AskStore):
             decision = decide(seen, self._watches[key], replace(know, store_now=store_now(store)))
+        if isinstance(decision, Take) and seen is not None and seen.held:
+            self._retire(seen)
         return decision.observed if isinstance(decision, Wait) else None
+
+    def _retire(self, seen: Observed) -> None:
+        """A dead holder is waited for once, not by every command after this one: its lease is marked released (K13).
+
+        That it could not be done is no reason to stop: the lease is as dead as before.
+        """
+        with suppress(StoreError):
+            retire(self._leases.store, seen)
 
     def _dead(self, key: str) -> frozenset[str]:
         directory = self._leases.local_lock_dir

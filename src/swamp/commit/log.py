@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 from swamp.env import Env
 from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
-from swamp.index.root import SEGMENT_PREFIX, Root, decode
+from swamp.index.formats import REPAIR_HINT
+from swamp.index.read import read_root, read_segment
+from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
+from swamp.rules import rule
 from swamp.store.port import CREATE, ObjectMeta, ObjectStore
 from swamp.store.retry import pause_after
+from swamp.values import value
 
 LOG_PREFIX: Final = SEGMENT_PREFIX + "log/"
 _ATTEMPTS: Final = 6
+_LOOKED_AT: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LogName:
     """What a log record's key says: `_index/log/<seq, 12 digits>-<op>.json`."""
 
@@ -83,14 +88,90 @@ def standing(store: ObjectStore, root: Root) -> Standing:
     return "rolled back" if later else "unrecorded"
 
 
-def newest_whole(store: ObjectStore) -> Root | None:
-    """The newest recorded root whose segments all exist, or None when there is no such record."""
-    for name in reversed(list(names(store))):
+def is_newest(store: ObjectStore, root: Root) -> bool:
+    """Whether the newest record is that of this root: where conditions are not enforced nothing later counts then,
+    whatever stands at the root's key, because a root counts when it is recorded (decision 0006)."""
+    return [name.key for name in names(store, after_seq=root.seq - 1)] == [log_key(root.seq, root.op)]
+
+
+def newest_whole(store: ObjectStore, *, of_latest_format: bool = False, older: bool = False) -> Root | None:
+    """The newest recorded root, or None when no record is whole: it can be read, its segments are there and sound.
+
+    Where the newest record is not whole, an older one is taken only if the user agrees (`older`), because it forgets
+    commits that were acknowledged: raises CorruptData. inv[rebuild.newest-record]
+    A record of a later format than ours is not skipped for an older one: raises NewerFormat. Where an old client has
+    gone on beside commits of a later format, raises CorruptData, or takes the newest of those. inv[format.newer]
+    """
+    recorded = list(names(store))
+    newest = next(_whole(store, recorded), None)
+    if newest is None:
+        return None
+    if newest.seq < recorded[-1].seq and not older:
+        raise _forgets(newest, recorded[-1])
+    later = [r for r in _beside(store, newest, recorded) if r.version > newest.version]
+    if not later:
+        return newest
+    if not of_latest_format:
+        raise _put_back(newest, later[0])
+    last = max(r.version for r in later)
+    return next((r for r in _whole(store, recorded) if r.version == last), None)
+
+
+def _whole(store: ObjectStore, recorded: list[LogName]) -> Iterator[Root]:
+    """Recorded roots whose segments are all there with their hashes, newest first."""
+    sound: set[str] = set()
+    for name in reversed(recorded):
         try:
-            root = decode(store.get(name.key).body)
+            root, _ = read_root(store, key=name.key)
             for segment in root.segments:
-                store.head(segment.key)
+                if segment.key not in sound:
+                    _must_be_sound(store, segment)
+                    sound.add(segment.key)
         except (ObjectMissing, CorruptData):
             continue
-        return root
-    return None
+        yield root
+
+
+def _must_be_sound(store: ObjectStore, segment: SegmentRef) -> None:
+    if hashlib.sha256(read_segment(store, segment)).hexdigest() != segment.sha256:
+        raise CorruptData(f"{segment.key} is not what was written", details={"key": segment.key})
+
+
+def _forgets(newest: Root, lost: LogName) -> CorruptData:
+    return CorruptData(
+        f"the index root is lost, and so is part of its newest record: commit {lost.seq} cannot be read, "
+        f"commit {newest.seq} can",
+        hint=f"{REPAIR_HINT} (it goes back to commit {newest.seq}; who has seen later ones brings their files again)",
+        details={"seq": lost.seq, "whole": newest.seq},
+    )
+
+
+def refuse_later_formats(store: ObjectStore, root: Root) -> None:
+    """Raises where the log has commits of a later format that are not in this root's past: an old client, which cannot
+    read them, has put an older root in their place. inv[format.newer]
+
+    Of the commits that `recentOps` tells, so one page of names, and nothing is read where all of them are its own.
+    """
+    for record in _beside(store, root, names(store, after_seq=max(root.oldest_known_seq - 1, 0))):
+        if record.version > root.version:
+            raise _put_back(root, record)
+
+
+def _beside(store: ObjectStore, root: Root, recorded: Iterable[LogName]) -> Iterator[Root]:
+    """Recorded commits that are as young as this root's history and not in it, newest first. Raises NewerFormat."""
+    first, past = root.oldest_known_seq, {op for op, _ in root.recent_ops}
+    beside = [name for name in recorded if name.seq >= first and name.op not in past]
+    for name in reversed(beside[-_LOOKED_AT:] if rule("format.newer") else ()):
+        try:
+            yield read_root(store, key=name.key)[0]
+        except (ObjectMissing, CorruptData):
+            continue  # says nothing
+
+
+def _put_back(root: Root, record: Root) -> CorruptData:
+    return CorruptData(
+        f"an older client has put back an index of format version {root.version}: commit {record.seq}, "
+        f"of version {record.version}, is not in it",
+        hint=REPAIR_HINT + " (it restores the index from the log), and upgrade that client",
+        details={"version": root.version, "recorded": record.version, "seq": record.seq},
+    )

@@ -9,7 +9,15 @@ from typing import Any, Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.env import Env, rfc3339
-from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, OutcomeUnknown, Unavailable, UsageError
+from swamp.errors import (
+    AccessDenied,
+    ConditionFailed,
+    CorruptData,
+    ObjectMissing,
+    OutcomeUnknown,
+    Unavailable,
+    UsageError,
+)
 from swamp.index.root import ROOT_KEY
 from swamp.store.port import CREATE, Capabilities, ObjectStore
 
@@ -88,7 +96,7 @@ def register(
 def _create(store: ObjectStore, mine: Registration, env: Env, enforced: bool, settle_s: float) -> Registration:
     unclear: Unavailable | None = None
     try:
-        store.put(NAMESPACE_KEY, mine.encode(), CREATE if enforced else None)
+        store.put(NAMESPACE_KEY, mine.encode(), CREATE)
     except ConditionFailed:
         pass  # what stands there decides
     except Unavailable as error:
@@ -116,12 +124,24 @@ def list_namespaces(store: ObjectStore) -> list[Registration]:
     return [registration for registration in found if registration is not None]
 
 
+def refuse_anothers_namespace(store: ObjectStore, repo_id: str) -> None:
+    """Raises UsageError if `store`, opened without a namespace, is one, and of another repository (L69)."""
+    found = read_registration(store)
+    if found is not None and found.repo_id != repo_id:
+        raise UsageError(
+            f"this address is the namespace {found.namespace!r} of the store above it, and belongs to repository "
+            f"{found.repo_id} since {found.registered_at}",
+            hint="set up the address above it, with a namespace of your own or none",
+            details={"namespace": found.namespace, "repoId": found.repo_id},
+        )
+
+
 def refuse_nested(bucket: ObjectStore, prefix: str) -> None:
     """Raises UsageError if a directory above `prefix` is a store of its own; `bucket` is opened without a prefix."""
     parts = [p for p in prefix.split("/") if p]
     for depth in range(len(parts)):
         above = "/".join(parts[:depth])
-        if _has_root(bucket, above):
+        if _is_store(bucket, above):
             where = f"the prefix {above!r}" if above else "the top of this bucket"
             raise UsageError(
                 f"{prefix!r} lies inside another datastore: {where} is one",
@@ -130,9 +150,15 @@ def refuse_nested(bucket: ObjectStore, prefix: str) -> None:
             )
 
 
-def _has_root(bucket: ObjectStore, prefix: str) -> bool:
+def _is_store(bucket: ObjectStore, prefix: str) -> bool:
+    """Whether there is a root, or a namespace whose owner has not written yet."""
+    return any(_exists(bucket, f"{prefix}/{key}" if prefix else key) for key in (ROOT_KEY, NAMESPACE_KEY))
+
+
+def _exists(bucket: ObjectStore, key: str) -> bool:
+    """Whose rights end at the prefix may not look above it, and S3 then answers 403 for what is not there, too."""
     try:
-        bucket.head(f"{prefix}/{ROOT_KEY}" if prefix else ROOT_KEY)
-    except ObjectMissing:
+        bucket.head(key)
+    except (ObjectMissing, AccessDenied):
         return False
     return True

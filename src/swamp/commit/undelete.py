@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, partial
 
 from swamp.cache.paths import fold
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.errors import ObjectMissing
 from swamp.index.entry import Entry, Tombstone
+from swamp.index.keys import object_of
 from swamp.index.lookup import winning_rows
 from swamp.index.root import Root
 
@@ -32,17 +34,17 @@ def undelete(
 
     def propose(root: Root) -> Changes | None:
         tombs = _deleted(committer, root, wanted, since, unit_of)
-        condemned = set(root.collecting)
+        there = cache(partial(_exists, committer))  # one question for a pack, however much of it comes back
         units: dict[str, list[Tombstone]] = {}
         for tomb in tombs:
             units.setdefault(unit_of(tomb.path), []).append(tomb)
         puts: list[Entry] = []
         done["restored"], done["gone"] = [], []
         for members in units.values():
-            whole = all(t.key not in condemned and _exists(committer, t.key) for t in members)
+            whole = all(not root.condemns(t.key) and there(object_of(t.key)) for t in members)
             done["restored" if whole else "gone"] += [t.path for t in members]
             if whole:
-                puts += [Entry(t.path, t.key, t.size, t.sha256, "") for t in members]
+                puts += [t.restored() for t in members]
         return Changes(puts=tuple(puts)) if puts else None
 
     committer.commit(propose, pace)
@@ -72,8 +74,8 @@ def _newest(tombs: list[Tombstone], unit_of: UnitOf) -> list[Tombstone]:
     """A version number may have been used more than once: only its last generation comes back."""
     last: dict[str, int] = {}
     for tomb in tombs:
-        last[unit_of(tomb.path)] = max(last.get(unit_of(tomb.path), 0), tomb.seq)
-    return [t for t in tombs if t.seq == last[unit_of(t.path)]]
+        last[unit_of(tomb.path)] = max(last.get(unit_of(tomb.path), 0), tomb.number)
+    return [t for t in tombs if t.number == last[unit_of(t.path)]]
 
 
 def _above(path: str) -> list[str]:
@@ -84,7 +86,7 @@ def _above(path: str) -> list[str]:
 def _is_wanted(tomb: Tombstone, paths: tuple[str, ...], recent: frozenset[int], since: dt.datetime | None) -> bool:
     if paths and not any(tomb.path == p or tomb.path.startswith(p.rstrip("/") + "/") for p in paths):
         return False
-    return since is None or tomb.seq in recent
+    return since is None or tomb.number in recent
 
 
 def _commits_since(committer: Committer, since: dt.datetime) -> frozenset[int]:

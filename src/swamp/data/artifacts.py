@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from swamp.cache.files import CHUNK, hash_file, on_disk, place, remove_empty_parents, stage_file, sync_directory
-from swamp.data.collect import Reclaimed, abandoned, doomed, hidden
-from swamp.data.metadata import Draft, Metadata, Part, combined_checksum, encode
+from swamp.cache.files import CHUNK, on_disk, place, remove_empty_parents, stage_file, sync_directory
+from swamp.data.collect import Doomed, Reclaimed, Times, abandoned, doomed, hidden
+from swamp.data.manifest import Content, Part
+from swamp.data.metadata import Draft, Metadata, encode
 from swamp.data.names import LATEST, METADATA, RAW, DataName, VersionRef
-from swamp.data.versions import DataVersion, Recorder, VersionReader
+from swamp.data.parts import Filler, Pace, Survey, keep_going, measured, survey
+from swamp.data.versions import DataVersion, Recorder, VersionReader, torn
 from swamp.env import SYSTEM, Env, rfc3339
-from swamp.errors import Failed, NotFound, UsageError
+from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
+from swamp.sync.progress import Progress, Silent
 
-Content = bytes | Path | BinaryIO | Iterable[bytes]
+Given = bytes | Path | BinaryIO | Iterable[bytes]
 """Bytes, a file, a directory of parts, an open file, or chunks."""
 
 
@@ -40,33 +42,46 @@ class Renamed:
 class DataRepository(VersionReader):
     """The versioned artifacts of a tree. Every mutation is announced before its first byte. inv[journal.first]"""
 
-    def __init__(self, tree: Tree, catalog: Recorder | None = None, env: Env = SYSTEM) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        catalog: Recorder | None = None,
+        env: Env = SYSTEM,
+        progress: Progress | None = None,
+        pace: Pace = keep_going,
+    ) -> None:
         super().__init__(tree)
         self._catalog = catalog
         self._env = env
+        self._filler = Filler(tree.root, progress or Silent(), pace)
 
     # -- writing
 
-    def save(self, data: DataName, draft: Draft, content: Content, *, above: int = 0) -> DataVersion:
+    def save(self, data: DataName, draft: Draft, content: Given, *, above: int = 0) -> DataVersion:
         """A new version with this content, also if the bytes are those of the last one; its number is above `above`."""
         self._check_owner(data, draft)
         if isinstance(content, bytes):
-            with self._tree.announce([data.path]):
-                ref = self._claim(data, above)
-                with self._undone_on_failure(ref):
-                    return self._publish(ref, draft, self._fill(ref, [content]))
+            with self._claimed(data, above) as ref, self._undone_on_failure(ref):
+                return self._publish(ref, draft, self._fill(ref, [content]))
         return self._save_slowly(data, draft, content, above)
 
     def _save_slowly(
         self, data: DataName, draft: Draft, content: Path | BinaryIO | Iterable[bytes], above: int
     ) -> DataVersion:
         """Announcements stay short: a version without metadata may be filled outside of them. inv[journal.first]"""
-        with self._tree.announce([data.path]):
-            ref = self._claim(data, above)
+        surveyed = self.surveyed(data, content)
+        with self._claimed(data, above) as ref:
+            pass
         with self._undone_on_failure(ref):
-            parts = self._fill_any(ref, content)
-            with self._tree.announce([data.path]):
-                return self._publish(ref, draft, parts)
+            filled = self._fill_any(ref, content, surveyed)
+            with self._tree.announce([ref.path]):
+                return self._publish(ref, draft, filled)
+
+    def surveyed(self, data: DataName, content: object) -> Survey | None:
+        """What a directory holds; raises for what cannot travel, before anything is saved. inv[parts.all-or-nothing]"""
+        if not isinstance(content, Path) or not content.is_dir():
+            return None
+        return survey(content, data.at(self.highest_taken(data) + 1).raw_path)
 
     def save_again(self, lost: DataVersion, kept: Path) -> DataVersion:
         """The next version with the same content and draft, from the directory where a conflict kept the bytes."""
@@ -76,14 +91,13 @@ class DataRepository(VersionReader):
     def allocate_version(self, data: DataName, draft: Draft) -> Claim:
         """A version number that is mine, to be filled with `append` or through `Claim.raw`."""
         self._check_owner(data, draft)
-        with self._tree.announce([data.path]):
-            ref = self._claim(data)
-        return Claim(ref, self._tree.root / ref.raw_path)
+        with self._claimed(data) as ref:
+            return Claim(ref, self._tree.root / ref.raw_path)
 
     def append(self, claim: Claim, chunk: bytes) -> int:
         """Adds bytes to a version that is not finalized; its size so far."""
         self._check_open(claim)
-        with self._tree.announce([claim.ref.data.path]), on_disk("append to", claim.ref.raw_path):
+        with self._tree.announce([claim.ref.path]), on_disk("append to", claim.ref.raw_path):
             with claim.raw.open("ab") as file:
                 file.write(chunk)
             return claim.raw.stat().st_size
@@ -91,9 +105,9 @@ class DataRepository(VersionReader):
     def finalize_version(self, claim: Claim, draft: Draft, extra: Mapping[str, Any] | None = None) -> DataVersion:
         """Makes a filled version exist. Its bytes do not change any more. `extra` are further keys of its metadata."""
         self._check_open(claim)
-        parts = self._measure(claim)
+        filled = self._measure(claim)
         with self._tree.announce([claim.ref.path]):
-            return self._publish(claim.ref, draft, parts, extra)
+            return self._publish(claim.ref, draft, filled, extra)
 
     # -- removing
 
@@ -117,11 +131,8 @@ class DataRepository(VersionReader):
         found = self.newest(data)
         if found is None or found.meta.lifecycle == "deleted":
             return None
-        for ref in self._next_refs(data):
-            with self._tree.announce([ref.path]):
-                if self._claimed(ref):
-                    return self._publish_tombstone(ref, found.meta.draft, "deleted", None)
-        raise AssertionError("unreachable")
+        with self._claimed(data) as ref:
+            return self._publish_tombstone(ref, found.meta.draft, "deleted", None)
 
     def rename(self, data: DataName, new_name: str) -> Renamed:
         """The latest version under a new name; the old name points to it and keeps its history."""
@@ -129,63 +140,98 @@ class DataRepository(VersionReader):
         target = latest.ref.data.sibling(new_name)
         self._check_free(target, latest)
         source = self.raw(latest)
+        self.surveyed(target, source)
         for ref, marker in zip(self._next_refs(target), self._next_refs(latest.ref.data), strict=False):
             with self._tree.announce([ref.path, marker.path]):
-                if not self._claimed(ref):
+                if not self._is_mine(ref):
                     continue
-                if self._claimed(marker):
+                if self._is_mine(marker):
                     return self._rename_into(latest, source, ref, marker)
                 self._remove_directory(ref.path)
         raise AssertionError("unreachable")
 
     def _rename_into(self, latest: DataVersion, source: Path, ref: VersionRef, marker: VersionRef) -> Renamed:
         with self._undone_on_failure(ref), self._undone_on_failure(marker):
-            new = self._publish(ref, replace(latest.meta.draft, write_id=None), self._fill_any(ref, source))
+            filled = self._fill_any(ref, source, self.surveyed(ref.data, source))
+            if latest.meta.checksum and filled.checksum != latest.meta.checksum:
+                raise torn(latest)  # a new name must not make other bytes of it
+            new = self._publish(ref, replace(latest.meta.draft, write_id=None), filled)
             old = self._publish_tombstone(marker, latest.meta.draft, "renamed", ref.data.name)
             return Renamed(old, new)
 
     def collect_garbage(
-        self, *, dry_run: bool = False, run_over: Callable[[str], bool] = lambda run_id: False, confirmed: bool = False
+        self,
+        *,
+        dry_run: bool = False,
+        run_over: Callable[[str], bool] = lambda run_id: False,
+        confirmed: bool = False,
+        times: Times | None = None,
+        only: Collection[VersionRef] | None = None,
     ) -> Reclaimed:
         """Removes versions that their own retention or lifetime has given up. `run_over` knows finished runs."""
-        now = self._env.clock.now()
-        found: list[DataVersion] = []
+        ages = times or Times(self._env.clock.now())
         unknown = self.incomplete()  # the newest version decides for all
-        for data in self.names():
+
+        def judge(data: DataName) -> list[Doomed]:
             if data in unknown:
-                continue
-            everything = [self.read(data.at(number)) for number in self.numbers(data)]
-            found += doomed(everything, now, run_over)
-        return self._reclaim(found, [], dry_run, confirmed)
+                return []
+            return doomed([self.read(data.at(number)) for number in self.numbers(data)], ages, run_over)
 
-    def prune(self, *, dry_run: bool = False, confirmed: bool = False) -> Reclaimed:
-        """Removes what nobody can see: soft-deleted names, dead forwards, and writes abandoned for a day."""
-        now = self._env.clock.now()
-        found: list[DataVersion] = []
-        leftovers: list[VersionRef] = []
-        unknown = self.incomplete()
-        for data in list(self.names()):
-            if hidden(self, data, unknown):
-                found += [self.read(data.at(number)) for number in self.numbers(data)]
-            leftovers += abandoned(self._tree.root, data, now)
-        return self._reclaim(found, leftovers, dry_run, confirmed)
+        return self._reclaim(self._judged(judge, dry_run), confirmed, only)
 
-    def _reclaim(
-        self, found: list[DataVersion], leftovers: list[VersionRef], dry_run: bool, confirmed: bool
+    def prune(
+        self,
+        *,
+        dry_run: bool = False,
+        confirmed: bool = False,
+        times: Times | None = None,
+        only: Collection[VersionRef] | None = None,
     ) -> Reclaimed:
-        refs = [version.ref for version in found] + leftovers
-        result = Reclaimed(tuple(v.ref for v in found), sum(v.meta.size for v in found), len(leftovers), dry_run)
-        if dry_run or not refs:
-            return result
-        with self._tree.announce([ref.path for ref in refs], "delete", confirmed=confirmed):
-            self._remove(sorted(refs, reverse=True))
-        return result
+        """Removes what nobody can see: soft-deleted names, dead forwards, and writes abandoned for a day."""
+        now = times.now if times else self._env.clock.now()
+        unknown = self.incomplete()
+
+        def judge(data: DataName) -> list[Doomed]:
+            gone = hidden(self, data, unknown)
+            versions = [self.read(data.at(number)) for number in self.numbers(data)] if gone else []
+            return [Doomed(version, "nobody can see it") for version in versions]
+
+        judged = self._judged(judge, dry_run)
+        left = [ref for data in self.names() for ref in abandoned(self._tree.root, data, now)]
+        return self._reclaim(replace(judged, leftovers=tuple(left)), confirmed, only)
+
+    def _judged(self, judge: Callable[[DataName], list[Doomed]], dry_run: bool) -> Reclaimed:
+        """What `judge` gives up of each name; one that cannot be read is left alone and stops no other (L75)."""
+        found: list[Doomed] = []
+        unreadable: list[str] = []
+        for data in list(self.names()):
+            try:
+                found += judge(data)
+            except CorruptData as error:
+                unreadable.append(error.message)
+        return Reclaimed(tuple(found), (), dry_run, tuple(unreadable))
+
+    def _reclaim(self, judged: Reclaimed, confirmed: bool, only: Collection[VersionRef] | None) -> Reclaimed:
+        if only is not None:
+            found = tuple(one for one in judged.found if one.version.ref in only)
+            judged = replace(judged, found=found, leftovers=tuple(r for r in judged.leftovers if r in only))
+        if judged.dry_run or not judged.refs:
+            return judged
+        with self._tree.announce([ref.path for ref in judged.refs], "delete", confirmed=confirmed):
+            self._remove(sorted(judged.refs, reverse=True))
+        return judged
 
     # -- the steps that mutations are made of; all run inside an announcement
 
-    def _claim(self, data: DataName, above: int = 0) -> VersionRef:
-        """A number of my own: mkdir lets exactly one writer have it."""
-        return next(ref for ref in self._next_refs(data, above) if self._claimed(ref))
+    @contextmanager
+    def _claimed(self, data: DataName, above: int = 0) -> Iterator[VersionRef]:
+        """A number of my own, announced. One version is, not its name: a push looks at all that is announced, and a
+        name may have thousands. inv[journal.first]"""
+        for ref in self._next_refs(data, above):
+            with self._tree.announce([ref.path]):
+                if self._is_mine(ref):
+                    yield ref
+                    return
 
     def _next_refs(self, data: DataName, above: int = 0) -> Iterator[VersionRef]:
         number = max(self.highest_taken(data), above)
@@ -193,7 +239,8 @@ class DataRepository(VersionReader):
             number += 1
             yield data.at(number)
 
-    def _claimed(self, ref: VersionRef) -> bool:
+    def _is_mine(self, ref: VersionRef) -> bool:
+        """mkdir lets exactly one writer have it."""
         directory = self._tree.root / ref.path
         with on_disk("create", ref.path):
             while True:
@@ -209,51 +256,42 @@ class DataRepository(VersionReader):
                 sync_directory(parent)
         return True
 
-    def _fill_any(self, ref: VersionRef, content: Path | BinaryIO | Iterable[bytes]) -> Part | list[Part]:
-        if isinstance(content, Path) and content.is_dir():
-            return self._fill_parts(ref, content)
+    def _fill_any(
+        self, ref: VersionRef, content: Path | BinaryIO | Iterable[bytes], surveyed: Survey | None = None
+    ) -> Content:
+        if isinstance(content, Path) and surveyed is not None:
+            return self._filler.fill(ref, content, surveyed)
         return self._fill(ref, _chunks(content))
 
-    def _fill(self, ref: VersionRef, chunks: Iterable[bytes]) -> Part:
+    def _fill(self, ref: VersionRef, chunks: Iterable[bytes]) -> Content:
         staged = stage_file(self._tree.root / ref.path, chunks)
         place(staged, self._tree.root, ref.raw_path)
-        return Part("", staged.size, staged.sha256)
+        return Content(staged.size, staged.sha256)
 
-    def _fill_parts(self, ref: VersionRef, source: Path) -> list[Part]:
-        parts = []
-        for file in sorted(p for p in source.rglob("*") if p.is_file()):
-            name = file.relative_to(source).as_posix()
-            staged = stage_file(self._tree.root / ref.path, _chunks(file))
-            place(staged, self._tree.root, f"{ref.raw_path}/{name}")
-            parts.append(Part(name, staged.size, staged.sha256))
-        if not parts:
-            raise UsageError(f"{source} holds no files", hint="an artifact of several parts needs at least one")
-        return parts
-
-    def _measure(self, claim: Claim) -> Part | list[Part]:
+    def _measure(self, claim: Claim) -> Content:
         """Size and checksum of what was written, and its bytes on disk for good."""
         if claim.raw.is_dir():
-            files = sorted(p for p in claim.raw.rglob("*") if p.is_file())
-            return [_measured(file, file.relative_to(claim.raw).as_posix()) for file in files]
+            return self._filler.measure(claim.ref)
         if not claim.raw.exists():
             return self._fill(claim.ref, [])
-        return _measured(claim.raw, "")
+        found: Part = measured(claim.raw, "")
+        return Content(found.size, found.checksum)
 
     def _publish(
-        self, ref: VersionRef, draft: Draft, filled: Part | list[Part], extra: Mapping[str, Any] | None = None
+        self, ref: VersionRef, draft: Draft, filled: Content, extra: Mapping[str, Any] | None = None
     ) -> DataVersion:
         """Metadata last: from here on the version exists. inv[unit.whole]"""
-        parts = tuple(filled) if isinstance(filled, list) else ()
         meta = Metadata(
             id=self._env.uuid(),
             name=ref.data.name,
             version=ref.version,
             draft=draft,
             created_at=rfc3339(self._env.clock.now()),
-            size=sum(part.size for part in parts) if isinstance(filled, list) else filled.size,
-            checksum=combined_checksum(parts) if isinstance(filled, list) else filled.checksum,
-            parts=parts,
+            size=filled.size,
+            checksum=filled.checksum,
+            parts=filled.parts,
             extra=extra or {},
+            manifest=filled.manifest,
         )
         return self._describe(ref, meta)
 
@@ -263,7 +301,7 @@ class DataRepository(VersionReader):
             id=self._env.uuid(),
             name=ref.data.name,
             version=ref.version,
-            draft=replace(draft, write_id=None),
+            draft=replace(draft, write_id=None, inputs=(), output_id=None),
             created_at=rfc3339(self._env.clock.now()),
             size=0,
             checksum=empty.checksum,
@@ -322,7 +360,7 @@ class DataRepository(VersionReader):
     # -- checks; they run before anything is announced
 
     def _check_owner(self, data: DataName, draft: Draft) -> None:
-        newest = self.newest(data)
+        newest = self.newest_readable(data)
         if newest is None or newest.meta.lifecycle == "deleted" or newest.meta.owner.owns(draft.owner):
             return
         owner = newest.meta.owner
@@ -343,13 +381,6 @@ class DataRepository(VersionReader):
             raise NotFound(f"version {claim.ref.version} of {claim.ref.data.name} was removed while it was written")
         if (self._tree.root / claim.ref.path / METADATA).exists():
             raise Failed(f"version {claim.ref.version} of {claim.ref.data.name} is finished: it cannot change")
-
-
-def _measured(file: Path, name: str) -> Part:
-    hashed = hash_file(file)
-    with on_disk("flush", str(file)), file.open("rb") as opened:
-        os.fsync(opened.fileno())
-    return Part(name, hashed.size, hashed.sha256)
 
 
 def _chunks(content: Path | BinaryIO | Iterable[bytes]) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,50 +18,109 @@ ABANDONED: Final = dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaimed:
-    """What a collection removed, or would remove."""
+class Doomed:
+    """A version that may go, and why, in words for who is asked."""
 
-    versions: tuple[VersionRef, ...]
-    size: int
-    leftovers: int
-    dry_run: bool
+    version: DataVersion
+    why: str
 
     def to_json(self) -> dict[str, object]:
+        found, meta = self.version, self.version.meta
         return {
-            "versionsDeleted": len(self.versions),
-            "bytesReclaimed": self.size,
-            "leftoversDeleted": self.leftovers,
-            "dryRun": self.dry_run,
+            "modelName": found.model_name or found.ref.data.model_id,
+            "name": found.name,
+            "version": found.version,
+            "size": meta.size,
+            "createdAt": meta.created_at,
+            "reason": self.why,
         }
 
 
-def doomed(versions: Sequence[DataVersion], now: dt.datetime, run_over: Callable[[str], bool]) -> list[DataVersion]:
-    """Of one name's versions, newest first, those that may go: all if its life is over, else what it keeps no more."""
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What a collection removed, or would remove, and the names that it had to leave alone."""
+
+    found: tuple[Doomed, ...]
+    leftovers: tuple[VersionRef, ...]
+    dry_run: bool
+    unreadable: tuple[str, ...] = ()
+    """Names with a version that cannot be read: nothing of them was removed, and everything else went on (L75)."""
+
+    @property
+    def versions(self) -> tuple[VersionRef, ...]:
+        return tuple(one.version.ref for one in self.found)
+
+    @property
+    def refs(self) -> tuple[VersionRef, ...]:
+        return (*self.versions, *self.leftovers)
+
+    @property
+    def size(self) -> int:
+        return sum(one.version.meta.size for one in self.found)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "versionsDeleted": len(self.found),
+            "bytesReclaimed": self.size,
+            "leftoversDeleted": len(self.leftovers),
+            "dryRun": self.dry_run,
+            "versions": [one.to_json() for one in self.found],
+            **({"unreadable": list(self.unreadable)} if self.unreadable else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Times:
+    """What ages are measured with: the store's clock, and when the store says that versions were written to it."""
+
+    now: dt.datetime
+    written: Callable[[Sequence[VersionRef]], Mapping[VersionRef, dt.datetime]] = lambda refs: {}
+
+
+Written = Mapping["VersionRef", dt.datetime]
+
+
+def doomed(versions: Sequence[DataVersion], times: Times, run_over: Callable[[str], bool]) -> list[Doomed]:
+    """Of one name's versions, newest first, those that may go: all if its life is over, else what it keeps no more.
+
+    What looks old by the clock of the machine that wrote it is old only if the store says so too. inv[age.store-clock]
+    """
+    first = _doomed(versions, times.now, run_over, {})
+    return _doomed(versions, times.now, run_over, times.written([v.ref for v in versions])) if first else []
+
+
+def _doomed(
+    versions: Sequence[DataVersion], now: dt.datetime, run_over: Callable[[str], bool], written: Written
+) -> list[Doomed]:
     if not versions:
         return []
     newest = versions[0]
-    if life_is_over(newest, now, run_over):
-        return list(versions)
+    over = life_is_over(newest, now, run_over, written)
+    if over:
+        return [Doomed(version, over) for version in versions]
     retention = newest.meta.draft.retention
     if retention.keep is not None:
-        return list(versions[max(retention.keep, 1) :])
+        why = f"only the newest {max(retention.keep, 1)} are kept"
+        return [Doomed(version, why) for version in versions[max(retention.keep, 1) :]]
     span = retention.span or dt.timedelta.max
-    return [version for version in versions[1:] if _older(version, now, span)]
+    why = f"older versions are kept for {retention.text}"
+    return [Doomed(version, why) for version in versions[1:] if _older(version, now, span, written)]
 
 
-def life_is_over(newest: DataVersion, now: dt.datetime, run_over: Callable[[str], bool]) -> bool:
-    """A span counts from the newest version; `ephemeral`, `job`, `workflow` end with their run."""
+def life_is_over(newest: DataVersion, now: dt.datetime, run_over: Callable[[str], bool], written: Written) -> str:
+    """Why a name's life is over, or ''. A span counts from the newest version; others end with their run."""
     lifetime = newest.meta.draft.lifetime
     if lifetime.span is not None:
-        return _older(newest, now, lifetime.span)
+        return f"its lifetime of {lifetime.text} is over" if _older(newest, now, lifetime.span, written) else ""
     run_id = newest.meta.owner.workflow_run_id
     if lifetime.text in ("ephemeral", "job", "workflow") and run_id:
-        return run_over(run_id)
-    return lifetime.text == "ephemeral"
+        return "its run is over" if run_over(run_id) else ""
+    return "it is ephemeral" if lifetime.text == "ephemeral" else ""
 
 
-def _older(version: DataVersion, now: dt.datetime, span: dt.timedelta) -> bool:
-    return now - version.meta.created > span
+def _older(version: DataVersion, now: dt.datetime, span: dt.timedelta, written: Written) -> bool:
+    youngest = max(version.meta.created, written.get(version.ref, version.meta.created))
+    return now - youngest > span
 
 
 def hidden(reader: VersionReader, data: DataName, unknown: Collection[DataName]) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from swamp.errors import UsageError
+from swamp.values import value
 
 NAMED: Final = ("infinite", "ephemeral", "job", "workflow")
 KEEP_DEFAULT: Final = 10
@@ -33,7 +33,7 @@ def parse_duration(text: str) -> dt.timedelta | None:
         return dt.timedelta.max
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lifetime:
     """`infinite`, `ephemeral`, `job`, `workflow`, or a span from the newest version's creation."""
 
@@ -56,7 +56,7 @@ class Lifetime:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Retention:
     """Which older versions stay: the newest `keep` ones, or those younger than `span`. The newest always stays."""
 

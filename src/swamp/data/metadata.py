@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast, get_args
 
 from swamp.data.document import damaged, dump, load_mapping
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
+from swamp.data.manifest import Manifest, Part
+from swamp.data.reads import is_read
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import CorruptData, UsageError
 
 OwnerType = Literal["model-method", "workflow-step", "manual"]
 Lifecycle = Literal["active", "deleted", "renamed"]
-MAX_METADATA: Final = 4 << 20
+MAX_METADATA: Final = 16 << 20  # an older swamp listed 100,000 parts in there (L75)
 JSON_TYPES: Final = ("application/json", "text/json")
 
 
@@ -42,15 +43,6 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One file of a multi-part artifact; `name` is its path below `raw`."""
-
-    name: str
-    size: int
-    checksum: str
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """What a writer says of data before it has a version; keep it to write the same again."""
 
@@ -61,6 +53,10 @@ class Draft:
     tags: Mapping[str, str] = field(default_factory=dict)
     streaming: bool = False
     write_id: str | None = None
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    """The versions it was made from, as far as its writer knows: each as `DataVersion.artifact` names it."""
+    output_id: str | None = None
+    """The record of the method run that wrote it."""
 
     def tagged(self, **tags: str | None) -> Draft:
         """The same draft with these tags where a value is given."""
@@ -82,6 +78,17 @@ class Metadata:
     lifecycle: Lifecycle = "active"
     renamed_to: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Manifest | None = None
+    """Where the parts are listed, if they are too many for `parts`."""
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether it is a directory of parts, and not one file."""
+        return bool(self.parts) or self.manifest is not None
+
+    @property
+    def part_count(self) -> int:
+        return self.manifest.parts if self.manifest else len(self.parts)
 
     @property
     def owner(self) -> Owner:
@@ -109,14 +116,6 @@ class Metadata:
         return plain in JSON_TYPES or plain.endswith("+json")
 
 
-def combined_checksum(parts: Iterable[Part]) -> str:
-    """The checksum of a multi-part artifact: of its parts' names and checksums, in name order."""
-    digest = hashlib.sha256()
-    for part in sorted(parts, key=lambda p: p.name):
-        digest.update(f"{part.name}\0{part.checksum}\n".encode())
-    return digest.hexdigest()
-
-
 _OWNER_KEYS: Final = {
     "ownerType": "owner_type",
     "ownerRef": "owner_ref",
@@ -129,7 +128,7 @@ _OWNER_KEYS: Final = {
 }
 _KNOWN: Final = frozenset(
     "id name version contentType lifetime garbageCollection streaming tags ownerDefinition createdAt size "
-    "checksum parts lifecycle renamedTo writeId".split()
+    "checksum parts manifest lifecycle renamedTo writeId inputs outputId".split()
 )
 
 
@@ -152,12 +151,19 @@ def encode(meta: Metadata) -> bytes:
     }
     if meta.parts:
         document["parts"] = [{"name": p.name, "size": p.size, "checksum": p.checksum} for p in meta.parts]
+    if meta.manifest is not None:
+        found = meta.manifest
+        document["manifest"] = {"parts": found.parts, "size": found.size, "checksum": found.sha256}
     if not meta.active:
         document["lifecycle"] = meta.lifecycle
     if meta.renamed_to is not None:
         document["renamedTo"] = meta.renamed_to
     if draft.write_id is not None:
         document["writeId"] = draft.write_id
+    if draft.output_id is not None:
+        document["outputId"] = draft.output_id
+    if draft.inputs:
+        document["inputs"] = [dict(one) for one in draft.inputs]
     return dump({**document, **meta.extra})
 
 
@@ -182,6 +188,7 @@ def decode(raw: bytes, path: str) -> Metadata:
         lifecycle=reader.choice("lifecycle", get_args(Lifecycle), "active"),
         renamed_to=reader.optional("renamedTo"),
         extra={key: value for key, value in document.items() if key not in _KNOWN},
+        manifest=_decode_manifest(reader),
     )
 
 
@@ -194,7 +201,14 @@ def _decode_draft(reader: _Reader) -> Draft:
         tags={key: _tag(value) for key, value in reader.mapping("tags").items()},
         streaming=reader.flag("streaming"),
         write_id=reader.optional("writeId"),
+        inputs=_decode_inputs(reader.document.get("inputs")),
+        output_id=reader.optional("outputId"),
     )
+
+
+def _decode_inputs(found: Any) -> tuple[Mapping[str, Any], ...]:
+    """What does not name a version is another writer's and no damage."""
+    return tuple(one for one in found if is_read(one)) if isinstance(found, list) else ()
 
 
 def _tag(value: Any) -> str:
@@ -214,6 +228,14 @@ def _decode_owner(document: Mapping[str, Any], path: str) -> Owner:
 def _decode_part(item: Any, path: str) -> Part:
     reader = _Reader(item if isinstance(item, dict) else {}, path)
     return Part(reader.text("name"), reader.whole("size"), reader.text("checksum"))
+
+
+def _decode_manifest(reader: _Reader) -> Manifest | None:
+    found = reader.mapping("manifest")
+    if not found:
+        return None
+    inner = _Reader(found, reader.path)
+    return Manifest(inner.whole("parts"), inner.whole("size"), inner.text("checksum"))
 
 
 def _aware(moment: dt.datetime) -> dt.datetime:

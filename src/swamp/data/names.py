@@ -7,13 +7,14 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from swamp.cache.paths import is_internal, is_temp, safe_path
+from swamp.cache.paths import CATALOG, LOCK, is_temp, safe_path
 from swamp.errors import UsageError
 
 DATA: Final = "data"
 METADATA: Final = "metadata.yaml"
 RAW: Final = "raw"
 LATEST: Final = "latest"
+MANIFEST: Final = "parts.parquet"
 AUTO_NAMESPACE: Final = uuid.UUID("5b0f6d0e-2c53-5e0b-9d9a-7c7b0d1f6a11")
 MAX_VERSION: Final = 2**53 - 1
 _SEPARATORS = re.compile(r"::|[\s./]+")
@@ -46,7 +47,7 @@ def check_id(text: str) -> str:
 
 
 def _segment(text: str, what: str) -> str:
-    if not text or text == "." or "/" in text or ".." in text or is_temp(text) or is_internal(f"data/t/{text}"):
+    if not text or text == "." or "/" in text or ".." in text or is_temp(text) or text.startswith((LOCK, CATALOG)):
         raise _refused(text, what)
     return safe_path(text)
 
@@ -112,6 +113,10 @@ class VersionRef:
         return f"{self.path}/{METADATA}"
 
     @property
+    def manifest_path(self) -> str:
+        return f"{self.path}/{MANIFEST}"
+
+    @property
     def raw_path(self) -> str:
         return f"{self.path}/{RAW}"
 
@@ -129,7 +134,13 @@ def version_of(path: str) -> VersionRef | None:
 
 
 def _is_content(rest: list[str]) -> bool:
-    return rest == [METADATA] or rest[0] == RAW
+    return rest in ([METADATA], [MANIFEST]) or rest[0] == RAW
+
+
+def described_by(path: str) -> VersionRef | None:
+    """The version whose metadata this file is; a part called `metadata.yaml` is nobody's. inv[names.by-place]"""
+    ref = version_of(path) if path.endswith(f"/{METADATA}") else None
+    return ref if ref is not None and ref.metadata_path == path else None
 
 
 def version_of_directory(path: str) -> VersionRef | None:

@@ -8,7 +8,9 @@ from typing import Any, Final, Literal
 
 from swamp.data.document import damaged, dump
 from swamp.data.names import check_id, normalise_type
+from swamp.data.reads import is_read
 from swamp.data.records import SUFFIX, RecordFiles
+from swamp.data.suggest import by_prefix
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
 
@@ -41,6 +43,8 @@ class Output:
     artifacts: tuple[Mapping[str, Any], ...] = ()
     log_file: str | None = None
     error: str | None = None
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    """The versions it read, named as `artifacts` are."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,16 +105,21 @@ class OutputRepository:
     def delete(self, output_id: str, *, confirmed: bool = False) -> bool:
         """Removes the record; False if there is none."""
         try:
-            path, _ = self._find(output_id)
+            path, found = self._find(output_id)
         except NotFound:
             return False
-        return self._files.remove([path], confirmed=confirmed) > 0
+        return found.id == output_id and self._files.remove([path], confirmed=confirmed) > 0
 
     def _find(self, output_id: str) -> tuple[str, Output]:
+        """By its id or the beginning of it. Raises NotFound, or UsageError if several begin so."""
+        found = {}
         for path in self._files.holding(output_id):
             output = self._read(path)
-            if output is not None and output.id == output_id:
-                return path, output
+            if output is not None and output.id.startswith(output_id):
+                found[output.id] = (path, output)
+        chosen = by_prefix(output_id, found, "output")
+        if chosen is not None:
+            return found[chosen]
         raise NotFound(f"there is no output {output_id}", hint="`swamp model output list` shows what is there")
 
     def _read(self, path: str) -> Output | None:
@@ -119,7 +128,8 @@ class OutputRepository:
 
 
 _KNOWN: Final = frozenset(
-    "id definitionId methodName status startedAt completedAt durationMs provenance artifacts logFile error".split()
+    "id definitionId methodName status startedAt completedAt durationMs provenance artifacts logFile error "
+    "inputs".split()
 )
 
 
@@ -143,6 +153,7 @@ def encode(output: Output) -> bytes:
         "artifacts": {"dataArtifacts": [dict(artifact) for artifact in output.artifacts]},
         "logFile": output.log_file,
         "error": output.error,
+        "inputs": [dict(one) for one in output.inputs] or None,
     }
     return dump({**_without_none(document), **output.extra})
 
@@ -178,6 +189,7 @@ def decode(document: Mapping[str, Any], path: str) -> Output:
             artifacts=tuple((document.get("artifacts") or {}).get("dataArtifacts") or ()),
             log_file=document.get("logFile"),
             error=document.get("error"),
+            inputs=tuple(one for one in document.get("inputs") or () if is_read(one)),
             extra={key: value for key, value in document.items() if key not in _KNOWN},
         )
     except (KeyError, AttributeError, TypeError) as error:

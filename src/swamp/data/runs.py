@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from swamp.data.document import damaged, dump, load_mapping
 from swamp.data.names import check_id
 from swamp.data.records import SUFFIX, RecordFiles
+from swamp.data.suggest import by_prefix, meant
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
 
@@ -17,8 +18,10 @@ RUNS: Final = "workflow-runs"
 PREFIX: Final = "workflow-run-"
 RunStatus = Literal["pending", "running", "suspended", "succeeded", "failed", "cancelled"]
 OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
-DONE_STEPS: Final = frozenset({"succeeded", "failed", "skipped", "cancelled"})
+RAN: Final = frozenset({"succeeded", "failed"})
+"""What the progress of a run counts: a step that was skipped or cancelled did not run."""
 DEFAULT_LIMIT: Final = 100
+LATEST_RUN: Final = "latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Run:
     pid: int | None = None
     host: str | None = None
     trigger_source: str | None = None
+    trigger: Mapping[str, Any] | None = None
+    """What started it: `kind`, and for an event the `deliveryId` by which it is found again."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,7 +72,7 @@ class Run:
         steps = [(job, step) for job in self.jobs for step in job.steps]
         wrong = ((j, s) for j, s in steps if s.status == "failed" and not s.extra.get("allowedFailure"))
         failed = next((f"{job.job_name}.{step.step_name}" for job, step in wrong), None)
-        done = sum(step.status in DONE_STEPS for _, step in steps)
+        done = sum(step.status in RAN for _, step in steps)
         return RunSummary(
             run_id=self.id,
             workflow_id=self.workflow_id,
@@ -79,6 +84,7 @@ class Run:
             steps_done=done,
             steps_total=len(steps),
             tags=self.tags,
+            trigger=self.trigger,
         )
 
 
@@ -96,6 +102,7 @@ class RunSummary:
     steps_done: int = 0
     steps_total: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
+    trigger: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -107,6 +114,8 @@ class RunSummary:
         }
         if self.failed_step:
             document["failedStep"] = self.failed_step
+        if self.trigger:
+            document["trigger"] = dict(self.trigger)
         return {**document, "stepProgress": f"{self.steps_done}/{self.steps_total}"}
 
 
@@ -138,8 +147,26 @@ class RunRepository:
         path = path_of(workflow_id, run_id) if workflow_id else self._path_of_run(run_id)
         document = self._files.read(path) if path else None
         if path is None or document is None:
-            raise NotFound(f"there is no run {run_id}", hint="`swamp workflow run search` shows what is there")
+            raise _no_run(run_id)
         return decode(document, path)
+
+    def resolve(self, wanted: str) -> str:
+        """The id that `wanted` means: an id, the beginning of one, or `latest`. Raises NotFound or UsageError."""
+        if wanted == LATEST_RUN:
+            newest = self.search(limit=1).results
+            if not newest:
+                raise NotFound("there is no run yet", hint="`swamp workflow run NAME` makes one")
+            return newest[0].run_id
+        found = by_prefix(wanted, self._ids(), "run")
+        if found is None:
+            raise _no_run(wanted, self._ids())
+        return found
+
+    def _ids(self) -> Iterator[str]:
+        for path in self._files.paths():
+            name = path.rpartition("/")[2]
+            if name.startswith(PREFIX):
+                yield name.removeprefix(PREFIX).removesuffix(SUFFIX)
 
     def list(self, workflow_id: str | None = None) -> Iterator[RunSummary]:
         """Summaries of all runs, in no particular order, one in memory at a time."""
@@ -194,6 +221,11 @@ class RunRepository:
         return None if raw is None else read_summary(raw, path)
 
 
+def _no_run(wanted: str, known: Iterable[str] = ()) -> NotFound:
+    shown = "`swamp workflow run search` shows what is there"
+    return NotFound(f"there is no run {wanted}", hint=meant(wanted, known) + shown)
+
+
 def _fits(summary: RunSummary, query: str, status: str | None, since: str | None) -> bool:
     if status is not None and summary.status != status:
         return False
@@ -204,7 +236,8 @@ def _fits(summary: RunSummary, query: str, status: str | None, since: str | None
 
 
 _KNOWN: Final = frozenset(
-    "id workflowId workflowName status startedAt completedAt summary jobs inputs tags pid host triggerSource".split()
+    "id workflowId workflowName status startedAt completedAt summary jobs inputs tags pid host triggerSource "
+    "trigger".split()
 )
 _STEP_KNOWN: Final = frozenset("stepName status startedAt completedAt error dataArtifacts".split())
 
@@ -220,6 +253,7 @@ def encode(run: Run) -> bytes:
         "startedAt": run.started_at,
         "completedAt": run.completed_at,
         "tags": dict(run.tags) or None,
+        "trigger": dict(run.trigger) if run.trigger else None,
         "summary": {"failedStep": summary.failed_step, "done": summary.steps_done, "total": summary.steps_total},
     }
     tail: dict[str, Any] = {
@@ -279,6 +313,7 @@ def _summary_of(document: Mapping[str, Any], counts: Mapping[str, Any], path: st
             steps_done=counts.get("done", 0),
             steps_total=counts["total"],
             tags=document.get("tags") or {},
+            trigger=document.get("trigger"),
         )
     except KeyError as error:
         raise damaged(path, f"it is not a run record ({error} is missing)") from error
@@ -300,6 +335,7 @@ def decode(document: Mapping[str, Any], path: str) -> Run:
             pid=document.get("pid"),
             host=document.get("host"),
             trigger_source=document.get("triggerSource"),
+            trigger=document.get("trigger"),
             extra={key: value for key, value in document.items() if key not in _KNOWN},
         )
     except (KeyError, AttributeError, TypeError) as error:

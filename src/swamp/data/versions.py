@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, stage_file
+from swamp.cache.paths import TEMP_PREFIX, is_safe
 from swamp.data.document import damaged
-from swamp.data.metadata import MAX_METADATA, Metadata, combined_checksum, decode
+from swamp.data.manifest import Part, read_manifest
+from swamp.data.metadata import MAX_METADATA, Metadata, decode
 from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
@@ -70,6 +73,7 @@ class VersionReader:
 
     def numbers(self, data: DataName) -> list[int]:
         """The versions that exist, newest first, tombstones included."""
+        self._tree.bring_back(data.path)
         directory = self._tree.root / data.path
         found = [n for n in _numbers_in(directory) if (directory / str(n) / METADATA).is_file()]
         return sorted(found, reverse=True)
@@ -100,6 +104,21 @@ class VersionReader:
             except NotFound:
                 continue  # deleted between the listing and now
         return None
+
+    def newest_readable(self, data: DataName) -> DataVersion | None:
+        """The highest version whose metadata can be read: one that is damaged stops no new version (L75)."""
+        for number in self.numbers(data):
+            try:
+                return self.read(data.at(number))
+            except (NotFound, CorruptData):
+                continue  # the catalog warns of it, and `data get` says what is wrong
+        return None
+
+    def elsewhere(self, under: str = DATA) -> dict[VersionRef, str]:
+        """Versions that the store has and that could not be brought here, each with the reason (S23)."""
+        owed = ((version_of(file.path), file) for file in self._tree.owed(under))
+        found = {ref: file.why for ref, file in owed if ref is not None}
+        return {ref: why for ref, why in found.items() if not (self._tree.root / ref.metadata_path).exists()}
 
     def incomplete(self) -> frozenset[DataName]:
         """Names of which a version could not be brought: what is newest, nobody here can say."""
@@ -192,11 +211,46 @@ class VersionReader:
     def copy_to(self, version: DataVersion, target: Path) -> int:
         """Copies the content to a file, or its parts to a directory, verified; the number of bytes."""
         source = self.raw(version)
-        if not source.is_dir():
+        if not version.meta.has_parts and not source.is_dir():
             return _copy_file(version, source, target)
         with on_disk("write", str(target)):
-            shutil.copytree(source, target, dirs_exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=TEMP_PREFIX, dir=target.parent) as folder:
+                return self._copy_parts(version, source, Path(folder) / "parts", target)
+
+    def _copy_parts(self, version: DataVersion, source: Path, beside: Path, target: Path) -> int:
+        """All parts, each of them verified, or none of them (L63). inv[parts.all-or-nothing]"""
+        beside.mkdir()
+        if not version.meta.has_parts:  # another client's: it says nothing of what is in the directory
+            shutil.copytree(source, beside, dirs_exist_ok=True)
+        for part in self.parts(version):
+            _copy_part(version, source / part.name, beside / part.name, part)
+        if not target.exists():
+            beside.rename(target)
+            return version.meta.size
+        for file in (p for p in beside.rglob("*") if p.is_file()):
+            place = target / file.relative_to(beside)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(place)
         return version.meta.size
+
+    def parts(self, version: DataVersion) -> Iterator[Part]:
+        """The parts of a version in name order, a batch at a time; none for one file. Raises CorruptData."""
+        path = version.ref.manifest_path
+        manifest = version.meta.manifest
+        found = iter(version.meta.parts) if manifest is None else self._listed(path, version)
+        for part in found:
+            if not is_safe(f"{version.ref.raw_path}/{part.name}"):
+                raise damaged(path if manifest else version.ref.metadata_path, "a part has a name that cannot be")
+            yield part
+
+    def _listed(self, path: str, version: DataVersion) -> Iterator[Part]:
+        assert version.meta.manifest is not None
+        try:
+            file = self._tree.materialize(path)
+        except NotFound as error:
+            raise damaged(path, "it is missing, and it lists the parts") from error
+        return read_manifest(file, version.meta.manifest, path)
 
 
 def _numbers_in(directory: Path) -> list[int]:
@@ -230,12 +284,26 @@ def _copy_file(version: DataVersion, source: Path, target: Path) -> int:
     return staged.size
 
 
+def _copy_part(version: DataVersion, source: Path, target: Path, part: Part) -> None:
+    path = f"{version.ref.raw_path}/{part.name}"
+    digest = hashlib.sha256()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with source.open("rb") as file, target.open("xb") as out:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                out.write(chunk)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise damaged(path, "this part of it is missing") from error
+    if digest.hexdigest() != part.checksum:
+        raise damaged(path, "its bytes do not have the checksum in the metadata of its version")
+
+
 def _verify(version: DataVersion, sha256: str) -> None:
     """Bytes that are not what was saved are never handed out as if they were."""
-    expected = combined_checksum(version.meta.parts) if version.meta.parts else version.meta.checksum
-    if expected and sha256 != expected:
-        raise _torn(version)
+    if version.meta.checksum and sha256 != version.meta.checksum:
+        raise torn(version)
 
 
-def _torn(version: DataVersion) -> CorruptData:
+def torn(version: DataVersion) -> CorruptData:
     return damaged(version.ref.raw_path, "its bytes do not have the checksum in its metadata")

@@ -7,16 +7,16 @@ and never written. Nothing here talks to a store; pages and shards come in as th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from swamp.cache.paths import in_tier, is_internal, is_safe, safe_path, shown
+from swamp.cache.paths import in_tier, is_internal, is_internal_object, is_safe, safe_path, shown
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing, StoreError, UsageError
 from swamp.index.entry import Entry, is_payload_key, path_of_key
 from swamp.index.root import REPAIR_HINT, ROOT_KEY, SEGMENT_PREFIX, parse_json
 from swamp.store.port import ObjectMeta
+from swamp.values import value
 
 META_KEY: Final = SEGMENT_PREFIX + "_meta.json"
 MAX_SIZE: Final = 2**63 - 1
@@ -24,7 +24,7 @@ _MARKERS: Final = (ROOT_KEY, ".namespace.json")
 _LAST_MARKER: Final = max(_MARKERS)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refused:
     """Something that an index or a listing names and that cannot be a file of ours."""
 
@@ -89,7 +89,7 @@ def _entries(doc: Mapping[str, Any], refused: Report) -> Iterator[Entry]:
     if not isinstance(entries, dict):
         raise CorruptData("an old index has no entries", hint=REPAIR_HINT)
     for path, fields in sorted(entries.items()):
-        if is_safe(path) and is_internal(path):
+        if is_safe(path) and is_internal_object(path):
             continue  # lock files and such that an old discovery captured (L22)
         try:
             yield _old_entry(path, fields)
@@ -111,7 +111,7 @@ def _old_key(path: str, key: object) -> str:
     """Relative to the prefix, as all keys here are; old clients wrote it with the prefix in front."""
     if key is None or key == path or (isinstance(key, str) and key.endswith(f"/{path}")):
         return path
-    if not isinstance(key, str) or not is_safe(key) or is_internal(key):
+    if not isinstance(key, str) or not is_safe(key) or is_internal_object(key):
         raise ValueError("its key is not one that a payload can have")
     return key
 
@@ -158,7 +158,7 @@ def adopt_listing(
 def entry_of(meta: ObjectMeta) -> Entry | Refused | None:
     """An object that something else wrote, as an entry; None for what is no file of a tier directory."""
     key = meta.key
-    if not in_tier(key) or is_internal(key) or (key.endswith("/") and meta.size == 0):
+    if not in_tier(key) or is_internal_object(key) or (key.endswith("/") and meta.size == 0):
         return None  # the last: a placeholder that some tools write for an empty directory
     try:
         safe_path(key)
@@ -172,10 +172,16 @@ def propose_listing(pages: Iterable[Sequence[ObjectMeta]]) -> Iterator[Entry]:
 
     A plain key comes before the payload keys of its path: take the last entry of a path.
     """
-    usable = (m for m in own_objects(pages) if is_safe(path_of_key(m.key)) and not is_internal(path_of_key(m.key)))
+    usable = (m for m in own_objects(pages) if is_proposed(m.key))
     for path, metas in groupby((m for m in usable if in_tier(m.key)), key=lambda m: path_of_key(m.key)):
         newest = max(metas, key=lambda m: m.key)
         yield Entry(path, newest.key, newest.size, None, rfc3339(newest.last_modified))
+
+
+def is_proposed(key: str) -> bool:
+    """Whether a listed key may stand for a file: one of our uploads, or a plain key that is no other client's own."""
+    path = path_of_key(key)
+    return is_safe(path) and not (is_internal(path) if is_payload_key(key) else is_internal_object(key))
 
 
 def own_objects(

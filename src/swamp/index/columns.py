@@ -30,7 +30,9 @@ ROW_GROUP: Final = 16_384
 BATCH: Final = 1_024  # measured: a quarter of the memory of 4,096 for a wide merge, and no slower
 BATCH_BYTES: Final = 8 << 20
 FORMAT: Final = {b"swamp.segment": b"1"}
-COLUMNS: Final = ("path", "kind", "key", "size", "sha256", "lastModified", "seq", "missing", "extra")
+FIRST_COLUMNS: Final = ("path", "kind", "key", "size", "sha256", "lastModified", "seq", "missing", "extra")
+COLUMNS: Final = (*FIRST_COLUMNS, "id", "idSeq")
+"""Segments of format version 3 have the first nine: their rows' identity is their key."""
 NEEDED: Final = ("path", "kind", "key")
 DROPPED: Final = "dropped"
 KINDS: Final = frozenset({"entry", "deleted", DROPPED})
@@ -43,7 +45,7 @@ def segment_schema() -> pa.Schema:
     import pyarrow as pa
 
     text = pa.string()
-    types = (text, text, text, pa.int64(), text, text, pa.int64(), pa.bool_(), text)
+    types = (text, text, text, pa.int64(), text, text, pa.int64(), pa.bool_(), text, text, pa.int64())
     fields = [pa.field(n, t, nullable=n not in NEEDED) for n, t in zip(COLUMNS, types, strict=True)]
     return pa.schema(fields, metadata=FORMAT)
 
@@ -143,14 +145,13 @@ def _batches(
         wanted = [i for i, group in enumerate(footer.groups) if _may_hold(group, start, stop, asked)]
         claims = inspect(raw, [footer.groups[i] for i in wanted], BATCH)
         file = pq.ParquetFile(raw, read_dictionary=list(claims.dictionaries), pre_buffer=False, **limits)
-        _check_shape(file.schema_arrow)
-        size, columns = claims.batch_rows, list(COLUMNS)
+        size, columns = claims.batch_rows, list(_check_shape(file.schema_arrow))
         found = file.iter_batches(size, wanted, columns=columns, use_threads=False) if wanted else iter(())
     while True:
         with guarded():
             batch = next(found, None)
             if batch is not None:
-                batch = written_out(batch, claims.dictionaries)
+                batch = _with_identity(written_out(batch, claims.dictionaries))
                 if batch.nbytes > MAX_BATCH:  # before every value of it becomes a Python object
                     raise ValueError("rows of impossible length")
         if batch is None:
@@ -175,14 +176,27 @@ def _joined(batches: Iterator[pa.RecordBatch], length: int) -> Iterator[pa.Recor
         yield pa.Table.from_batches(kept).combine_chunks().to_batches()[0]
 
 
-def _check_shape(schema: pa.Schema) -> None:
-    """The footer must describe a segment of ours."""
+def _check_shape(schema: pa.Schema) -> tuple[str, ...]:
+    """The footer must describe a segment of ours; which columns it has."""
     kept = schema.metadata or {}
-    if kept.get(b"swamp.segment") != b"1" or tuple(schema.names[: len(COLUMNS)]) != COLUMNS:
+    names = tuple(schema.names)
+    ours = COLUMNS if names[: len(COLUMNS)] == COLUMNS else FIRST_COLUMNS
+    if kept.get(b"swamp.segment") != b"1" or names[: len(ours)] != ours:
         raise damaged("this is not an index segment that this swamp can read")
     expected = segment_schema()
-    if any(_plain(schema.field(name).type) != expected.field(name).type for name in COLUMNS):
+    if any(_plain(schema.field(name).type) != expected.field(name).type for name in ours):
         raise damaged("an index segment has columns of other types")
+    return ours
+
+
+def _with_identity(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With the columns that version 3 did not have."""
+    import pyarrow as pa
+
+    for name in COLUMNS[batch.num_columns :]:
+        kind = segment_schema().field(name).type
+        batch = batch.append_column(pa.field(name, kind), pa.nulls(batch.num_rows, kind))
+    return batch
 
 
 def _plain(kind: Any) -> Any:
@@ -226,7 +240,7 @@ def _check_rows(batch: pa.RecordBatch, added_seq: int, last: str) -> None:
     if unsized or not _within(size, 0, None):
         raise ValueError("a row without a size")
     # inv[segment.added-seq]: no row is younger than the commit that listed its segment.
-    if not _within(batch.column("seq"), 1, added_seq):
+    if not _within(batch.column("seq"), 1, added_seq) or not _within(batch.column("idSeq"), 1, added_seq):
         raise ValueError(f"a row with an impossible number in a segment of number {added_seq}")
     if path[0].as_py() < last or pc.any(pc.less(path[1:], path[:-1])).as_py():
         raise ValueError("it is not sorted")

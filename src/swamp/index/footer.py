@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from swamp.index.thrift import Reader, Struct
+from swamp.values import value
 
 MAX_FOOTER: Final = 16 << 20
 MAX_SCHEMA: Final = 256
@@ -17,7 +17,7 @@ Described = tuple[str, int, bool]
 """A column of the schema: name, kind, whether it must be there."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Column:
     """One column of one row group: where its pages lie, and the range of its values as far as it is told."""
 
@@ -32,14 +32,14 @@ class Column:
     required: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Group:
     rows: int
     unpacked: int
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Footer:
     groups: tuple[Group, ...]
     length: int

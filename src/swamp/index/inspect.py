@@ -8,11 +8,11 @@ are wanted is read here first, and a batch has as few rows as its longest possib
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.index.footer import BYTE_ARRAY, ZSTD, Column, Group
 from swamp.index.thrift import Reader, Struct
+from swamp.values import value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ _DELTA_BYTE_ARRAY: Final = 7
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Claims:
     """What may be read: so many rows at once, and these columns as dictionaries (a value is not repeated in memory)."""
 
@@ -35,7 +35,7 @@ class Claims:
     dictionaries: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Page:
     kind: int
     unpacked: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
@@ -15,6 +14,7 @@ from swamp.index.entry import Dropped, Entry, Row
 from swamp.index.merge import newer, winner
 from swamp.index.root import Root, SegmentRef
 from swamp.index.segment import AnyRow, listed_rows
+from swamp.values import value
 
 FetchSegment = Callable[[SegmentRef], Source]
 """Brings a segment's bytes or a local file of them; they are verified here."""
@@ -70,7 +70,7 @@ def _layer(root: Root) -> list[Row]:
     return sorted(rows, key=attrgetter("path"))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Span:
     """Paths from `start` up to, not including, `stop`."""
 
@@ -104,6 +104,9 @@ def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegmen
         _, order, row, stream = heap[0]
         if row is not None:
             yield row
+        if len(heap) == 1:
+            yield from stream
+            return
         following = next(stream, None)
         if following is None:
             heapq.heappop(heap)

@@ -66,11 +66,21 @@ def _dropped(rows: list[AnyRow], best: Row | None) -> list[Dropped]:
     for row in rows:
         if isinstance(row, Entry) or (isinstance(row, Tombstone) and best is not None and row.key == best.key):
             continue
-        if row.key not in found or row.seq > found[row.key].seq:
-            found[row.key] = Dropped(row.key, row.path, row.seq)
+        drop = Dropped.of(row)
+        if row.key not in found or _told(drop) > _told(found[row.key]):
+            found[row.key] = drop
     if isinstance(best, Entry) and best.key in found and found[best.key].seq < best.seq:
         del found[best.key]
     return [found[key] for key in sorted(found)]
+
+
+def _told(drop: Dropped) -> tuple[int, str, int, str]:
+    """Which of two drops of one key stays: the newer one, then the one that knows its hash.
+
+    One drop can lie in two segments as two rows: a flush that was overtaken wrote the tombstone, and who overtook it
+    dropped its key under the same number. Whatever merges them must choose alike (`pipeline.stages.merge`).
+    """
+    return drop.seq, drop.sha256 or "", drop.size, drop.id
 
 
 def forgettable(root: Root, inputs: Sequence[SegmentRef], horizon_seq: int) -> Forget:

@@ -1,29 +1,32 @@
-"""The root document: the one object that says what is true. Encoding, decoding, versions.
-
-Version 3 is written here; versions 1 and 2 are older formats that `adopt` reads once.
-"""
+"""The root document: the one object that says what is true. Encoding and decoding; `formats` knows the versions."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 from swamp.errors import CorruptData
 from swamp.index.entry import ROOT_KEY as ROOT_KEY
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.formats import NEWEST, check_version
+from swamp.index.formats import REPAIR_HINT as REPAIR_HINT
+from swamp.index.keys import object_of
+from swamp.rules import rule
+from swamp.values import value
 
 SEGMENT_PREFIX: Final = "_index/"
-VERSION: Final = 3
 RECENT_OPS: Final = 256
+ENFORCED: Final = "enforced"
+IGNORED: Final = "ignored"
 MAX_ROOT: Final = 128 << 20
 MAX_NUMBER: Final = (1 << 63) - 1
 """What SQLite, Arrow and Spark can count to."""
-REPAIR_HINT: Final = "run: swamp datastore doctor --repair"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SegmentRef:
     """Where an immutable part of the index lies. Its numberless rows take `added_seq`. inv[segment.added-seq]"""
 
@@ -39,7 +42,7 @@ class SegmentRef:
         return self.min_path <= path <= self.max_path
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Writer:
     """Who wrote a root: for people and for the log, never for decisions."""
 
@@ -48,15 +51,18 @@ class Writer:
     user: str
     pid: int
     swamp: str
+    command: str = ""
+    """Such as `data put`: what people ask first of a commit. Never an argument, which may be a secret."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        known = {
             "repoId": self.repo_id,
             "host": self.host,
             "user": self.user,
             "pid": self.pid,
             "swamp": self.swamp,
         }
+        return {**known, "command": self.command} if self.command else known
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,12 @@ class Root:
     segments: tuple[SegmentRef, ...] = ()
     collecting: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    version: int = NEWEST
+    """The store's format version: every commit keeps it, only an upgrade raises it."""
+    conditions: str = ""
+    """What this store does with conditional writes: `enforced` or `ignored`. Absent means enforced."""
+    conditions_op: str = ""
+    """The commit that changed that word, if one did."""
 
     def row(self, path: str) -> Row | None:
         """What the newest layer says of `path`, if it says anything."""
@@ -88,6 +100,15 @@ class Root:
 
     def knows_op(self, op: str) -> bool:
         return any(known == op for known, _ in self.recent_ops)
+
+    @cached_property
+    def condemned(self) -> frozenset[str]:
+        """The objects that a collector is about to delete. inv[gc.objects]"""
+        return frozenset(map(object_of, self.collecting))
+
+    def condemns(self, key: str) -> bool:
+        """Whether the bytes of a row with this key are about to be deleted."""
+        return bool(self.collecting) and (object_of(key) if rule("gc.objects") else key) in self.condemned
 
     @property
     def oldest_known_seq(self) -> int:
@@ -104,9 +125,9 @@ class Root:
         return len(self.entries) + len(self.deleted) + len(self.dropped)
 
 
-def first_root(store_id: str, op: str, at: str, writer: Writer) -> Root:
+def first_root(store_id: str, op: str, at: str, writer: Writer, conditions: str = ENFORCED) -> Root:
     """An empty store's root, before anything is in it."""
-    return Root(store_id, 1, op, "", at, writer.to_json(), recent_ops=((op, 1),))
+    return Root(store_id, 1, op, "", at, writer.to_json(), recent_ops=((op, 1),), conditions=conditions)
 
 
 def successor(root: Root, op: str, at: str, writer: Writer, *, step: int = 1) -> Root:
@@ -127,7 +148,7 @@ def encode(root: Root) -> bytes:
     """The bytes of a root: readable JSON, one row per line, so that a person can look at it."""
     doc: dict[str, Any] = {
         **root.extra,
-        "version": VERSION,
+        "version": root.version,
         "storeId": root.store_id,
         "seq": root.seq,
         "op": root.op,
@@ -135,11 +156,13 @@ def encode(root: Root) -> bytes:
         "committedAt": root.committed_at,
         "writer": dict(root.writer),
         "recentOps": [list(pair) for pair in root.recent_ops],
+        **({"conditions": root.conditions} if root.conditions else {}),
+        **({"conditionsOp": root.conditions_op} if root.conditions_op else {}),
         "gcEpoch": root.gc_epoch,
         "horizonSeq": root.horizon_seq,
         "entries": {p: _entry_json(e) for p, e in sorted(root.entries.items())},
         "deleted": {p: _tombstone_json(t) for p, t in sorted(root.deleted.items())},
-        "dropped": {k: {"path": d.path, "seq": d.seq} for k, d in sorted(root.dropped.items())},
+        "dropped": {k: _dropped_json(d) for k, d in sorted(root.dropped.items())},
         "segments": [_segment_json(s) for s in root.segments],
         "collecting": list(root.collecting),
     }
@@ -147,15 +170,9 @@ def encode(root: Root) -> bytes:
 
 
 def decode(body: bytes) -> Root:
-    """The root in `body`. Raises CorruptData on anything that is not a whole version 3 root."""
+    """The root in `body`. Raises NewerFormat on one of a later version, CorruptData on what is no whole root."""
     doc = parse_json(body)
-    version = doc.get("version")
-    if version != VERSION:
-        raise CorruptData(
-            f"the index has version {version!r}, this swamp writes version {VERSION}",
-            hint="upgrade swamp" if isinstance(version, int) and version > VERSION else REPAIR_HINT,
-            details={"version": version if isinstance(version, int | str) else None},
-        )
+    check_version(doc.get("version"))
     try:
         return _from_json(doc)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -177,9 +194,9 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 _KNOWN = frozenset(
     "version storeId seq op prevOp committedAt writer recentOps gcEpoch horizonSeq entries deleted dropped "
-    "segments collecting".split()
+    "segments collecting conditions conditionsOp".split()
 )
-_KNOWN_ENTRY = frozenset("key size sha256 lastModified seq missing".split())
+_KNOWN_ENTRY = frozenset("key size sha256 lastModified seq missing id idSeq".split())
 
 
 def _from_json(doc: dict[str, Any]) -> Root:
@@ -195,10 +212,13 @@ def _from_json(doc: dict[str, Any]) -> Root:
         horizon_seq=_number(doc.get("horizonSeq", 0)),
         entries={_text(p): _entry_from(p, e) for p, e in doc["entries"].items()},
         deleted={_text(p): _tombstone_from(p, t) for p, t in doc["deleted"].items()},
-        dropped={_text(k): Dropped(k, _text(d["path"]), _number(d["seq"])) for k, d in doc["dropped"].items()},
+        dropped={_text(k): _dropped_from(k, d) for k, d in doc["dropped"].items()},
         segments=tuple(_segment_from(s) for s in doc["segments"]),
         collecting=tuple(_text(k) for k in doc["collecting"]),
         extra={k: v for k, v in doc.items() if k not in _KNOWN},
+        version=check_version(doc["version"]),
+        conditions=_word(doc.get("conditions", "")),
+        conditions_op=_text(doc.get("conditionsOp", "")),
     )
 
 
@@ -210,7 +230,13 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     doc |= {"lastModified": entry.last_modified, "seq": entry.seq}
     if entry.missing:
         doc["missing"] = True
-    return doc
+    return doc | _identity_json(entry)
+
+
+def _identity_json(row: Row) -> dict[str, Any]:
+    """Which content it is, where its place and its number do not say so. inv[pack.identity]"""
+    doc: dict[str, Any] = {"id": row.id} if row.id else {}
+    return {**doc, "idSeq": row.id_seq} if row.id_seq and row.id_seq != row.seq else doc
 
 
 def _entry_from(path: str, doc: dict[str, Any]) -> Entry:
@@ -224,6 +250,8 @@ def _entry_from(path: str, doc: dict[str, Any]) -> Entry:
         _number(doc["seq"]),
         missing=bool(doc.get("missing", False)),
         extra=json.dumps(unknown, sort_keys=True) if unknown else "",
+        id=_text(doc.get("id", "")),
+        id_seq=_number(doc.get("idSeq", 0)),
     )
 
 
@@ -231,11 +259,30 @@ def _tombstone_json(tomb: Tombstone) -> dict[str, Any]:
     doc: dict[str, Any] = {"key": tomb.key, "size": tomb.size}
     if tomb.sha256 is not None:
         doc["sha256"] = tomb.sha256
-    return {**doc, "seq": tomb.seq}
+    return {**doc, "seq": tomb.seq} | _identity_json(tomb)
 
 
 def _tombstone_from(path: str, doc: dict[str, Any]) -> Tombstone:
-    return Tombstone(path, _text(doc["key"]), _number(doc["size"]), _hash(doc.get("sha256")), _number(doc["seq"]))
+    return Tombstone(
+        path,
+        _text(doc["key"]),
+        _number(doc["size"]),
+        _hash(doc.get("sha256")),
+        _number(doc["seq"]),
+        _text(doc.get("id", "")),
+        _number(doc.get("idSeq", 0)),
+    )
+
+
+def _dropped_json(dropped: Dropped) -> dict[str, Any]:
+    doc: dict[str, Any] = {"path": dropped.path, "seq": dropped.seq}
+    doc |= {"id": dropped.id} if dropped.id else {}
+    return doc if dropped.sha256 is None else {**doc, "size": dropped.size, "sha256": dropped.sha256}
+
+
+def _dropped_from(key: str, doc: dict[str, Any]) -> Dropped:
+    size, sha256 = _number(doc.get("size", 0)), _hash(doc.get("sha256"))
+    return Dropped(key, _text(doc["path"]), _number(doc["seq"]), size, sha256, _text(doc.get("id", "")))
 
 
 def _segment_json(segment: SegmentRef) -> dict[str, Any]:
@@ -266,6 +313,13 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected text, found {type(value).__name__}")
     return value
+
+
+def _word(value: object) -> str:
+    """A word that this version does not know is damage, not a reason to write as if conditions were enforced."""
+    if value not in ("", ENFORCED, IGNORED):
+        raise ValueError(f"conditions: {value!r:.40}")
+    return str(value)
 
 
 def _number(value: object) -> int:

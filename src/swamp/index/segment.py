@@ -29,6 +29,7 @@ from swamp.index.columns import (
 from swamp.index.columns import check_segment as check_segment
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.root import SegmentRef
+from swamp.values import value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,7 @@ AnyRow = Row | Dropped
 _KINDS: Final = {Entry: "entry", Tombstone: "deleted", Dropped: "dropped"}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Segment:
     """A segment before it has a place. The range is that of the rows that decide paths, not of dropped keys."""
 
@@ -94,10 +95,15 @@ def _batch(group: list[AnyRow], schema: Any, span: _Span) -> Any:
     return RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def batch_of(rows: list[AnyRow]) -> Any:
+    """Rows as one Arrow batch in a segment's columns, for who writes a file of segment rows as a stream."""
+    return _batch(rows, _arro3_schema(), _Span())
+
+
 def _arro3_schema() -> Any:
     from arro3.core import DataType, Field, Schema
 
-    types = {"size": DataType.int64(), "seq": DataType.int64(), "missing": DataType.bool()}
+    types = {name: DataType.int64() for name in ("size", "seq", "idSeq")} | {"missing": DataType.bool()}
     fields = [Field(n, types.get(n, DataType.utf8()), nullable=n not in NEEDED) for n in COLUMNS]
     return Schema(fields, metadata=FORMAT)
 
@@ -140,8 +146,17 @@ _WRITER: Final[dict[str, Any]] = {
     "max_row_group_size": ROW_GROUP,
     # Neighbours in path order share long beginnings: these encodings write only what differs.
     "column_encoding": {"path": "delta_byte_array", "key": "delta_byte_array"},
-    "column_dictionary_enabled": {"path": False, "key": False, "sha256": False, "size": False, "extra": False},
+    "column_dictionary_enabled": dict.fromkeys(("path", "key", "sha256", "size", "extra", "id"), False),
 }
+
+
+WRITTEN_BY_ARROW: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "compression_level": 6,
+    "use_dictionary": ["kind"],
+    "column_encoding": {"path": "DELTA_BYTE_ARRAY", "key": "DELTA_BYTE_ARRAY"},
+}
+"""The same for pyarrow, which can write a file row group by row group."""
 
 
 def _groups(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
@@ -160,12 +175,14 @@ def _columns(rows: list[AnyRow]) -> dict[str, list[Any]]:
         "path": [r.path for r in rows],
         "kind": [_KINDS[type(r)] for r in rows],
         "key": [r.key for r in rows],
-        "size": [None if isinstance(r, Dropped) else r.size for r in rows],
-        "sha256": [None if isinstance(r, Dropped) else r.sha256 for r in rows],
+        "size": [None if isinstance(r, Dropped) and r.sha256 is None else r.size for r in rows],
+        "sha256": [r.sha256 for r in rows],
         "lastModified": [r.last_modified if isinstance(r, Entry) else None for r in rows],
         "seq": [r.seq or None for r in rows],
         "missing": [(r.missing or None) if isinstance(r, Entry) else None for r in rows],
         "extra": [(r.extra or None) if isinstance(r, Entry) else None for r in rows],
+        "id": [r.id or None for r in rows],
+        "idSeq": [None if isinstance(r, Dropped) else r.id_seq or None for r in rows],
     }
 
 
@@ -206,16 +223,28 @@ def _rows(batches: Iterator[pa.RecordBatch], dropped: bool) -> Iterator[AnyRow]:
         yield from made if dropped else (row for row in made if not isinstance(row, Dropped))
 
 
-def _entry(path: str, key: str, size: int, sha: str | None, at: str | None, seq: int, gone: Any, extra: Any) -> AnyRow:
-    return Entry(path, key, size, sha, at or "", seq, bool(gone), extra or "")
+def _entry(
+    path: str,
+    key: str,
+    size: int,
+    sha: str | None,
+    at: str | None,
+    seq: int,
+    gone: Any,
+    extra: Any,
+    first: str | None,
+    number: int | None,
+) -> AnyRow:
+    return Entry(path, key, size, sha, at or "", seq, bool(gone), extra or "", first or "", number or 0)
 
 
-def _deleted(path: str, key: str, size: int, sha: str | None, at: Any, seq: int, *_: Any) -> AnyRow:
-    return Tombstone(path, key, size, sha, seq)
+def _deleted(path: str, key: str, size: int, sha: str | None, at: Any, seq: int, *more: Any) -> AnyRow:
+    *_, first, number = more
+    return Tombstone(path, key, size, sha, seq, first or "", number or 0)
 
 
-def _dropped(path: str, key: str, size: Any, sha: Any, at: Any, seq: int, *_: Any) -> AnyRow:
-    return Dropped(key, path, seq)
+def _dropped(path: str, key: str, size: Any, sha: Any, at: Any, seq: int, *more: Any) -> AnyRow:
+    return Dropped(key, path, seq, size or 0, sha, more[-2] or "")
 
 
 _MAKE: Final[dict[str, Callable[..., AnyRow]]] = {"entry": _entry, "deleted": _deleted, "dropped": _dropped}

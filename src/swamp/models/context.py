@@ -14,11 +14,12 @@ from swamp.data.artifacts import DataRepository
 from swamp.data.lifetimes import Lifetime, Retention
 from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName
+from swamp.data.reads import Reads, noting
 from swamp.data.versions import DataVersion
 from swamp.errors import Failed
 from swamp.models.declare import Method, OutputSpec, Written
 from swamp.models.define import Definition
-from swamp.models.mask import Masker
+from swamp.models.mask import Masker, MaskStream
 from swamp.sync.progress import Cancel
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class MethodContext:
     check: Callable[[], None]
     new_write_id: Callable[[], str]
     take_in: Callable[[Definition], None]
+    reads: Reads
+    output_id: str
     written: list[DataVersion] = field(default_factory=list)
 
     @property
@@ -119,6 +122,9 @@ class MethodContext:
         if isinstance(content, str):
             overrides.setdefault("content_type", "text/plain")
             content = self.masker.text(content).encode()
+        if isinstance(content, Path) and content.is_dir():
+            for file in content.rglob("*"):
+                self._refuse_secret_name(file.name)
         return self._save(name, content, "file", spec, overrides)
 
     @contextmanager
@@ -152,6 +158,7 @@ class MethodContext:
         return Written(version.name, version.version, self.model_name, version.path)
 
     def _draft(self, name: str, kind: str, spec: str | None, overrides: Mapping[str, Any]) -> tuple[DataName, Draft]:
+        self._refuse_secret_name(name)
         wanted = _with(self.method.spec(spec or name), overrides)
         tags = {"type": kind, "specName": wanted.name, "modelName": self.model_name}
         draft = Draft(
@@ -159,23 +166,41 @@ class MethodContext:
             content_type=wanted.content_type,
             lifetime=Lifetime.parse(wanted.lifetime),
             retention=Retention.parse(wanted.garbage_collection),
-            tags={**self.definition.tags, **wanted.tags, **self.tags, **tags},
+            tags=self.masker.value({**self.definition.tags, **wanted.tags, **self.tags, **tags}),
             streaming=bool(overrides.get("streaming", False)),
+            inputs=self.reads.all(),
+            output_id=self.output_id,
         )
         return DataName.of(self.definition.type, self.definition.id, name), draft
 
+    def _refuse_secret_name(self, name: str) -> None:
+        """Names are keys in the bucket: they cannot be masked. inv[secrets.no-names]"""
+        if self.masker.reveals(name):
+            raise Failed(
+                f"the name `{self.masker.text(name)}` holds a secret: names are written as they are",
+                hint="name data after what it is",
+            )
+
     def read(self, model: str, name: str, version: int | None = None) -> Path:
-        return self.lookup.path(model, name, version)
+        return self.locate(model, name, version)[0]
 
     def locate(self, model: str, name: str, version: int | None = None) -> tuple[Path, str]:
-        found = self.lookup.find(model, name, version)
+        with noting(self.reads):  # also in a thread that the method has started
+            found = self.lookup.find(model, name, version)
         return self.data.raw(found), found.meta.content_type
+
+    def note(self, model: str, name: str, version: int | None = None) -> int:
+        with noting(self.reads):
+            return self.lookup.find(model, name, version).version
 
     def log(self, line: str) -> None:
         self.writer_log.write(line)
 
     def mask(self, text: str) -> str:
         return self.masker.text(text)
+
+    def mask_stream(self) -> MaskStream:
+        return self.masker.stream()
 
     def spark(self) -> Any:
         return self.open_spark()
@@ -209,5 +234,7 @@ def writer_options(data: DataName, draft: Draft, model_name: str, write_id: str)
         "tags": json.dumps(dict(draft.tags)),
         "specName": draft.tags.get("specName"),
         "writeId": write_id,
+        "outputId": draft.output_id,
+        "inputs": json.dumps([dict(one) for one in draft.inputs]) if draft.inputs else None,
     }
     return {key: value for key, value in options.items() if value is not None}

@@ -25,10 +25,11 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from swamp.data.names import normalise_type
+from swamp.data.suggest import suggest
 from swamp.errors import NotFound, UsageError
-from swamp.models.document import suggest
 
 if TYPE_CHECKING:
+    from swamp.models.process import TextFilter
     from swamp.sync.progress import Cancel
 
 
@@ -121,12 +122,20 @@ class Context(Protocol):
         """The same, with its content type."""
         ...
 
+    def note(self, model: str, name: str, version: int | None = None) -> int:
+        """Say that this version (the newest by default) is read by other means; its number."""
+        ...
+
     def log(self, line: str) -> None:
         """Show a line now and keep it in the run's log."""
         ...
 
     def mask(self, text: str) -> str:
-        """`text` without the secrets that this run knows."""
+        """`text` without the secrets that this run knows. Mask before you shorten: half a secret is not found."""
+        ...
+
+    def mask_stream(self) -> TextFilter:
+        """The same for a text that comes in pieces."""
         ...
 
     def spark(self) -> Any:

@@ -12,10 +12,11 @@ from typing import Any
 
 from swamp.data.document import load_mapping
 from swamp.data.names import auto_id, check_model_name, normalise_type
+from swamp.data.suggest import suggest
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
 from swamp.models.declare import ModelType, argument_names, explain
-from swamp.models.document import Document, Problem, dump, parse, read_text, refuse, suggest
+from swamp.models.document import Document, Problem, dump, parse, read_text, refuse
 from swamp.models.expressions import check_expressions, has_expression
 from swamp.models.inputs import check_schema
 from swamp.models.registry import Registry

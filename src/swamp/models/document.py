@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import pathlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -63,20 +62,6 @@ def spell(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
-
-
-def suggest(word: str, known: Iterable[str]) -> str | None:
-    """The known word closest to `word`, if one is close: a typo, another case, or another separator."""
-    names = list(known)
-    flat = {_flatten(name): name for name in names}
-    if _flatten(word) in flat:
-        return flat[_flatten(word)]
-    close = difflib.get_close_matches(_flatten(word), list(flat), n=1, cutoff=0.6)
-    return flat[close[0]] if close else None
-
-
-def _flatten(word: str) -> str:
-    return word.lower().replace("_", "").replace("-", "")
 
 
 def refuse(source: str, problems: Iterable[Problem], *, hint: str | None = None, in_file: bool = True) -> None:

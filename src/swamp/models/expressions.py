@@ -15,8 +15,9 @@ from swamp.catalog import expression as cel
 from swamp.catalog.expression import Expression
 from swamp.catalog.syntax import Constant, Index, Name, Select, free_names, walk
 from swamp.catalog.template import OPEN, Template, has_expression, parse_template
-from swamp.errors import UsageError
-from swamp.models.document import Path, spell, suggest
+from swamp.data.suggest import suggest
+from swamp.errors import SwampError, UsageError
+from swamp.models.document import Path, spell
 from swamp.models.mask import Masker
 
 __all__ = ["Evaluated", "Scope", "check_expressions", "evaluate", "has_expression", "truth"]
@@ -97,6 +98,8 @@ def _evaluate_text(text: str, scope: Scope, path: Path) -> Evaluated:
         _learn(template, scope)
         value = template.render(scope.open(names))
         if "env" in names:
+            if not isinstance(value, bool):  # what a comparison says is not the value
+                _refuse_short(template, scope)
             return Evaluated(value, text)
         shown = value
         if "self" in names and scope.shown_self is not None:
@@ -129,9 +132,10 @@ def _located(path: Path, scope: Scope) -> Iterator[None]:
     """Errors of expressions get the place in the document, and lose the secrets that a message might repeat."""
     try:
         yield
-    except UsageError as error:
-        error.message = scope.masker.text(_place(path) + error.message)
-        error.args = (error.message,)
+    except SwampError as error:
+        if isinstance(error, UsageError):
+            error.message = _place(path) + error.message
+        scope.masker.error(error)
         raise
 
 
@@ -152,6 +156,12 @@ def _learn(template: Template, scope: Scope) -> None:
         if "env" in expression.names:
             seen = env_names(expression, scope.environment)
             scope.masker.learn(scope.environment.get(name, "") for name in seen)
+
+
+def _refuse_short(template: Template, scope: Scope) -> None:
+    for expression in template.expressions:
+        for name in _named_uses(expression) if expression.tree is not None else ():
+            scope.masker.must_learn(f"the environment variable {name}", scope.environment.get(name, ""))
 
 
 def env_names(expression: Expression, environment: Mapping[str, str]) -> set[str]:

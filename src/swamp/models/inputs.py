@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def _explain(error: Any, schema: Mapping[str, Any]) -> str:
 
 def _unknown(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     """Inputs nobody declared: most often a typo, so they are refused unless the schema allows them in words."""
-    from swamp.models.document import suggest
+    from swamp.data.suggest import suggest
 
     properties = schema.get("properties") or {}
     if "additionalProperties" in schema or not properties:
@@ -171,15 +171,32 @@ def _unknown(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def secret_values(values: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
-    """The values that the schema calls secret: `writeOnly: true` or `format: password`."""
-    properties = (schema or {}).get("properties") or {}
-    secret = [
-        name
-        for name, rule in properties.items()
-        if isinstance(rule, Mapping) and (rule.get("writeOnly") is True or rule.get("format") == "password")
-    ]
-    return [value for name in secret if isinstance(value := values.get(name), str)]
+def secret_values(values: Mapping[str, Any], schema: Mapping[str, Any] | None) -> dict[str, str]:
+    """The values that the schema calls secret (`writeOnly: true` or `format: password`), at any depth, as text."""
+    found: dict[str, str] = {}
+    for name, rule in ((schema or {}).get("properties") or {}).items():
+        if name not in values or not isinstance(rule, Mapping):
+            continue
+        if rule.get("writeOnly") is True or rule.get("format") == "password":
+            found |= dict(_leaves(name, values[name]))
+        elif isinstance(values[name], Mapping):
+            found |= {f"{name}.{key}": value for key, value in secret_values(values[name], rule).items()}
+        elif isinstance(values[name], list) and isinstance(rule.get("items"), Mapping):
+            wrapped = {"properties": {str(n): rule["items"] for n in range(len(values[name]))}}
+            inner = {str(n): one for n, one in enumerate(values[name])}
+            found |= {f"{name}.{key}": value for key, value in secret_values(inner, wrapped).items()}
+    return found
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{name}.{key}", inner)
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            yield from _leaves(f"{name}.{position}", inner)
+    elif value is not None and not isinstance(value, bool):
+        yield name, str(value)
 
 
 def check_schema(schema: Any) -> str | None:

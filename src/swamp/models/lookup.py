@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.names import DataName
+from swamp.data.reads import note
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, UsageError
 
@@ -35,7 +36,8 @@ class Lookup:
     def query(self, predicate: str) -> list[Any]:
         from swamp.catalog.query import query
 
-        return list(query(self.repo.catalog, self.repo.artifacts, predicate).results)
+        told = lambda row: note(row.artifact())  # noqa: E731
+        return list(query(self.repo.catalog, self.repo.artifacts, predicate, told=told).results)
 
     def path(self, model: str, name: str, version: int | None = None) -> Path:
         return self.repo.artifacts.raw(self.find(model, name, version))
@@ -44,9 +46,11 @@ class Lookup:
         """The version, the newest by default. Raises NotFound that names the model."""
         for model_type, model_id in self._candidates(model):
             try:
-                return self.repo.artifacts.get(DataName.of(model_type, model_id, name), version)
+                found = self.repo.artifacts.get(DataName.of(model_type, model_id, name), version)
             except NotFound:
                 continue
+            note(found.artifact())
+            return found
         number = f" version {version}" if version is not None else ""
         raise NotFound(
             f"there is no data `{name}`{number} of model `{model}`",
@@ -81,7 +85,7 @@ class Lookup:
 
     def _content(self, version: DataVersion) -> dict[str, Any]:
         """`attributes` of JSON, `content` of small text; a dataset has neither."""
-        if version.meta.parts or version.meta.size > TEXT_LIMIT:
+        if version.meta.has_parts or version.meta.size > TEXT_LIMIT:
             return {"attributes": {}}
         if not version.meta.is_json and not version.meta.content_type.startswith("text/"):
             return {"attributes": {}}

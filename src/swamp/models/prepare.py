@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.definitions import Definition as StoredDefinition
+from swamp.data.suggest import suggest
 from swamp.errors import UsageError
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition
-from swamp.models.document import suggest
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
 
@@ -39,7 +39,7 @@ class Prepared:
 def prepare(shop: Workshop, definition: Definition, kind: ModelType, method: Method, request: Request) -> Prepared:
     """Raises UsageError that says which argument is wrong, missing or unknown."""
     inputs, overrides = split_inputs(definition, method, request.inputs)
-    shop.masker.learn(secret_values(inputs, definition.inputs))
+    shop.masker.learn_inputs(secret_values(inputs, definition.inputs))
     shown_overrides = overrides if request.shown_inputs is None else _same_keys(request.shown_inputs, overrides)
     about = _about(definition)
     scope = replace(shop.scope(request.run_facts), inputs=inputs)

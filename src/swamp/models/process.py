@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, Protocol
 
 from swamp.env import Env
 from swamp.errors import UsageError
@@ -19,11 +20,29 @@ GRACE_SECONDS = 5.0
 DRAIN_SECONDS = 0.5
 KEPT_BYTES = 1 << 20
 LAST_WORDS_SECONDS = 10.0
+PIECE = 1 << 16
 PIPES_HOLD = 1 << 20
 """More than any two pipes of the system hold."""
 
 Ending = Literal["exited", "timeout", "cancelled"]
 OnLine = Callable[[str, str], None]
+
+
+class TextFilter(Protocol):
+    """Changes a text that comes in pieces, such as by masking."""
+
+    def feed(self, piece: str) -> str: ...
+
+    def end(self) -> str: ...
+
+
+class _AsItIs:
+    def feed(self, piece: str) -> str:
+        return piece
+
+    def end(self) -> str:
+        return ""
+
 
 # The watcher lives in the child's group and reads a pipe that only swamp holds open. A line means that the command
 # has ended by itself; end of file means that swamp was killed, and then the whole group goes. inv[process.no-orphan]
@@ -72,12 +91,19 @@ def run_process(
     env: Env,
     timeout: float | None = None,
     on_line: OnLine = lambda stream, line: None,
+    new_filter: Callable[[], TextFilter] = _AsItIs,
 ) -> Finished:
-    """Run `command` to one of its ends: it exits, its time is up, or the user wants to stop."""
+    """Run `command` to one of its ends: it exits, its time is up, or the user wants to stop.
+
+    What it says goes through a filter of its own per stream before anyone sees it or any of it is left out.
+    """
     started = env.clock.monotonic()
     child, leash = _start(command, cwd, environment)
     kept = {"stdout": _Kept(), "stderr": _Kept()}
-    readers = [_reader(child.stdout, "stdout", kept, on_line), _reader(child.stderr, "stderr", kept, on_line)]
+    readers = [
+        _reader(pipe, stream, kept[stream], on_line, new_filter())
+        for stream, pipe in (("stdout", child.stdout), ("stderr", child.stderr))
+    ]
     try:
         ending = _await(child, cancel, env, None if timeout is None else started + timeout)
     finally:
@@ -114,14 +140,31 @@ def _start(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) ->
     return child, write_end
 
 
-def _reader(pipe: IO[bytes] | None, stream: str, kept: dict[str, _Kept], on_line: OnLine) -> threading.Thread:
+def _reader(pipe: IO[bytes] | None, stream: str, kept: _Kept, on_line: OnLine, masking: TextFilter) -> threading.Thread:
     def read() -> None:
         assert pipe is not None
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        begun = ""
         with pipe:
-            while chunk := pipe.readline(1 << 16):
-                line = chunk.decode("utf-8", "replace")
-                kept[stream].add(line)
-                on_line(stream, line)
+            while chunk := os.read(pipe.fileno(), PIECE):
+                begun = tell(begun + masking.feed(decoder.decode(chunk)))
+        rest = tell(begun + masking.feed(decoder.decode(b"", True)) + masking.end())
+        if rest:
+            pass_on(rest)
+
+    def tell(text: str) -> str:
+        """Passes on whole lines, and pieces of one that is very long; the beginning of a line is left."""
+        *lines, rest = text.split("\n")
+        for line in lines:
+            pass_on(line + "\n")
+        if len(rest) < PIECE:
+            return rest
+        pass_on(rest)
+        return ""
+
+    def pass_on(line: str) -> None:
+        kept.add(line)
+        on_line(stream, line)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()

@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from swamp.data.names import normalise_type
+from swamp.data.suggest import suggest
 from swamp.errors import NotFound
 from swamp.models.declare import ModelType
-from swamp.models.document import suggest
 
 EXTENSIONS = Path("extensions") / "models"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.outputs import Output, Provenance, decode
+from swamp.data.reads import READS, Read, Reads, noting
 from swamp.data.records import RecordFiles
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
@@ -20,6 +21,7 @@ from swamp.errors import Failed, Interrupted, SwampError
 from swamp.models.context import Log, MethodContext, OnLog, Origin, owner_of
 from swamp.models.declare import Method, ModelType
 from swamp.models.define import Definition
+from swamp.models.mask import too_short_to_pass_on
 from swamp.models.prepare import Prepared, prepare
 from swamp.models.workshop import Workshop
 from swamp.sync.progress import Cancel
@@ -43,6 +45,10 @@ class Request:
     origin: Origin | None = None
     run_facts: Mapping[str, Any] = field(default_factory=dict)
     scope: tuple[str, ...] = ()
+    read_before: tuple[Read, ...] = ()
+    """What was read to find out that this is to be run, such as the items of a `forEach`."""
+    resolved: Callable[[Request], Request] = lambda request: request
+    """The same request with its expressions resolved again: called under the lease, with what the store holds now."""
 
 
 @dataclass
@@ -53,6 +59,8 @@ class Result:
     output_path: str
     error: SwampError | None = None
     sync: dict[str, Any] | None = None
+    made: dict[str, str] = field(default_factory=dict)
+    """The id of every version it wrote, by its path: they are looked for after the push. inv[put.proven]"""
 
     @property
     def artifacts(self) -> list[dict[str, Any]]:
@@ -81,14 +89,19 @@ def run_method(shop: Workshop, request: Request, cancel: Cancel, hooks: Hooks = 
     scope = (f"definitions-evaluated/{definition.type}/{definition.name}.yaml", *request.scope)
     result: Result | None = None
     try:
-        with shop.repo.changes.model("model method run", definition.type, definition.id, scope) as change:
+        with shop.repo.changes.model(
+            "model method run", definition.type, definition.id, scope, reads_all=True, cancel=cancel
+        ) as change:
             done = hooks.instead()  # first: what it finds out about a killed attempt is in that attempt's record
             _note_killed(shop, definition)
             if done is not None:
                 result = Result(done, done.path)
             else:
-                result = _Run(shop, request, kind, method, cancel, hooks, change).go()
+                with noting(Reads(request.read_before)) as reads:
+                    resolved = request.resolved(request)
+                    result = _Run(shop, resolved, kind, method, cancel, hooks, change, reads).go()
             hooks.end(result)
+            change.made = partial(dict.copy, result.made)
             change.save_again = partial(_save_again, shop, result, hooks)
     except Interrupted:
         if result is None or result.output.status != "cancelled":
@@ -96,7 +109,16 @@ def run_method(shop: Workshop, request: Request, cancel: Cancel, hooks: Hooks = 
         return result
     change.must_be_delivered()
     result.sync = change.sync.to_json() if change.sync is not None else None
+    _tell(shop, request, result.output)
     return result
+
+
+def _tell(shop: Workshop, request: Request, output: Output) -> None:
+    """Its lineage, to whoever collects that; nobody by default."""
+    if shop.repo.settings.lineage_to:
+        from swamp.repo.openlineage import tell
+
+        tell(shop.repo, output, request.definition.name, request.origin.workflow_name if request.origin else None)
 
 
 @dataclass
@@ -108,6 +130,7 @@ class _Run:
     cancel: Cancel
     hooks: Hooks
     change: Change
+    reads: Reads
 
     def go(self) -> Result:
         """Nothing is written before the arguments are known to be right."""
@@ -123,10 +146,11 @@ class _Run:
         log.file.with_suffix(".path").write_text(path, encoding="utf-8")
         try:
             with self._scratch() as scratch:
-                context = self._context(prepared, scratch, log)
+                context = self._context(prepared, output, scratch, log)
                 started = shop.env.clock.monotonic()
                 error = self._call(prepared, context)
                 took = round((shop.env.clock.monotonic() - started) * 1000)
+                output = replace(output, inputs=self.reads.all())
         finally:
             log.close()
         return self._last_record(output, context.written, error, took, log)
@@ -160,9 +184,15 @@ class _Run:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _context(self, prepared: Prepared, scratch: Path, log: Log) -> MethodContext:
+    def _context(self, prepared: Prepared, output: Output, scratch: Path, log: Log) -> MethodContext:
         shop, request = self.shop, self.request
+        withheld = too_short_to_pass_on(shop.environment)
+        for name in withheld:
+            log.write(f"{name} is not passed on: its value is too short to be masked")
+        given = {name: value for name, value in shop.environment.items() if name not in withheld}
         told = {"SWAMP_REPO_DIR": str(shop.repo.path), "SWAMP_MODEL_NAME": request.definition.name}
+        self.reads.file = scratch / "reads.jsonl"
+        told[READS] = str(self.reads.file)
         if request.origin is not None:
             told |= {"SWAMP_WORKFLOW_RUN_ID": request.origin.run_id, "SWAMP_STEP_NAME": request.origin.step}
         return MethodContext(
@@ -171,7 +201,7 @@ class _Run:
             global_arguments=prepared.global_arguments,
             repo_dir=shop.repo.path,
             scratch=scratch,
-            environment=self.change.child_environment({**shop.environment, **told}),
+            environment=self.change.child_environment({**given, **told}),
             cancel=self.cancel,
             data=shop.data,
             lookup=shop.lookup,
@@ -183,6 +213,8 @@ class _Run:
             check=self.change.check,
             new_write_id=shop.env.uuid,
             take_in=lambda model: shop.pull_model(model.type, model.id),
+            reads=self.reads,
+            output_id=output.id,
         )
 
     def _call(self, prepared: Prepared, context: MethodContext) -> SwampError | None:
@@ -190,7 +222,7 @@ class _Run:
         try:
             self.method.run(prepared.arguments, context)
         except SwampError as error:
-            return _masked(error, self.shop.masker.text)
+            return self.shop.masker.error(error)
         except Exception as error:  # noqa: BLE001 - someone else's method: whatever it raises is the run's outcome
             context.log(_traceback(error))
             said = self.shop.masker.text(f"{type(error).__name__}: {error}")
@@ -216,7 +248,7 @@ class _Run:
         path = shop.outputs.save(final)
         log.file.with_suffix(".path").unlink(missing_ok=True)
         log.file.unlink(missing_ok=True)
-        return Result(final, path, error)
+        return Result(final, path, error, made={version.path: version.meta.id for version in written})
 
     def _kept_log(self, output: Output, log: Log, error: SwampError | None) -> tuple[str | None, SwampError | None]:
         """A log that cannot be kept (a full disk) fails the run, and its record still says how the run ended."""
@@ -250,16 +282,16 @@ def _save_again(shop: Workshop, result: Result, hooks: Hooks, conflicts: Sequenc
     renumbered: list[dict[str, Any]] = []
     for artifact in result.artifacts:
         kept = shop.kept_version(artifact["path"], conflicts)
-        renumbered.append(artifact if kept is None else shop.save_kept(artifact["path"], kept).artifact())
+        if kept is None:
+            renumbered.append(artifact)
+            continue
+        again = shop.save_kept(artifact["path"], kept)
+        result.made.pop(artifact["path"], None)
+        result.made[again.path] = again.meta.id
+        renumbered.append(again.artifact())
     result.output = replace(result.output, artifacts=tuple(renumbered))
     shop.outputs.save(result.output)
     hooks.end(result)
-
-
-def _masked(error: SwampError, mask: Callable[[str], str]) -> SwampError:
-    error.message = mask(error.message)
-    error.args = (error.message,)
-    return error
 
 
 def _traceback(error: BaseException) -> str:

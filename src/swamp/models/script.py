@@ -66,11 +66,28 @@ def source_file(script: str | None, file: str | None, context: Context) -> Path:
 
 
 def _collect(output: Path, context: Context) -> None:
+    """The one rule for names: data is called as its file, but a JSON file is a value and its ending is left out."""
+    names: dict[str, Path] = {}
     for path in sorted(output.iterdir()):
-        if path.is_file() and path.suffix == ".json":
-            context.write_resource(path.stem, _json_of(path))
+        twin = names.setdefault(_name_of(path), path)
+        if twin != path:
+            raise Failed(
+                f"{twin.name} and {path.name} that the script left would both be the data `{_name_of(path)}`",
+                hint="give one of them another name",
+            )
+    for name, path in names.items():
+        if _is_value(path):
+            context.write_resource(name, _json_of(path))
         else:
-            context.write_file(path.name, path, content_type=content_type_of(path))
+            context.write_file(name, path, content_type=content_type_of(path))
+
+
+def _name_of(path: Path) -> str:
+    return path.stem if _is_value(path) else path.name
+
+
+def _is_value(path: Path) -> bool:
+    return path.is_file() and path.suffix == ".json"
 
 
 def _json_of(path: Path) -> Any:

@@ -59,10 +59,9 @@ def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Fi
     lock = threading.Lock()
 
     def on_line(stream: str, line: str) -> None:
-        masked = context.mask(line)
         with lock:
-            log.write(masked)
-        context.log(masked.rstrip("\n") if stream == "stdout" else f"[stderr] {masked.rstrip()}")
+            log.write(line)
+        context.log(line.rstrip("\n") if stream == "stdout" else f"[stderr] {line.rstrip()}")
 
     return run_process(
         command,
@@ -72,6 +71,7 @@ def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Fi
         env=SYSTEM,
         timeout=args.timeout,
         on_line=on_line,
+        new_filter=context.mask_stream,
     )
 
 

@@ -77,8 +77,8 @@ class Python(_WithInputs):
 
 def run_sql(args: Sql, context: Context) -> None:
     session = _session(args, context)
-    context.log(f"query: {' '.join(args.query.split())[:500]}")
-    _write(_spoken(lambda: session.sql(args.query)), args.output, context)
+    context.log(f"query: {' '.join(context.mask(args.query).split())[:500]}")
+    _write(_spoken(lambda: session.sql(args.query), context), args.output, context)
 
 
 def run_python(args: Python, context: Context) -> None:
@@ -89,7 +89,7 @@ def run_python(args: Python, context: Context) -> None:
     function = getattr(module, args.function, None)
     if not callable(function):
         raise UsageError(f"the code defines no function `{args.function}`", hint="define it, or name another one")
-    returned = _spoken(lambda: function(session, context, **args.arguments))
+    returned = _spoken(lambda: function(session, context, **args.arguments), context)
     if returned is not None:
         _write(returned, args.output, context)
 
@@ -106,23 +106,22 @@ def _session(args: _WithInputs, context: Context) -> Any:
 
 def _of_its_own(shared: Any) -> Any:
     """Spark looks formats up in the thread's active session, so that must be the one that knows ours."""
-    from swamp.pipeline.source import SwampDataSource
+    from swamp.pipeline.source import data_source
 
     session = shared.newSession()
     if hasattr(session, "_jsparkSession"):
         java = type(session)._get_j_spark_session_class(session._jvm)
         java.setActiveSession(session._jsparkSession)
-    session.dataSource.register(SwampDataSource)
+    session.dataSource.register(data_source())
     return session
 
 
 def _read(session: Any, source: DataInput, context: Context) -> Any:
     """From this machine's cache where Spark runs here; straight from the datastore where it does not."""
     if not _is_local(session):
-        options = {"repo": str(context.repo_dir), "model": source.model, "name": source.name}
-        if source.version is not None:
-            options["version"] = str(source.version)
-        return _spoken(lambda: session.read.format("swamp").options(**options).load())
+        version = context.note(source.model, source.name, source.version)
+        options = {"repo": str(context.repo_dir), "model": source.model, "name": source.name, "version": str(version)}
+        return _spoken(lambda: session.read.format("swamp").options(**options).load(), context)
     path, content_type = context.locate(source.model, source.name, source.version)
     plain = content_type.partition(";")[0].strip().lower()
     reader, options = (source.format, {}) if source.format else _READERS.get(plain, (None, {}))
@@ -131,7 +130,7 @@ def _read(session: Any, source: DataInput, context: Context) -> Any:
             f"{source.model}/{source.name} has the type {content_type}, which is no table",
             hint="say how to read it: `format: parquet`, json, csv or text",
         )
-    return _spoken(lambda: session.read.format(reader).options(**options).load(str(path)))
+    return _spoken(lambda: session.read.format(reader).options(**options).load(str(path)), context)
 
 
 def _is_local(session: Any) -> bool:
@@ -140,19 +139,19 @@ def _is_local(session: Any) -> bool:
 
 
 def _write(frame: Any, name: str, context: Context) -> None:
-    written = _spoken(lambda: context.write_dataset(name, frame, spec="dataset"))
+    written = _spoken(lambda: context.write_dataset(name, frame, spec="dataset"), context)
     context.log(f"wrote {name} version {written.version}")
 
 
-def _spoken(work: Callable[[], Any]) -> Any:
+def _spoken(work: Callable[[], Any], context: Context) -> Any:
     """Spark's errors in one line: the cause in its own words, without the Java stack around it."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         return work()
     except (PySparkException, Py4JError) as error:
-        text = str(error).split("\n\nJVM stacktrace")[0].strip()
+        text = context.mask(str(error)).split("\n\nJVM stacktrace")[0].strip()
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
         telling = [line for line in lines if not line.startswith(("An error occurred while calling", "Traceback"))]
         said = (telling or lines or [type(error).__name__])[0].removeprefix(": ")

@@ -19,6 +19,7 @@ from swamp.models.expressions import Scope
 from swamp.models.lookup import Lookup
 from swamp.models.mask import Masker
 from swamp.models.registry import Registry, load_registry
+from swamp.sync.port import Tree
 from swamp.sync.result import Conflict
 
 if TYPE_CHECKING:
@@ -80,15 +81,15 @@ class Workshop:
             for found in self.models.all()
         }
 
-    def keep_log(self, file: Path, name: str) -> str | None:
-        """A finished log in the tree's `logs/`, so that other machines can read it; its path."""
+    def keep_log(self, file: Path, name: str, tree: Tree | None = None) -> str | None:
+        """A log in the tree's `logs/`, so that other machines can read it; its path. `tree`: whose push takes it."""
         from swamp.cache.files import place, stage_file
 
         if not file.exists() or file.stat().st_size == 0:
             return None
         path = f"logs/{name}"
         target = self.repo.tree.root / path
-        with self.repo.tree.announce([path]):
+        with (tree or self.repo.tree).announce([path]):
             target.parent.mkdir(parents=True, exist_ok=True)
             with file.open("rb") as content:
                 place(stage_file(target.parent, iter(lambda: content.read(CHUNK), b"")), self.repo.tree.root, path)
@@ -105,7 +106,7 @@ class Workshop:
     def kept_version(self, path: str, conflicts: Sequence[Conflict]) -> Path | None:
         """Where the bytes of a version that lost are kept, or None if it did not lose."""
         for conflict in conflicts:
-            if conflict.path.startswith(f"{path}/"):
+            if conflict.path.startswith(f"{path}/") and path in conflict.kept:
                 kept = self.repo.tree.root.parent / conflict.kept
                 return Path(str(kept)[: -len(conflict.path)] + path)
         return None
@@ -123,13 +124,19 @@ class Workshop:
 
     def spark(self) -> Any:
         """The one SparkSession of this command; started by the first step that asks."""
+        from swamp.env import SYSTEM
+        from swamp.pipeline.executors import check_plugin
         from swamp.pipeline.session import live_session, open_session
         from swamp.pipeline.settings import resolve_settings
+        from swamp.sync.progress import Patience
 
         with self._lock:
             if self._session is None:
                 self._own_session = live_session() is None
-                self._session = open_session(resolve_settings(self.repo.settings.spark, self.environment))
+                settings = resolve_settings(self.repo.settings.spark, self.environment)
+                self._session = open_session(settings)
+                patience = Patience(SYSTEM, self.repo.settings.sync_timeout, self.repo.cancel)
+                check_plugin(self._session, settings, patience, self.repo.datastore.plugin)
             return self._session
 
     def close(self) -> None:

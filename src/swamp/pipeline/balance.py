@@ -10,11 +10,20 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from swamp.index.keys import object_of
+from swamp.sync.bulk import Download, Hash, Upload
+from swamp.sync.pack import SMALL
+
 T = TypeVar("T")
+S = TypeVar("S", Upload, Hash)
 FILE_COST: Final = 256 * 1024
 """What a request costs, in bytes that could have been sent meanwhile."""
 BIN_COST: Final = 1024 * 1024 * 1024
 """What a task takes on: a few seconds' work, so that what starting a task costs does not count."""
+SLICE_COST: Final = 8 * 1024
+"""What a file in a pack costs beside its bytes: it is opened, hashed and closed, but nobody is asked for it."""
+LEAST_PACKED: Final = 256
+"""Fewer small files than these are not shared out: each task's share is a pack of its own."""
 ROUNDS: Final = 2
 """Tasks per core, if there is that much: enough to even out what was estimated wrongly."""
 ALONE: Final = 64 * 1024 * 1024
@@ -49,6 +58,50 @@ def pack(items: Iterable[T], size: Callable[[T], int], bins: int) -> list[tuple[
         heapq.heappush(heap, (filled + cost_of(size(item)), number))
         placed.append((number, item))
     return placed
+
+
+def by_size(jobs: Iterable[S], bins: int) -> list[list[S]]:
+    """Shares of about the same cost."""
+    return _gathered(pack(jobs, lambda job: job.size, bins))
+
+
+def by_pack(jobs: Iterable[Upload], bins: int) -> list[list[Upload]]:
+    """Uploads in shares of about the same cost. Small files that share packs stay in their order, so that what lies
+    side by side in the tree lies in one pack; each task packs its own share."""
+    small: list[Upload] = []
+    others: list[Upload] = []
+    for job in jobs:
+        (small if job.packed and job.size <= SMALL else others).append(job)
+    return by_size(others, bins) + _runs(small, min(bins, -(-len(small) // LEAST_PACKED)))
+
+
+def by_object(jobs: Iterable[Download], bins: int) -> list[list[Download]]:
+    """Downloads in shares of about the same cost: those of one object together, so that no pack is fetched twice."""
+    objects: dict[str, list[Download]] = {}
+    for job in jobs:
+        objects.setdefault(object_of(job.key), []).append(job)
+    placed = pack(objects.values(), lambda files: sum(job.size + SLICE_COST for job in files), bins)
+    return [[job for files in share for job in files] for share in _gathered(placed)]
+
+
+def _gathered(placed: Iterable[tuple[int, T]]) -> list[list[T]]:
+    shares: dict[int, list[T]] = {}
+    for number, item in placed:
+        shares.setdefault(number, []).append(item)
+    return [shares[number] for number in sorted(shares)]
+
+
+def _runs(jobs: list[Upload], bins: int) -> list[list[Upload]]:
+    """Neighbours stay together: `bins` runs that cost about the same."""
+    each = sum(job.size + SLICE_COST for job in jobs) / max(1, bins)
+    runs: list[list[Upload]] = []
+    cost = 0
+    for job in jobs:
+        if cost >= each * len(runs):
+            runs.append([])
+        runs[-1].append(job)
+        cost += job.size + SLICE_COST
+    return runs
 
 
 def chunked(items: Sequence[T], length: int) -> list[Sequence[T]]:

@@ -37,13 +37,20 @@ class Heard:
 
 
 class Beacon:
-    """The driver's end: `take` what has arrived since the last call."""
+    """The driver's end: `take` what has arrived since the last call.
 
-    def __init__(self, host: str, token: str) -> None:
+    Tasks send to `host`; behind a router that is not an address of this machine, and `bind` is the one to listen on.
+    """
+
+    def __init__(self, host: str, token: str, bind: str | None = None) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind((host, 0))
+        try:
+            self._socket.bind((bind or host, 0))
+        except OSError:  # not an address of this machine: then all of them
+            self._socket.bind(("", 0))
         self._socket.setblocking(False)
         self.address = Address(host, self._socket.getsockname()[1], token)
+        self.heard = False
 
     def take(self) -> Heard:
         """What was reported since last time; anything that is not ours is ignored."""
@@ -55,6 +62,7 @@ class Beacon:
                 return Heard(files, size, signs > 0)
             if len(text) == 3 and text[0] == self.address.token and text[1].isdigit() and text[2].isdigit():
                 files, size, signs = files + int(text[1]), size + int(text[2]), signs + 1
+                self.heard = True
 
     def close(self) -> None:
         self._socket.close()

@@ -12,20 +12,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.commit.collect import internal_objects
 from swamp.commit.commit import Changes, Committer, RootRead
 from swamp.commit.compact import horizon_of
 from swamp.commit.lease import store_now
-from swamp.commit.log import LOG_PREFIX, names
+from swamp.commit.log import names
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, Unavailable
 from swamp.index.entry import Dropped, Entry
-from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef, first_root
+from swamp.index.keys import PACK_PREFIX
+from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef
+from swamp.index.segment import AnyRow
 from swamp.pipeline import stages
 from swamp.pipeline.balance import ALONE, MOST_TASKS, bins_for, tasks_for
 from swamp.pipeline.copying import CopyObjects
 from swamp.pipeline.indexing import (
     ENTRY,
     LOST,
+    UPLOADED,
     ReadSegments,
     index_row,
     layer_rows,
@@ -45,7 +49,7 @@ from swamp.sync.verify import Finding
 from swamp.sync.view import usable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from swamp.commit.collect import Marked
     from swamp.store.open import StoreSpec
@@ -107,13 +111,13 @@ class OnStore:
         """Reads every payload and compares it with the index. Reports; changes nothing."""
         from pyspark.sql import functions as sf
 
-        entries = self.entries(root)
-        total = self._total(entries)
-        bins = bins_for(total["files"], total["size"], self.jobs.parallelism)
-        shared = stages.balanced(entries, bins, total["large"])
-        findings = stages.verify(shared, self.spec, self.jobs.beacon)
-        bad = findings.where(sf.col("problem").isNotNull())
-        found = self.jobs.run("verify", bad.toArrow, self.patience, files=total["files"]).to_pylist()
+        with self._kept(self.entries(root)) as entries:
+            total = self._total(entries)
+            bins = bins_for(total["files"], total["size"], self.jobs.parallelism)
+            shared = stages.balanced(entries, bins, total["large"])
+            findings = stages.verify(shared, self.spec, self.jobs.beacon)
+            bad = findings.where(sf.col("problem").isNotNull())
+            found = self.jobs.run("verify", bad.toArrow, self.patience, files=total["files"]).to_pylist()
         unread = [row for row in found if row["problem"] == "unread"]
         if unread:
             raise Unavailable(
@@ -122,6 +126,15 @@ class OnStore:
             )
         ordered = sorted(found, key=lambda row: str(row["path"]))
         return Verified(total["files"], total["size"], tuple(map(_finding, ordered)))
+
+    @contextmanager
+    def _kept(self, rows: DataFrame) -> Iterator[DataFrame]:
+        """Rows that are looked at more than once: computed by the first who looks, kept for the others."""
+        kept = rows.persist()
+        try:
+            yield kept
+        finally:
+            kept.unpersist()
 
     def _total(self, entries: DataFrame) -> dict[str, int]:
         from pyspark.sql import functions as sf
@@ -143,12 +156,9 @@ class OnStore:
         ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
         adopted = stages.adopt(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
         met = stages.frame_of(self.jobs.session, INDEX, self._met(pieces.objects))
-        entries = adopted.unionByName(met).persist()
-        try:
+        with self._kept(adopted.unionByName(met)) as entries:
             files = self._refuse_lost(entries)
             return self._published(entries, files) if files else None
-        finally:
-            entries.unpersist()
 
     def _met(self, objects: list[ObjectMeta]) -> Iterator[dict[str, Any]]:
         from swamp.index.adopt import adopt_listing
@@ -167,8 +177,7 @@ class OnStore:
         return int(counts.get(ENTRY, 0))
 
     def _published(self, entries: DataFrame, files: int) -> RootRead:
-        env = self.committer.env
-        root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), self.committer.writer)
+        root = self.committer.first_root()
         refs = self._segments(entries, files, root.seq)
         return self.committer.create(replace(root, segments=tuple(refs)), self.patience.check)
 
@@ -191,12 +200,9 @@ class OnStore:
         ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
         listed = stages.propose(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
         met = stages.frame_of(self.jobs.session, INDEX, proposed(pieces.objects))
-        newest = stages.newest_uploads(listed.unionByName(met)).persist()
-        try:
+        with self._kept(stages.newest_uploads(listed.unionByName(met))) as newest:
             files = self.jobs.run("list", newest.count, self.patience)
             yield files, lambda seq: self._segments(newest, files, seq) if files else []
-        finally:
-            newest.unpersist()
 
     # -- compact: read_index, ranged, merge, ordered, write_segments, publish
 
@@ -204,10 +210,12 @@ class OnStore:
         """The inputs as few new segments under the highest number among them: no reader takes them for news."""
         rows = sum(ref.rows for ref in inputs)
         layer = self._layer(layer_rows(root))
-        ranged = stages.ranged(self.index(root, inputs), tasks_for(rows, SEGMENT_TARGET))
-        ordered = stages.ordered(stages.merge(ranged, layer, horizon_seq))
-        written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
-        table = self.jobs.run("compact", written.toArrow, self.patience)
+        # Ranges are cut by a sample, and then filled: two looks at the index.
+        with self._kept(self.index(root, inputs)) as index:
+            ranged = stages.ranged(index, tasks_for(rows, SEGMENT_TARGET))
+            ordered = stages.ordered(stages.merge(ranged, layer, horizon_seq))
+            written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
+            table = self.jobs.run("compact", written.toArrow, self.patience)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
 
     def compact(self) -> tuple[int, int, int]:
@@ -243,26 +251,38 @@ class OnStore:
         """What may go: the same answer as `commit.collect.mark`, without holding the index or the listing here."""
         from pyspark.sql import functions as sf
 
-        from swamp.commit.collect import Ages, Marked, old_records
+        from swamp.commit.collect import Ages, Marked, held_by, may_hold, old_records, orphans_until
+        from swamp.commit.sweep import is_own_key, may_condemn
 
         records = list(names(self.committer.store))
-        now = store_now(self.committer.store)
-        # A commit whose record is gone is older than any window; so only the young ones have to be known.
-        young = [r.seq for r in records if now - r.meta.last_modified < keep]
+        ages = Ages.of(records, store_now(self.committer.store))
         index = self.index(root)
-        live = stages.winners(index).where(f"kind = '{ENTRY}'").select("key")
-        named = [{"key": ref.key} for ref in root.segments]
-        live = live.unionByName(self._keys(named))
-        given_up = index.where(sf.col("kind") != ENTRY).select("key", "seq")
-        waiting = given_up.where(sf.col("seq").isin(young)).select("key").distinct()
+        # Rows name slices, listings objects. inv[gc.objects] inv[pack.live-if-any]
+        live = stages.winners(index).where(f"kind = '{ENTRY}'").select(stages.object_of_column("key").alias("key"))
+        live = live.unionByName(self._keys([{"key": ref.key} for ref in root.segments]))
+        given_up = index.where(sf.col("kind") != ENTRY).withColumn("key", stages.object_of_column("key"))
+        waiting = given_up.where(_within("seq", ages.young(keep))).select("key").distinct()
         expired = given_up.select("key").distinct().withColumn("expired", sf.lit(True))
         found = self._objects().join(live, "key", "left_anti").join(waiting, "key", "left_anti")
-        orphan = sf.col("key").rlike("~[0-9A-HJKMNP-TV-Z]{26}$") | sf.col("key").startswith(SEGMENT_PREFIX)
-        old = sf.col("last_modified") <= sf.lit(rfc3339(now - keep))
+        orphan = sf.col("key").rlike(UPLOADED) | sf.col("key").startswith(SEGMENT_PREFIX)
+        orphan |= sf.col("key").startswith(PACK_PREFIX)
+        until = orphans_until(root, ages, keep)
+        old = sf.lit(False) if until is None else sf.col("last_modified") <= sf.lit(rfc3339(until))
         garbage = found.join(expired, "key", "left").where(sf.coalesce("expired", sf.lit(False)) | (orphan & old))
         table = self.jobs.run("mark", OBJECTS.select(garbage).toArrow, self.patience)
-        metas = sorted((object_from(row) for row in table.to_pylist()), key=lambda meta: meta.key)
-        return Marked(root, tuple(metas), tuple(old_records(records, Ages.of(records, now))))
+        listed = sorted((object_from(row) for row in table.to_pylist()), key=lambda meta: meta.key)
+        metas = [meta for meta in listed if may_condemn(meta.key)]
+        plain = [meta.key for meta in metas if not is_own_key(meta.key)]
+        held = held_by(self._dropped_at(given_up, plain))
+        metas = [meta for meta in metas if is_own_key(meta.key) or may_hold(meta, held)]
+        return Marked(root, tuple(metas), tuple(old_records(records, ages)), held)
+
+    def _dropped_at(self, given_up: DataFrame, plain: list[str]) -> list[AnyRow]:
+        """The rows with which commits of ours dropped these plain keys: what they held then."""
+        if not plain:
+            return []
+        rows = given_up.join(self._keys([{"key": key} for key in plain]), "key", "left_semi")
+        return [row_from(row) for row in self.jobs.run("mark", INDEX.select(rows).toArrow, self.patience).to_pylist()]
 
     def _keys(self, rows: list[dict[str, Any]]) -> DataFrame:
         return stages.frame_of(self.jobs.session, OBJECTS, rows).select("key")
@@ -272,26 +292,26 @@ class OnStore:
         pieces = cut(self.committer.store, self.jobs.parallelism * 4)
         ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
         listed = stages.inventory_remote(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
-        own = [*map(object_row, pieces.objects), *map(object_row, self._segment_objects())]
+        own = [*map(object_row, pieces.objects), *map(object_row, internal_objects(self.committer.store))]
         return listed.unionByName(stages.frame_of(self.jobs.session, OBJECTS, own))
-
-    def _segment_objects(self) -> Iterator[ObjectMeta]:
-        for page in self.committer.store.list(SEGMENT_PREFIX):
-            for meta in page:
-                if meta.key.endswith(".parquet") and not meta.key.startswith(LOG_PREFIX):
-                    yield meta
 
     # -- copy: read_index, balance, copy, publish there
 
     def copy_to(self, target: StoreSpec, there: Committer) -> tuple[int, int]:
         """Another store with the same content: payloads and segments first, its root last, create-only."""
-        from pyspark.sql import functions as sf
-
         root = self._root()
         if there.read().root is not None:
             raise Failed("the target store has an index already", hint="copy into an empty prefix")
-        entries = self.entries(root)
-        total = self._total(entries)
+        with self._kept(self.entries(root)) as entries:
+            total = self._total(entries)
+            self._copied(entries, total, target)
+            self._publish_copy(entries, root, target, there)
+        return total["files"], total["size"]
+
+    def _copied(self, entries: DataFrame, total: dict[str, int], target: StoreSpec) -> None:
+        """Every payload is at the target, or Failed."""
+        from pyspark.sql import functions as sf
+
         bins = bins_for(total["files"], total["size"], self.jobs.parallelism)
         kernel = CopyObjects(self.spec, target, self.jobs.beacon)
         copied = stages.balanced(entries, bins, total["large"]).mapInArrow(kernel, FINDINGS.ddl)
@@ -302,14 +322,11 @@ class OnStore:
                 f"{len(failed)} objects were not copied, the first: {failed[0]['key']}: {failed[0]['detail']}",
                 hint="run it again: what is there is not copied twice",
             )
-        self._publish_copy(root, target, there)
-        return total["files"], total["size"]
 
-    def _publish_copy(self, root: Root, target: StoreSpec, there: Committer) -> None:
+    def _publish_copy(self, entries: DataFrame, root: Root, target: StoreSpec, there: Committer) -> None:
         """A store of its own: another identity, the same files, no deleted ones."""
-        env = there.env
-        fresh = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), there.writer)
-        live = self.entries(root).withColumn("seq", _null_number())
+        fresh = there.first_root()
+        live = entries.withColumns({"seq": _null_number(), "id_seq": _null_number()})
         refs = replace(self, spec=target)._segments(live, sum(r.rows for r in root.segments), fresh.seq)
         there.create(replace(fresh, segments=tuple(refs)), self.patience.check)
 
@@ -324,3 +341,14 @@ def _finding(row: dict[str, Any]) -> Finding:
     entry = row_from({**row, "kind": ENTRY})
     assert isinstance(entry, Entry)
     return Finding(entry, "missing" if row["problem"] == "missing" else "corrupt")
+
+
+def _within(column: str, spans: list[tuple[int, int | None]]) -> Column:
+    """Whether a number lies in one of the spans; a row without a number is in none that begins above 0."""
+    from pyspark.sql import functions as sf
+
+    value = sf.coalesce(sf.col(column), sf.lit(0))
+    found = sf.lit(False)
+    for low, high in spans:
+        found = found | ((value >= low) & (value <= high) if high is not None else value >= low)
+    return found

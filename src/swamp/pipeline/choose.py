@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from swamp.env import SYSTEM
-from swamp.errors import MissingTool, UsageError
+from swamp.errors import MissingTool
+from swamp.extras import has, install_line
 from swamp.store.layers import Meter
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Executor, Work
-from swamp.sync.deal import worth_sharing
+from swamp.sync.inline import Inline
 from swamp.sync.pool import THREADS
 from swamp.sync.progress import Patience, Progress
 from swamp.sync.result import EngineName
-from swamp.sync.transfer import Inline
 
 if TYPE_CHECKING:
     from swamp.pipeline.transfer import OnSpark
     from swamp.store.open import StoreSpec
-    from swamp.sync.share import Other, Shared
 
 EngineChoice = Literal["auto", "spark", "inline"]
 ANSWER_SECONDS: Final = 300.0
@@ -89,12 +88,12 @@ def inline_seconds(work: Work) -> float:
 class Chooser:
     """A `sync.bulk.Pick`: in process or on Spark, with the reason; opens one session when Spark is first needed.
 
-    `address` is None for a store that executors cannot open (a plug-in's). Close it to end a session it has opened.
+    Close it to end a session it has opened.
     """
 
     setting: EngineChoice
     block: Mapping[str, Any]
-    address: StoreSpec | None
+    address: StoreSpec
     store: ObjectStore
     cache: Path
     progress: Progress
@@ -105,16 +104,15 @@ class Chooser:
     reason: str = ""
     _spark: OnSpark | None = None
     _own: bool = False
-    _ahead: Other | None = None
 
     def __call__(self, work: Work) -> Executor:
         """Raises MissingTool when Spark was demanded and cannot run."""
         choice = self._choice(work)
         self.reason = choice.reason
-        executor = self._in_process(work, choice.reason) if choice.engine == "inline" else None
-        if work.stage == "download" and (executor is None or isinstance(executor, Inline)):
-            self._stop_ahead()  # nobody will ask for it
-        return executor or self._on_spark(work, choice.reason)
+        if choice.engine == "inline":
+            threads = self.push_threads if work.stage == "upload" else self.pull_threads
+            return Inline(self.store, threads=threads, reason=choice.reason)
+        return self._on_spark(work, choice.reason)
 
     def _choice(self, work: Work) -> Choice:
         live = (self._spark is not None and not self._spark.failed) or _is_live()
@@ -126,36 +124,13 @@ class Chooser:
         return choice
 
     def expect(self, work: Work) -> None:
-        """Downloads that will most likely come: a second process, or Spark, starts while they are being planned."""
+        """Downloads that will most likely come: Spark starts while they are being planned."""
         choice = self._choice(work)
         if choice.engine == "spark":
             self._on_spark(work, choice.reason)
-        elif self._ahead is None:
-            executor = self._in_process(work, "")
-            if not isinstance(executor, Inline):
-                self._ahead = executor.get_ready()
-
-    def _hand_over(self) -> Other | None:
-        ready, self._ahead = self._ahead, None
-        return ready
-
-    def _stop_ahead(self) -> None:
-        unused = self._hand_over()
-        if unused is not None:
-            unused.stop()
-
-    def _in_process(self, work: Work, reason: str) -> Inline | Shared:
-        threads = self.push_threads if work.stage == "upload" else self.pull_threads
-        inline = Inline(self.store, threads=threads, reason=reason)
-        if self.address is None or threads < 2 or not worth_sharing(work):
-            return inline
-        from swamp.sync.share import Shared, can_share
-
-        return Shared(inline, self.address, self.meter, self._hand_over) if can_share(self.address) else inline
 
     def close(self) -> None:
-        """Ends a session or a process that was started here; somebody else's session stays."""
-        self._stop_ahead()
+        """Ends a session that was started here; somebody else's stays."""
         if self._spark is not None:
             self._spark.close(own=self._own)
             self._spark = None
@@ -165,11 +140,11 @@ class Chooser:
         from swamp.pipeline.java import find_java
         from swamp.pipeline.settings import resolve_settings
 
-        if self.address is None:
-            return "executors cannot open a plug-in's store"
         settings = resolve_settings(self.block)
         if live:
             return None
+        if not has("pyspark"):
+            return f"Spark is not installed ({install_line('spark')})"
         if not settings.sees_cache:
             return f"executors of {settings.where} cannot see the cache"
         try:
@@ -181,13 +156,12 @@ class Chooser:
         return None
 
     def _on_spark(self, work: Work, reason: str) -> OnSpark:
-        if self.address is None:
-            raise UsageError("executors cannot open a plug-in's store", hint="use --engine inline")
         if self._spark is None or self._spark.failed:
+            from swamp.pipeline.keep import with_server
             from swamp.pipeline.settings import resolve_settings
             from swamp.pipeline.transfer import spark_executor
 
-            settings = resolve_settings(self.block).for_work(work.files)
+            settings = with_server(resolve_settings(self.block), os.environ).for_work(work.files)
             self._spark, self._own = spark_executor(settings, self.address, self.cache, self.progress, self.patience)
             self._spark.here = Inline(self.store, threads=self.push_threads)
         if work.stage != "discover":  # a bucket without an index is mostly empty: then nobody lists it by tasks
@@ -200,6 +174,6 @@ def _is_live() -> bool:
     """A session of this process, or a Spark Connect server that answers: then starting costs nothing."""
     if "pyspark" not in sys.modules and not os.environ.get("SPARK_REMOTE"):
         return False
-    from swamp.pipeline.session import live_session, remote_answers
+    from swamp.pipeline.session import live_spark, remote_answers
 
-    return live_session() is not None or remote_answers()
+    return live_spark() is not None or remote_answers()

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY
 from swamp.pipeline.schemas import BASE, INDEX, LOCAL, Boundary
 from swamp.sync.decide import TABLE, Decision
-from swamp.sync.units import METADATA
+from swamp.sync.units import MANIFEST, METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-UNIT: Final = (
-    r"^(data/[^/]+/[^/]+/[^/]+(?:/[^/]+)*?/\p{Nd}+)/(?:metadata\.yaml|raw)(?:/.*)?$"  # sync.units.unit_of, as a pattern
-)
+# sync.units.unit_of, as a pattern
+UNIT: Final = r"^(data/[^/]+/[^/]+/[^/]+(?:/[^/]+)*?/\p{Nd}+)/(?:metadata\.yaml|parts\.parquet|raw)(?:/.*)?$"
 _HINTS: Final = ("h_size", "h_mtime", "h_ctime", "h_inode")
 
 
@@ -79,7 +78,7 @@ def _from_base() -> dict[str, Column]:
     from pyspark.sql import functions as sf
 
     unnamed = sf.col("r_key").isNull() & sf.col("b_key").isNotNull()
-    same = {"r_key": "b_key", "r_size": "b_size", "r_sha256": "b_sha256", "r_seq": "b_seq"}
+    same = {f"r_{name}": f"b_{name}" for name in ("key", "size", "sha256", "seq", "id", "id_seq")}
     filled = {mine: sf.when(unnamed, sf.col(theirs)).otherwise(sf.col(mine)) for mine, theirs in same.items()}
     filled["r_kind"] = sf.when(unnamed, sf.lit(ENTRY)).otherwise(sf.col("r_kind"))
     filled["r_last_modified"] = sf.when(unnamed, sf.lit("")).otherwise(sf.col("r_last_modified"))
@@ -150,7 +149,7 @@ def _facts() -> dict[str, Column]:
     there = _true(c("r_kind") == ENTRY)
     matching = there & here & _true(c("r_size") == c("l_h_size"))
     unhashed = here & c("l_sha256").isNull() & ~unchanged
-    is_base = there & _true(c("r_key") == c("b_key"))
+    is_base = there & _true(_identity("r") == _identity("b"))
     return {
         "here": here,
         "unchanged": unchanged,
@@ -184,9 +183,9 @@ def _remote_label(in_history: bool) -> Column:
     from pyspark.sql import functions as sf
 
     known = sf.col("b_key").isNotNull()
-    same_key = _true(sf.col("r_key") == sf.col("b_key"))
+    same_key = _true(_identity("r") == _identity("b"))
     # inv[delete.by-key]: what was undeleted since is not what was deleted.
-    returned = sf.col("deleted") & ~sf.col("here") & _true(sf.col("r_seq") > sf.col("b_seq"))
+    returned = sf.col("deleted") & ~sf.col("here") & _true(_number("r") > _number("b"))
     return (
         sf.when(sf.col("r_kind").isNull(), sf.when(known & sf.lit(in_history), "tombstone").otherwise("none"))
         .when(sf.col("r_kind") == DELETED, "tombstone")
@@ -204,8 +203,22 @@ def _trivial(lazy: bool) -> Column:
     quiet = quiet & c("there") & _true(c("r_key") == c("b_key")) & _true(c("r_seq") == c("b_seq"))
     if not lazy:
         return quiet & c("unchanged")
-    content = (c("unit") != c("path")) & (c("path") != sf.concat(c("unit"), sf.lit(f"/{METADATA}")))
+    described = [sf.concat(c("unit"), sf.lit(f"/{name}")) for name in (METADATA, MANIFEST)]
+    content = (c("unit") != c("path")) & ~c("path").isin(*described)
     return quiet & (c("unchanged") | (~c("here") & ~_true(c("b_present")) & content))
+
+
+def _identity(side: str) -> Column:
+    """`Known.identity`: base says "" and the index null where it is the key. inv[pack.identity]"""
+    from pyspark.sql import functions as sf
+
+    return sf.coalesce(sf.nullif(sf.col(f"{side}_id"), sf.lit("")), sf.col(f"{side}_key"))
+
+
+def _number(side: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.coalesce(sf.nullif(sf.col(f"{side}_id_seq"), sf.lit(0)), sf.col(f"{side}_seq"))
 
 
 def _true(condition: Column) -> Column:

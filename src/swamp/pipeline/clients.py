@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from typing import Final, Protocol
@@ -26,3 +27,12 @@ def opened(address: StoreAddress) -> ObjectStore:
         if name not in _clients:
             _clients[name] = address.open()
         return _clients[name]
+
+
+def spool_dir(number: int = 0) -> str | None:
+    """Where a task may put large files for a while: one of the directories that Spark has for its work, which may be
+    other disks than the system's; None outside of Spark."""
+    found = [
+        place for place in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if place and os.access(place, os.W_OK)
+    ]
+    return found[number % len(found)] if found else None

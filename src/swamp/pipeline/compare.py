@@ -91,7 +91,7 @@ class Comparison:
             self._write("compare", kept, folder / "kept")
             # What is left is put in order by itself: sorting before the writing would compare everything twice.
             if not _ordered_here(folder / "kept", folder / "ordered"):
-                left = self.on.jobs.session.read.schema(kept.schema).parquet(str(folder / "kept"))
+                left = self.on.jobs.session.read.schema(kept.schema).parquet(_here(folder / "kept"))
                 self._write("order", left.orderBy("unit", "path"), folder / "ordered")
             out.problems.extend(_problems(folder / "ordered"))
             yield from _triples(folder / "ordered")
@@ -99,12 +99,13 @@ class Comparison:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, stage: str, frame: DataFrame, folder: Path) -> None:
-        self.on.jobs.run(stage, lambda: frame.write.mode("error").parquet(str(folder)), self.patience)
+        self.on.jobs.run(stage, lambda: frame.write.mode("error").parquet(_here(folder)), self.patience)
 
     def frame(self) -> DataFrame:
         """Every path of the three sides, classified."""
         view, rows = self.gatherer.view, self.gatherer.snapshot.rows
-        told = [(row.path, "delete") for row in rows if row.kind == "delete"]
+        intent = self.gatherer.snapshot.intent()
+        told = [(path, "delete") for path in sorted(intent.deletes - intent.again)]
         told += [(path, "owed") for path in self.gatherer.deferred]
         sides = self.base(), self.local(), self.remote()
         joined = classify.join(*sides, self._marks(told), whole_index=view.full, parts=self._parts())
@@ -193,14 +194,15 @@ def _side(columns: Mapping[str, Sequence[Any]], mark: str, names: Sequence[str])
 
 
 _HINT: Final = ("h_size", "h_mtime", "h_ctime", "h_inode")
-_BASE: Final = ("key", "size", "sha256", "seq", "present", *_HINT)
+_BASE: Final = ("key", "size", "sha256", "seq", "present", "id", "id_seq", *_HINT)
 _INDEX: Final = tuple(name for name in INDEX.columns if name != "path")
 
 
-def _base_of(
-    path: str, key: str | None, size: int, sha256: str | None, seq: int, present: bool, *hint: Any
-) -> BaseRow | None:
-    return None if key is None else BaseRow(path, key, size, sha256, seq, present, _hint_of(*hint))
+def _base_of(path: str, key: str | None, *told: Any) -> BaseRow | None:
+    if key is None:
+        return None
+    size, sha256, seq, present, first, number, *hint = told
+    return BaseRow(path, key, size, sha256, seq, present, _hint_of(*hint), first or "", number or 0)
 
 
 def _hint_of(size: int | None, mtime: int, ctime: int, inode: int) -> Hint | None:
@@ -215,3 +217,9 @@ def _local_of(path: str, *hint: Any) -> Observed | None:
 def _remote_of(path: str, values: tuple[Any, ...]) -> Row | None:
     row = dict(zip(_INDEX, values, strict=True), path=path)
     return None if row["kind"] is None else row_from(row)  # type: ignore[return-value]
+
+
+def _here(folder: Path) -> str:
+    """As the JVM names a directory of this machine, whatever file system its paths mean by default (`fs.defaultFS`).
+    Not as a URI: it would take `%20` for part of the name."""
+    return f"file://{folder.absolute()}"

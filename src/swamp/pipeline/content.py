@@ -5,17 +5,32 @@ Only Arrow in here. A part is one file of the artifact; a large Parquet part is 
 
 from __future__ import annotations
 
+import datetime as dt
 import io
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
 from swamp.data.metadata import Metadata
-from swamp.data.names import DataName, VersionRef, version_of
+from swamp.data.names import DataName, VersionRef, described_by, version_of
 from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.pipeline.infer import schema_of_json
+from swamp.pipeline.parse import (
+    BATCH_ROWS,
+    PLAIN,
+    Dialect,
+    csv_batches,
+    csv_schema,
+    csv_texts,
+    json_batches,
+    json_rows,
+    text_batches,
+)
 from swamp.pipeline.place import Bucket, FileRef, Folder, Span
-from swamp.pipeline.tables import read_metadata
+from swamp.pipeline.tables import READERS, read_metadata
+from swamp.sync.pool import pooled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +58,11 @@ _SUFFIXES: Final[dict[str, Format]] = {
     ".txt": "text",
 }
 SPLIT_BYTES: Final = 64 << 20
-BATCH_ROWS: Final = 8_192
-JSON_LIMIT: Final = 64 << 20
+TASK_BYTES: Final = 32 << 20
+OPEN_BYTES: Final = 512 << 10
+"""What opening one more part counts in a task of `TASK_BYTES`: small parts share tasks."""
+WHOLE_BYTES: Final = 1 << 20
+"""Parts up to so large come with one request."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +81,42 @@ class Piece:
     file: FileRef
     format: Format
     groups: tuple[int, ...] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    dialect: Dialect = PLAIN
 
 
 def find_artifact(
-    place: Bucket | Folder, model: str, name: str, version: int | None = None, model_type: str | None = None
+    place: Bucket | Folder,
+    model: str,
+    name: str,
+    version: int | None = None,
+    model_type: str | None = None,
+    *,
+    as_of: dt.datetime | None = None,
+    known: Iterable[DataName] = (),
 ) -> Artifact:
-    """The latest version of a name, or the one asked for. Raises NotFound with what there is."""
-    candidates = _candidates(place, name, model_type)
-    chosen = [data for data in candidates if _is_model(place, candidates[data], data, model)]
-    if not chosen:
+    """The latest version of a name, the one asked for, or the one of a time. Raises NotFound with what there is.
+
+    `known` are places that definitions give to the model: looked at first, without going through the index.
+    """
+    candidates = _at_known(place, name, known) or _candidates(place, model, name, model_type)
+    if not candidates:
         raise NotFound(f"there is no data named {name} of model {model}", hint="`swamp data list` shows what is there")
-    if len(chosen) > 1:
-        types = ", ".join(sorted(data.type for data in chosen))
+    if len(candidates) > 1:
+        types = ", ".join(sorted(data.type for data in candidates))
         raise UsageError(f"several models called {model} have {name}", hint=f'add .option("type", …): {types}')
-    return _at(place, chosen[0], candidates[chosen[0]], version)
+    ((data, files),) = candidates.items()
+    if as_of is not None:
+        version = _version_at(place, data, files, as_of)
+    return _at(place, data, files, version)
 
 
-def _candidates(place: Bucket | Folder, name: str, model_type: str | None) -> dict[DataName, list[FileRef]]:
-    """Files of every model that has this name: the path says so, nothing is read."""
+def _at_known(place: Bucket | Folder, name: str, known: Iterable[DataName]) -> dict[DataName, list[FileRef]]:
+    found = {data.sibling(name): list(place.files(data.sibling(name).path, Span())) for data in known}
+    return {data: files for data, files in found.items() if files}
+
+
+def _candidates(place: Bucket | Folder, model: str, name: str, model_type: str | None) -> dict[DataName, list[FileRef]]:
+    """Files of every model called so that has this name: the paths of the whole index are gone through."""
     found: dict[DataName, list[FileRef]] = {}
     under = f"data/{model_type}" if model_type else "data"
     for file in place.files(under, Span()):
@@ -89,7 +124,17 @@ def _candidates(place: Bucket | Folder, name: str, model_type: str | None) -> di
             ref = version_of(file.path)
             if ref is not None and ref.data.name == name:
                 found.setdefault(ref.data, []).append(file)
-    return found
+    return {data: files for data, files in found.items() if _is_model(place, files, data, model)}
+
+
+def _version_at(place: Bucket | Folder, data: DataName, files: list[FileRef], moment: dt.datetime) -> int:
+    """The version that was the latest at that time; newer ones are looked at first."""
+    numbers = _metadata_files(files)
+    for number in sorted(numbers, reverse=True):
+        meta = read_metadata(place, numbers[number])
+        if meta is not None and meta.created <= moment:
+            return number
+    raise NotFound(f"{data.name} had no version at {moment.isoformat()}", hint=f"there are: {sorted(numbers)[-20:]}")
 
 
 def _is_model(place: Bucket | Folder, files: list[FileRef], data: DataName, model: str) -> bool:
@@ -101,7 +146,7 @@ def _is_model(place: Bucket | Folder, files: list[FileRef], data: DataName, mode
 
 
 def _metadata_files(files: list[FileRef]) -> dict[int, FileRef]:
-    found = ((version_of(file.path), file) for file in files if file.path.endswith("/metadata.yaml"))
+    found = ((described_by(file.path), file) for file in files)
     return {ref.version: file for ref, file in found if ref is not None}
 
 
@@ -112,10 +157,12 @@ def _at(place: Bucket | Folder, data: DataName, files: list[FileRef], version: i
     return artifact_of(place, data.at(version if version is not None else max(numbers)), files)
 
 
-def artifact_of(place: Bucket | Folder, ref: VersionRef, files: Sequence[FileRef]) -> Artifact:
+def artifact_of(
+    place: Bucket | Folder, ref: VersionRef, files: Sequence[FileRef], meta: Metadata | None = None
+) -> Artifact:
     """A version from the files of its name. Raises CorruptData when its metadata cannot be read."""
-    meta_file = next(file for file in files if file.path == ref.metadata_path)
-    meta = read_metadata(place, meta_file)
+    if meta is None:
+        meta = read_metadata(place, next(file for file in files if file.path == ref.metadata_path))
     if meta is None:
         raise CorruptData(f"the metadata of {ref.path} cannot be read", hint="swamp datastore verify --repair")
     if not meta.active:
@@ -144,8 +191,8 @@ def format_of(artifact: Artifact, asked: str | None = None) -> Format:
     )
 
 
-def arrow_schema(place: Bucket | Folder, artifact: Artifact, kind: Format) -> pa.Schema:
-    """The columns of the content, from the first part that has any."""
+def arrow_schema(place: Bucket | Folder, artifact: Artifact, kind: Format, dialect: Dialect) -> pa.Schema:
+    """The columns of the content: over all rows of all parts, except where a part says so itself."""
     import pyarrow as pa
 
     if kind == "text":
@@ -153,24 +200,64 @@ def arrow_schema(place: Bucket | Folder, artifact: Artifact, kind: Format) -> pa
     if not artifact.files:
         raise CorruptData(f"{artifact.ref.path} has no content", hint="swamp datastore verify --repair")
     if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        with place.open(artifact.files[0]) as file:
-            return pq.read_schema(file).remove_metadata()
-    for batch in read_piece(place, Piece(artifact.files[0], kind)):
-        return batch.schema.remove_metadata()
-    return pa.schema([])
+        return _parquet_schema(place, artifact.files)
+    if kind == "csv":
+        parts = (csv_texts(partial(place.open, file), file.path, dialect) for file in _filled(artifact.files))
+        return csv_schema(parts, dialect)
+    return schema_of_json(row for file in artifact.files for row in _json_of(place, Piece(file, kind, None, dialect)))
 
 
-def pieces(place: Bucket | Folder, artifact: Artifact, kind: Format) -> list[Piece]:
-    """What tasks read: a part each, and more than one for a large Parquet part."""
+def _parquet_schema(place: Bucket | Folder, files: Sequence[FileRef]) -> pa.Schema:
+    """Every column that any part has; one that two parts give types that do not fit together is an error."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def schema(file: FileRef) -> pa.Schema:
+        with place.open(file) as opened:
+            return pq.read_schema(opened).remove_metadata()
+
+    try:
+        return pa.unify_schemas(list(pooled(files, schema, READERS)), promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UsageError(
+            f"the parts have columns of different types: {error}", hint="name the columns: .schema(…)"
+        ) from error
+
+
+def _filled(files: Iterable[FileRef]) -> Iterator[FileRef]:
+    return (file for file in files if file.size)
+
+
+def _json_of(place: Bucket | Folder | _InMemory, piece: Piece) -> Iterator[dict[str, object]]:
+    lines = piece.format == "jsonl" if piece.dialect.multi_line is None else not piece.dialect.multi_line
+    with place.open(piece.file) as file:
+        yield from json_rows(file, piece.file.path, piece.file.size, lines=lines, encoding=piece.dialect.encoding)
+
+
+def pieces(place: Bucket | Folder, artifact: Artifact, kind: Format, dialect: Dialect = PLAIN) -> list[Piece]:
+    """What is read at once: a part each, and more than one piece of a large Parquet part."""
     found: list[Piece] = []
     for file in artifact.files:
         if kind == "parquet" and file.size > SPLIT_BYTES:
             found += [Piece(file, kind, groups) for groups in _group_sets(place, file)]
-        else:
-            found.append(Piece(file, kind))
+        elif file.size:
+            found.append(Piece(file, kind, None, dialect))
     return found
+
+
+def tasks_of(found: Sequence[Piece]) -> list[tuple[Piece, ...]]:
+    """Pieces in the order of the content, as many in a task as `TASK_BYTES` hold."""
+    tasks: list[tuple[Piece, ...]] = []
+    gathered: list[Piece] = []
+    size = 0
+    for piece in found:
+        weight = OPEN_BYTES + (SPLIT_BYTES if piece.groups is not None else piece.file.size)
+        if gathered and size + weight > TASK_BYTES:
+            tasks.append(tuple(gathered))
+            gathered, size = [], 0
+        gathered.append(piece)
+        size += weight
+    return [*tasks, tuple(gathered)] if gathered else tasks
 
 
 def _group_sets(place: Bucket | Folder, file: FileRef) -> Iterator[tuple[int, ...]]:
@@ -190,101 +277,50 @@ def _group_sets(place: Bucket | Folder, file: FileRef) -> Iterator[tuple[int, ..
             yield tuple(gathered)
 
 
-def read_piece(place: Bucket | Folder, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece as Arrow, a batch at a time; of Parquet only the columns asked for."""
-    with place.open(piece.file) as file:
-        yield from _READERS[piece.format](file, piece, columns)
+def read_pieces(place: Bucket | Folder, found: Sequence[Piece], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as exactly these columns; small parts are fetched several at a time."""
+
+    def fetched(piece: Piece) -> tuple[Piece, bytes | None]:
+        whole = piece.groups is None and piece.file.size <= WHOLE_BYTES
+        return piece, place.read(piece.file) if whole else None
+
+    with ThreadPoolExecutor(READERS, "swamp-part") as threads:  # in order: what one part says comes before the next
+        for piece, body in threads.map(fetched, found):
+            yield from _read_piece(place if body is None else _InMemory(body), piece, target)
 
 
-def _read_parquet(file: BinaryIO, piece: Piece, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _read_piece(place: Bucket | Folder | _InMemory, piece: Piece, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if piece.format == "csv":
+        yield from csv_batches(csv_texts(partial(place.open, piece.file), piece.file.path, piece.dialect), target)
+    elif piece.format in ("json", "jsonl"):
+        yield from json_batches(_json_of(place, piece), target)
+    else:
+        with place.open(piece.file) as file:
+            is_parquet = piece.format == "parquet"
+            batches = _read_parquet(file, piece, target) if is_parquet else text_batches(file, piece.dialect.encoding)
+            for batch in batches:
+                yield shaped(batch, target)
+
+
+@dataclass(frozen=True)
+class _InMemory:
+    """A part that has been fetched whole."""
+
+    body: bytes
+
+    def open(self, file: FileRef) -> BinaryIO:
+        del file
+        return io.BytesIO(self.body)
+
+
+def _read_parquet(file: BinaryIO, piece: Piece, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     opened = pq.ParquetFile(file)
     groups = list(piece.groups) if piece.groups is not None else list(range(opened.num_row_groups))
     if groups:
-        wanted = None if columns is None else [c for c in columns if c in opened.schema_arrow.names]
+        wanted = [name for name in target.names if name in opened.schema_arrow.names]
         yield from opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=False)
-
-
-def _read_csv(file: BinaryIO, piece: Piece, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    from pyarrow import csv
-
-    if not piece.file.size:
-        return
-    convert = csv.ConvertOptions(include_columns=list(columns) if columns else None, include_missing_columns=True)
-    with csv.open_csv(file, convert_options=convert) as reader:
-        yield from reader
-
-
-def _read_jsonl(file: BinaryIO, piece: Piece, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Blocks of lines, each with the columns that it has; the caller's schema brings them together."""
-    import pyarrow as pa
-
-    del piece, columns
-    text = io.TextIOWrapper(file, encoding="utf-8")
-    block: list[Any] = []
-    for line in text:
-        if line.strip():
-            block.append(_object(line))
-        if len(block) >= BATCH_ROWS:
-            yield from pa.Table.from_pylist(_same_keys(block)).to_batches()
-            block = []
-    if block:
-        yield from pa.Table.from_pylist(_same_keys(block)).to_batches()
-
-
-def _object(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise CorruptData(f"a line is not JSON: {line[:80]!r}", hint="is this really JSON lines?") from error
-    return found if isinstance(found, dict) else {"value": found}
-
-
-def _same_keys(rows: list[Any]) -> list[Any]:
-    """Arrow takes the columns of the first row for those of all."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in names} for row in rows]
-
-
-def _read_json(file: BinaryIO, piece: Piece, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """A document: a list is its rows, anything else is one row."""
-    import pyarrow as pa
-
-    del columns
-    if piece.file.size > JSON_LIMIT:
-        raise UsageError(f"{piece.file.path} is too large for one JSON document", hint="store it as JSON lines")
-    try:
-        found = json.loads(file.read())
-    except ValueError as error:
-        raise CorruptData(f"{piece.file.path} is not JSON", hint="read it with contentFormat text") from error
-    listed = found if isinstance(found, list) else [found]
-    rows = [row if isinstance(row, dict) else {"value": row} for row in listed]
-    if rows:
-        yield from pa.Table.from_pylist(_same_keys(rows)).to_batches(BATCH_ROWS)
-
-
-def _read_text(file: BinaryIO, piece: Piece, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    del piece, columns
-    block: list[str] = []
-    for line in io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="\n"):
-        block.append(line.rstrip("\n"))
-        if len(block) >= BATCH_ROWS:
-            yield pa.RecordBatch.from_pydict({"value": block})
-            block = []
-    if block:
-        yield pa.RecordBatch.from_pydict({"value": block})
-
-
-_READERS: Final = {
-    "parquet": _read_parquet,
-    "csv": _read_csv,
-    "jsonl": _read_jsonl,
-    "json": _read_json,
-    "text": _read_text,
-}
 
 
 def shaped(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

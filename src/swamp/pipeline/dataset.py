@@ -6,24 +6,31 @@ runs each in a process of its own, so everything they need is in the `Target`, w
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.paths import fold
-from swamp.data.definitions import AUTO, MANUAL_TYPE, auto_definition
+from swamp.data.definitions import AUTO, auto_definition
 from swamp.data.document import dump
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
-from swamp.data.metadata import Draft, Metadata, Owner, Part, combined_checksum, encode
-from swamp.data.names import DataName, normalise_type, version_of
+from swamp.data.manifest import Content, Part, PartsWriter
+from swamp.data.metadata import Draft, Metadata, Owner, encode
+from swamp.data.names import DataName, described_by, version_of
+from swamp.data.reads import Read, is_read
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import Failed, NotFound, UsageError
 from swamp.index.entry import Entry, payload_key
 from swamp.pipeline.content import PARQUET_TYPE
-from swamp.pipeline.place import Bucket, FileRef, Folder, Span, repo_path
+from swamp.pipeline.lay import Layout, check_schema
+from swamp.pipeline.place import Bucket, FileRef, Folder, Span
+from swamp.pipeline.resolve import resolve_model
 from swamp.pipeline.tables import read_metadata
 
 if TYPE_CHECKING:
@@ -37,6 +44,10 @@ OWNER_OPTIONS: Final = {
     "stepName": "step_name",
     "source": "source",
 }
+
+
+MARK_CHARS: Final = 16
+_MARKED: Final = re.compile(rf"/raw/part-\d+-\d+-([0-9a-f]{{{MARK_CHARS}}})\.parquet$")
 
 
 @dataclass(frozen=True)
@@ -67,11 +78,17 @@ class Target:
     guess: int
     schema: Mapping[str, Any]
     auto: bool
+    layout: Layout = field(default_factory=Layout)
 
     @property
     def raw_path(self) -> str:
         """Where parts are uploaded for: the number is a guess until the commit, and nothing depends on it."""
         return self.data.at(self.guess).raw_path
+
+    @property
+    def mark(self) -> str:
+        """What the names of this write's parts carry: a restarted job finds its version by listing names (L54)."""
+        return hashlib.sha256((self.draft.write_id or self.op).encode()).hexdigest()[:MARK_CHARS]
 
     @property
     def staging(self) -> Path:
@@ -86,7 +103,8 @@ def make_target(place: Bucket | Folder, options: Mapping[str, str], schema: Mapp
     data, auto = resolve_model(place, options, model, name)
     draft = _draft(options, data, model)
     files = list(place.files(data.path, Span()))
-    check_owner(place, data, files, draft)
+    newest = check_owner(place, data, files, draft)
+    check_schema(options, newest.extra.get("schema") if newest is not None else None, schema, name)
     return Target(
         op=SYSTEM.ulid(),
         data=data,
@@ -99,45 +117,8 @@ def make_target(place: Bucket | Folder, options: Mapping[str, str], schema: Mapp
         guess=1 + max(_numbers(f.path for f in files), default=0),
         schema=schema,
         auto=auto,
+        layout=Layout.of(options, schema),
     )
-
-
-def resolve_model(place: Bucket | Folder, options: Mapping[str, str], model: str, name: str) -> tuple[DataName, bool]:
-    """The model's place: a definition in git, an auto-definition, data that already carries its name, or a new one.
-
-    The second value says whether the auto-definition has to exist afterwards.
-    """
-    asked = normalise_type(options["type"]) if options.get("type") else None
-    defined = _defined_in_git(options, model, asked)
-    if defined is not None:
-        return defined.sibling(name), False
-    known = [f.path for f in place.files(AUTO, Span()) if f.path.endswith(f"/{model}.yaml")]
-    types = [path.split("/", 1)[1].rsplit("/", 1)[0] for path in known]
-    if asked in types or (asked is None and len(types) == 1):
-        found = auto_definition(asked or types[0], model)
-        return DataName.of(found.type, found.id, name), False
-    if asked is None:
-        from swamp.pipeline.content import find_artifact
-
-        try:
-            return find_artifact(place, model, name).ref.data, False
-        except NotFound:
-            pass
-    made = auto_definition(asked or MANUAL_TYPE, model)
-    return DataName.of(made.type, made.id, name), True
-
-
-def _defined_in_git(options: Mapping[str, str], model: str, asked: str | None) -> DataName | None:
-    if not options.get("repo"):
-        return None
-    from swamp.repo.definitions import Definitions
-    from swamp.sync.port import PlainTree
-
-    repo = repo_path(options)
-    found = Definitions(repo, PlainTree(repo / ".swamp-none")).find(model)
-    if found is None or (asked is not None and found.type != asked):
-        return None
-    return DataName.of(found.type, found.id, "x")
 
 
 def _draft(options: Mapping[str, str], data: DataName, model: str) -> Draft:
@@ -152,8 +133,18 @@ def _draft(options: Mapping[str, str], data: DataName, model: str) -> Draft:
         retention=Retention.parse(options["garbageCollection"]) if options.get("garbageCollection") else KEEP_TEN,
         tags=_tags(options.get("tags")),
         write_id=options.get("writeId"),
+        inputs=_inputs(options.get("inputs")),
+        output_id=options.get("outputId"),
     )
     return draft.tagged(modelName=model, type="dataset", specName=options.get("specName"))
+
+
+def _inputs(text: str | None) -> tuple[Read, ...]:
+    """The versions that a dataset was made from, as `writer_options` passes them on."""
+    try:
+        return tuple(one for one in json.loads(text or "[]") if is_read(one))
+    except (ValueError, TypeError) as error:
+        raise UsageError("inputs is not a JSON list", hint="it is swamp's own option: leave it out") from error
 
 
 def _tags(text: str | None) -> dict[str, str]:
@@ -167,13 +158,13 @@ def _tags(text: str | None) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items()}
 
 
-def check_owner(place: Bucket | Folder, data: DataName, files: Iterable[FileRef], draft: Draft) -> None:
-    """A writer must own the name. Raises UsageError."""
-    metadata = {version_of(f.path): f for f in files if f.path.endswith("/metadata.yaml")}
-    newest = max((ref for ref in metadata if ref is not None), default=None)
+def check_owner(place: Bucket | Folder, data: DataName, files: Iterable[FileRef], draft: Draft) -> Metadata | None:
+    """The newest version of the name, which the writer must own. Raises UsageError."""
+    metadata = {ref: f for f in files if (ref := described_by(f.path)) is not None}
+    newest = max(metadata, default=None)
     meta = read_metadata(place, metadata[newest]) if newest is not None else None
     if meta is None or meta.lifecycle == "deleted" or meta.owner.owns(draft.owner):
-        return
+        return meta
     raise UsageError(
         f"{data.name} belongs to {meta.owner.owner_type} {meta.owner.owner_ref}, not to "
         f"{draft.owner.owner_type} {draft.owner.owner_ref}",
@@ -188,19 +179,27 @@ def _numbers(paths: Iterable[str]) -> Iterator[int]:
             yield ref.version
 
 
-def describe(target: Target, version: int, parts: list[WrittenPart]) -> Metadata:
+def listed_parts(parts: list[WrittenPart], manifest: Path) -> Content:
+    """The parts in the order of their names; many of them are written to `manifest`."""
+    with PartsWriter(manifest) as writer:
+        for part in sorted(parts, key=lambda p: p.name):
+            writer.add(Part(part.name, part.size, part.sha256))
+        return writer.done()
+
+
+def describe(target: Target, version: int, parts: list[WrittenPart], content: Content) -> Metadata:
     """The metadata of the new version: parts, schema, statistics."""
-    listed = tuple(Part(p.name, p.size, p.sha256) for p in parts)
     return Metadata(
         id=SYSTEM.uuid(),
         name=target.data.name,
         version=version,
         draft=target.draft,
         created_at=rfc3339(SYSTEM.clock.now()),
-        size=sum(p.size for p in parts),
-        checksum=combined_checksum(listed),
-        parts=listed,
+        size=content.size,
+        checksum=content.checksum,
+        parts=content.parts,
         extra=extra_of(target, parts),
+        manifest=content.manifest,
     )
 
 
@@ -209,6 +208,7 @@ def extra_of(target: Target, parts: list[WrittenPart]) -> dict[str, Any]:
         "schema": dict(target.schema),
         "statistics": {"rows": sum(p.rows for p in parts), "columns": merged_statistics(parts)},
         "op": target.op,
+        **({"partitionBy": list(target.layout.partition_by)} if target.layout.partition_by else {}),
     }
 
 
@@ -266,13 +266,14 @@ def auto_bytes(target: Target) -> bytes:
 
 def commit_to_bucket(target: Target, parts: list[WrittenPart]) -> int:
     """One new version in one root, whoever else commits meanwhile. inv[spark.publish-once]"""
-    from swamp.pipeline.publish import committer_for, pace_for
+    from swamp.pipeline.publish import committer_for, pace_for, tell_caches
 
     assert target.spec is not None
     committer = committer_for(target.spec, target.repo)
     pace = pace_for(committer.env)
     proposal = Proposal(target, parts)
     committer.commit(proposal, pace, op=target.op)
+    tell_caches(target.spec)
     return proposal.version
 
 
@@ -309,14 +310,18 @@ class Proposal:
         for part in self.parts:
             path = f"{ref.raw_path}/{part.name}"
             yield Entry(path, part.key, part.size, part.sha256, part.last_modified)
-        yield self._small(bucket, ref.metadata_path, encode(describe(self.target, self.version, self.parts)))
+        with tempfile.TemporaryDirectory(prefix="swamp-manifest-") as folder:
+            manifest = Path(folder) / "parts"
+            content = listed_parts(self.parts, manifest)
+            if content.manifest is not None:
+                yield self._small(bucket, ref.manifest_path, manifest.read_bytes())
+        meta = describe(self.target, self.version, self.parts, content)
+        yield self._small(bucket, ref.metadata_path, encode(meta))
         if self.target.auto and not any(f.path == auto_path(self.target) for f in bucket.files(AUTO, Span())):
             yield self._small(bucket, auto_path(self.target), auto_bytes(self.target))
 
     def _small(self, bucket: Bucket, path: str, body: bytes) -> Entry:
         """A small file, uploaded once per path and commit, before anything names it. inv[commit.root-last]"""
-        import hashlib
-
         from swamp.pipeline.publish import put_patiently
 
         if path not in self.staged:
@@ -336,7 +341,7 @@ class Proposal:
 
     def _check_parts(self, bucket: Bucket) -> None:
         """A collector that ran meanwhile may have condemned parts of a very long job."""
-        condemned = {p.key for p in self.parts} & set(bucket.root.collecting)
+        condemned = {p.key for p in self.parts if bucket.root.condemns(p.key)}
         if condemned:
             raise Failed("parts of this dataset were collected as garbage", hint="run the job again")
         if bucket.root.gc_epoch != self.target.gc_epoch:
@@ -346,9 +351,7 @@ class Proposal:
 
 def _already_there(target: Target, place: Bucket | Folder, files: list[FileRef]) -> int | None:
     """The version that an earlier attempt of this very write has made: by its op, or by its `writeId` (L54)."""
-    for file in files:
-        if not file.path.endswith("/metadata.yaml"):
-            continue
+    for file in _perhaps_mine(target, files):
         meta = read_metadata(place, file)
         if meta is None:
             continue
@@ -356,6 +359,19 @@ def _already_there(target: Target, place: Bucket | Folder, files: list[FileRef])
         if mine or meta.extra.get("op") == target.op:
             return meta.version
     return None
+
+
+def _perhaps_mine(target: Target, files: list[FileRef]) -> Iterator[FileRef]:
+    """The metadata of versions whose parts carry this write's mark, or no mark: only those have to be read."""
+    marks: dict[int, set[str]] = {}
+    for file in files:
+        ref, found = version_of(file.path), _MARKED.search(file.path)
+        if ref is not None and found is not None:
+            marks.setdefault(ref.version, set()).add(found[1])
+    for file in files:
+        ref = version_of(file.path)
+        if ref is not None and file.path == ref.metadata_path and target.mark in marks.get(ref.version, {target.mark}):
+            yield file
 
 
 def landed(target: Target) -> bool:

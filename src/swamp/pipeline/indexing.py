@@ -14,6 +14,7 @@ from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
 from swamp.index.columns import listed_columns
 from swamp.index.entry import Dropped, Entry, Tombstone, path_of_key
+from swamp.index.read import read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow, write_segment_columns
 from swamp.pipeline.clients import StoreAddress, opened
@@ -34,6 +35,8 @@ _ODD: Final = (
     r"[\x00-\x1f\x7f-\x{9f}\\]|^[./_]|//|/$|^$|(^|/)\.|^[A-Za-z]:|~[0-9A-Z]{26}(/|$)|/latest|_catalog|"
     r"[^\x00-\x7f]"
 )
+UPLOADED: Final = "~[0-9A-HJKMNP-TV-Z]{26}$|^_packs/[0-9A-HJKMNP-TV-Z]{26}(@.*)?$"
+"""What `index.entry.is_payload_key` knows by, as an expression for columns."""
 ENTRY, DELETED, DROPPED, LOST = "entry", "deleted", "dropped", "lost"
 
 
@@ -48,7 +51,7 @@ class ReadSegments:
         store = opened(self.store)
         for row in rows_of(batches):
             ref = ref_from(row)
-            for batch in listed_columns(ref, store.get(ref.key).body, length=READ_ROWS):
+            for batch in listed_columns(ref, read_segment(store, ref), length=READ_ROWS):
                 found = _index_batch(batch)
                 yield _without_unusable(found) if self.usable_only else found
 
@@ -71,7 +74,7 @@ def _index_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    named = {"last_modified": "lastModified"}
+    named = {"last_modified": "lastModified", "id_seq": "idSeq"}
     schema = INDEX.arrow()
     columns = {f.name: batch.column(named.get(f.name, f.name)) for f in schema}
     columns["missing"] = pc.fill_null(columns["missing"], False)
@@ -130,7 +133,7 @@ def _segment_columns(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = pa.Table.from_batches(batches).rename_columns({"last_modified": "lastModified"})
+    table = pa.Table.from_batches(batches).rename_columns({"last_modified": "lastModified", "id_seq": "idSeq"})
     none = {
         "missing": pc.if_else(table["missing"], True, None),
         "extra": pc.if_else(pc.equal(table["extra"], ""), None, table["extra"]),
@@ -209,26 +212,26 @@ def object_from(row: dict[str, Any]) -> ObjectMeta:
 
 
 def index_row(row: AnyRow) -> dict[str, Any]:
-    made: dict[str, Any] = {"path": row.path, "key": row.key, "seq": row.seq or None}
+    made: dict[str, Any] = {"path": row.path, "key": row.key, "seq": row.seq or None, "id": row.id or None}
     match row:
         case Entry():
             rest = {"last_modified": row.last_modified, "missing": row.missing, "extra": row.extra}
-            return {**made, "kind": ENTRY, "size": row.size, "sha256": row.sha256, **rest}
+            return {**made, "kind": ENTRY, "size": row.size, "sha256": row.sha256, "id_seq": row.id_seq or None, **rest}
         case Tombstone():
-            return {**made, "kind": DELETED, "size": row.size, "sha256": row.sha256}
+            return {**made, "kind": DELETED, "size": row.size, "sha256": row.sha256, "id_seq": row.id_seq or None}
         case Dropped():
-            return {**made, "kind": DROPPED}
+            known = {"size": row.size, "sha256": row.sha256} if row.sha256 is not None else {}
+            return {**made, "kind": DROPPED, **known}
 
 
 def row_from(row: dict[str, Any]) -> AnyRow:
-    seq = row["seq"] or 0
+    seq, first = row["seq"] or 0, row["id"] or ""
+    if row["kind"] == DROPPED:
+        return Dropped(row["key"], row["path"], seq, row["size"] or 0, row["sha256"], first)
+    told, number = (row["path"], row["key"], row["size"], row["sha256"]), row["id_seq"] or 0
     if row["kind"] == ENTRY:
-        at = row["last_modified"] or ""
-        missing, extra = bool(row["missing"]), row["extra"] or ""
-        return Entry(row["path"], row["key"], row["size"], row["sha256"], at, seq, missing, extra)
-    if row["kind"] == DELETED:
-        return Tombstone(row["path"], row["key"], row["size"], row["sha256"], seq)
-    return Dropped(row["key"], row["path"], seq)
+        return Entry(*told, row["last_modified"] or "", seq, bool(row["missing"]), row["extra"] or "", first, number)
+    return Tombstone(*told, seq, first, number)
 
 
 def ref_row(ref: SegmentRef) -> dict[str, Any]:

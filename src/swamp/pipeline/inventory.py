@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from swamp.cache.files import hint_of
-from swamp.cache.paths import is_internal, is_internal_directory, is_safe
-from swamp.cache.scan import Observed, ScanProblem, Seen, stat_one
+from swamp.cache.paths import is_safe
+from swamp.cache.scan import Observed, ScanProblem, Seen, is_left_out, stat_one
 from swamp.pipeline.beacon import Address, Beat
 from swamp.pipeline.kernels import Batches, hint_row, rows_of
 from swamp.pipeline.schemas import FILES, NAMES
@@ -65,7 +65,7 @@ def _listed(tree: str, here: str, exclude: Exclude, waiting: list[str]) -> Itera
             for entry in entries:
                 path = f"{here}/{entry.name}" if here else entry.name
                 is_dir = entry.is_dir(follow_symlinks=False)
-                if (is_internal_directory if is_dir else is_internal)(path) or exclude(path, is_dir):
+                if is_left_out(path, is_dir) or exclude(path, is_dir):
                     continue
                 if not is_safe(path):
                     yield _shown(path), "it cannot be a path in a datastore"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import swamp.errors as errors
@@ -13,10 +14,13 @@ from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, SwampError
 from swamp.pipeline.beacon import Address, Beacon
 from swamp.pipeline.remote import RemoteStages
-from swamp.pipeline.session import application_id
+from swamp.pipeline.schemas import Boundary
+from swamp.pipeline.session import Spark, application_id, context_of, session_of
+from swamp.pipeline.spread import Kernel, on_context, on_session
 from swamp.sync.progress import Patience, Progress, Silent
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -26,20 +30,25 @@ CANCEL_SECONDS: Final = 20.0
 
 @dataclass
 class Jobs:
-    """The jobs of one command on one session: what they were, and how to stop the one that runs."""
+    """The jobs of one command on one session or context: what they were, and how to stop the one that runs."""
 
-    session: SparkSession
+    spark: Spark
     progress: Progress = field(default_factory=Silent)
     env: Env = SYSTEM
     stages: int = 0
     tasks: int = 0
 
     def __post_init__(self) -> None:
-        self._context: Any = getattr(self.session, "_sc", None)
-        self._beacon = Beacon(self._driver_host(), self.env.ulid())
+        self._context: Any = context_of(self.spark)
+        self._beacon = Beacon(self._conf("spark.driver.host") or "127.0.0.1", self.env.ulid(), self._bound())
         self._remote = RemoteStages()
         if self._context is None:
             self._server.registerProgressHandler(self._remote)
+
+    @cached_property
+    def session(self) -> SparkSession:
+        """What SQL and DataFrames need; made on the context when they are first asked for."""
+        return session_of(self.spark)
 
     @property
     def beacon(self) -> Address | None:
@@ -49,7 +58,7 @@ class Jobs:
     @property
     def _server(self) -> Any:
         """The session as one of Spark Connect, which takes any callable for a progress handler."""
-        return self.session
+        return self.spark
 
     @property
     def parallelism(self) -> int:
@@ -71,9 +80,15 @@ class Jobs:
             if bar:
                 self.progress.end()
 
+    def spread(self, batches: Sequence[pa.RecordBatch], kernel: Kernel, out: Boundary) -> pa.Table:
+        """A task for each batch, without a query; waits for all of them."""
+        if self._context is not None:
+            return on_context(self._context, batches, kernel, out)
+        return on_session(self.session, batches, kernel, out)
+
     def begin(self, stage: str, action: Callable[[], T]) -> Running[T]:
         """Starts `action`; whoever begins a job finishes or cancels it."""
-        job = Running[T](self._context, self.session, f"swamp-{self.env.ulid()}", stage, action, self.env)
+        job = Running[T](self._context, self.spark, f"swamp-{self.env.ulid()}", stage, action, self.env)
         job.start()
         return job
 
@@ -91,7 +106,7 @@ class Jobs:
     def report(self) -> dict[str, Any]:
         """What `--json` says of a Spark run."""
         stages, tasks = self.stages + self._remote.stages, self.tasks + self._remote.tasks
-        return {"applicationId": application_id(self.session), "stages": stages, "tasks": tasks}
+        return {"applicationId": application_id(self.spark), "stages": stages, "tasks": tasks}
 
     def close(self) -> None:
         self._beacon.close()
@@ -103,7 +118,7 @@ class Jobs:
         while job.running(POLL_SECONDS):
             heard = self._beacon.take()
             finished = job.finished_tasks() + self._remote.tasks
-            if heard.alive or finished > done or self._remote.at_work:
+            if heard.alive or finished > done or self._remote.at_work or self._works_unheard(job):
                 patience.progressed()
                 self.progress.advance(heard.files, heard.size)
             done = max(done, finished)
@@ -116,19 +131,26 @@ class Jobs:
             self.stages += 1 if stage.numCompletedTasks else 0
             self.tasks += stage.numCompletedTasks
 
-    def _driver_host(self) -> str:
-        if self._context is None:
-            return "127.0.0.1"
-        return str(self._context.getConf().get("spark.driver.host", "127.0.0.1"))
+    def _works_unheard(self, job: Running[Any]) -> bool:
+        """Executors elsewhere are at work, and a network that lets no sign of theirs through is no standstill: what
+        tasks do with a store ends by itself, and Spark itself gives up an executor that is gone."""
+        if self._context is None or self._beacon.heard or str(self._context.master).startswith("local"):
+            return False
+        return any(stage.numActiveTasks for stage in job.stage_infos())
+
+    def _bound(self) -> str | None:
+        """Where the driver listens, if that is not where it is found."""
+        return self._conf("spark.driver.bindAddress")
+
+    def _conf(self, name: str) -> str | None:
+        return None if self._context is None else self._context.getConf().get(name)
 
 
 class Running(Generic[T]):
     """One action in one thread, under one job group (a tag on Spark Connect)."""
 
-    def __init__(
-        self, context: Any, session: SparkSession, group: str, stage: str, action: Callable[[], T], env: Env
-    ) -> None:
-        self._context, self._session, self._group, self._stage = context, session, group, stage
+    def __init__(self, context: Any, server: Any, group: str, stage: str, action: Callable[[], T], env: Env) -> None:
+        self._context, self._server, self._group, self._stage = context, server, group, stage
         self._action, self._env = action, env
         self.seconds = 0.0
         self._value: Any = None
@@ -153,7 +175,7 @@ class Running(Generic[T]):
         if self._context is not None:
             self._context.cancelJobGroup(self._group)
         else:
-            self._session.interruptTag(self._group)
+            self._server.interruptTag(self._group)
         self._thread.join(CANCEL_SECONDS)
 
     def finished_tasks(self) -> int:
@@ -173,7 +195,7 @@ class Running(Generic[T]):
             if self._context is not None:
                 self._context.setJobGroup(self._group, f"swamp: {self._stage}", True)
             else:
-                self._session.addTag(self._group)
+                self._server.addTag(self._group)
             self._value = self._action()
         except BaseException as error:  # noqa: BLE001  (the Spark task boundary: handed to the thread that waits)
             self._error = error

@@ -8,22 +8,28 @@ harmless if nobody publishes it, so a task may run twice. inv[object.key-once]
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import Hint
 from swamp.cache.flush import can_flush_together, flush_together
 from swamp.env import SYSTEM
-from swamp.errors import ObjectMissing, SwampError, Unavailable
+from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
+from swamp.index.keys import object_of
+from swamp.index.payload import open_payload
 from swamp.pipeline.beacon import Address, Beat
 from swamp.pipeline.clients import StoreAddress, opened
 from swamp.pipeline.schemas import DOWNLOADS, FINDINGS, GOT, HASHED, SENT
 from swamp.store.port import ObjectStore
+from swamp.sync import fetch, pack
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.pool import pooled
-from swamp.sync.transfer import download_one, hash_one, upload_one
+from swamp.sync.transfer import hash_one
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,15 +56,17 @@ class SendFiles:
         store = opened(self.store)
         with Beat(self.beacon) as beat:
 
-            def send(job: Upload) -> Sent:
+            def send(group: list[Upload]) -> list[Sent]:
                 # The store bounds each request of an upload by itself and tells nobody of its bytes.
-                with beat.at_work():
-                    sent = upload_one(store, job)
-                beat.add(1, sent.size)
+                with beat.at_work(), room if len(group) > 1 else nullcontext():
+                    sent = pack.upload_group(store, group)
+                beat.add(len(sent), sum(one.size for one in sent))
                 return sent
 
-            jobs = (Upload(r["path"], r["file"], r["size"] or 0) for r in rows_of(batches))
-            yield from SENT.batches(map(sent_row, pooled(jobs, send, self.threads, gather=True)), 500)
+            room = threading.Semaphore(pack.AT_ONCE)
+            jobs = (Upload(r["path"], r["file"], r["size"] or 0, bool(r["packed"])) for r in rows_of(batches))
+            found = pooled(pack.groups(jobs), send, self.threads)
+            yield from SENT.batches(map(sent_row, chain.from_iterable(found)), 500)
 
 
 @dataclass(frozen=True)
@@ -74,13 +82,16 @@ class FetchFiles:
         flush = _Flush()
         with Beat(self.beacon) as beat:
 
-            def fetch(job: Download) -> Got:
-                got = download_one(store, job, on_bytes=beat.sent)
-                beat.add(1)
+            def bring(group: list[Download]) -> list[Got]:
+                with room if len(group) > 1 else nullcontext():
+                    got = fetch.fetch_group(store, group, on_bytes=beat.sent)
+                beat.add(len(got))
                 return got
 
+            room = threading.Semaphore(fetch.AT_ONCE)
             jobs = map(flush.later, map(download_of, rows_of(batches)))
-            for batch in GOT.batches(map(got_row, pooled(jobs, fetch, self.threads, gather=True)), 500):
+            found = pooled(fetch.groups(jobs), bring, self.threads)
+            for batch in GOT.batches(map(got_row, chain.from_iterable(found)), 500):
                 flush.now()
                 yield batch
 
@@ -136,12 +147,43 @@ class VerifyEntries:
         store = opened(self.store)
         with Beat(self.beacon) as beat:
 
-            def look(row: dict[str, Any]) -> dict[str, Any]:
-                found = verify_one(store, row, beat)
-                beat.add(1)
+            def look(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+                with room if len(rows) > 1 else nullcontext():
+                    found = verify_group(store, rows, beat)
+                beat.add(len(rows))
                 return found
 
-            yield from FINDINGS.batches(pooled(rows_of(batches), look, self.threads), 500)
+            room = threading.Semaphore(fetch.AT_ONCE)
+            jobs = chain.from_iterable(fetch.grouped(rows, _key_of) for rows in by_object(rows_of(batches)))
+            yield from FINDINGS.batches(chain.from_iterable(pooled(jobs, look, self.threads)), 500)
+
+
+def by_object(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The rows of one pack that come one after the other (`stages.balanced`) together, every other by itself."""
+    for name, group in groupby(rows, lambda row: object_of(row["key"])):
+        found = list(group)
+        yield from ([found] if found[0]["key"] != name else ([row] for row in found))
+
+
+def _key_of(row: dict[str, Any]) -> str:
+    return str(row["key"])
+
+
+def verify_group(store: ObjectStore, rows: list[dict[str, Any]], beat: Beat) -> list[dict[str, Any]]:
+    """A finding for each file of one range of a pack; what one request does not show to be right is read by itself."""
+    if len(rows) == 1:
+        return [verify_one(store, rows[0], beat)]
+    found = [{name: row.get(name) for name in FINDINGS.columns} for row in rows]
+    try:
+        sound = fetch.sound_slices(store, [(row["key"], row["size"], row["sha256"]) for row in rows])
+    except ObjectMissing as error:
+        return [{**finding, "problem": "missing", "detail": error.message} for finding in found]
+    except SwampError:
+        sound = [False] * len(rows)  # whoever reads it by itself is told why
+    beat.add(size=sum(row["size"] for row, good in zip(rows, sound, strict=True) if good))
+    good = {"problem": None, "detail": None}
+    judged = zip(rows, found, sound, strict=True)
+    return [{**finding, **good} if right else verify_one(store, row, beat) for row, finding, right in judged]
 
 
 def verify_one(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, Any]:
@@ -153,6 +195,8 @@ def verify_one(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str,
             return {**finding, **_compared(store, row, beat)}
         except ObjectMissing as error:
             return {**finding, "problem": "missing", "detail": error.message}
+        except CorruptData as error:
+            return {**finding, "problem": "corrupt", "detail": error.message}
         except Unavailable as error:
             if SYSTEM.clock.monotonic() > until:
                 # Not read is not rotten: only bytes that were seen can be called corrupt.
@@ -164,7 +208,7 @@ def verify_one(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str,
 
 def _compared(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, Any]:
     digest, size = hashlib.sha256(), 0
-    with store.open(row["key"]) as body:
+    with open_payload(store, row["key"], row["size"]) as body:
         for chunk in body:
             digest.update(chunk)
             size += len(chunk)
@@ -222,11 +266,10 @@ def hashed_from(row: dict[str, Any]) -> Hashed:
     return Hashed(**{name: row[name] for name in named}, hint=hint_from(row))
 
 
-def upload_rows(placed: Iterable[tuple[int, Upload | Hash]]) -> Iterator[dict[str, Any]]:
-    for number, job in placed:
-        yield {"bin": number, "path": job.path, "file": job.file, "size": job.size}
+def upload_row(job: Upload | Hash) -> dict[str, Any]:
+    packed = isinstance(job, Upload) and job.packed
+    return {"path": job.path, "file": job.file, "size": job.size, "packed": packed}
 
 
-def download_rows(placed: Iterable[tuple[int, Download]]) -> Iterator[dict[str, Any]]:
-    for number, job in placed:
-        yield {"bin": number, **{name: getattr(job, name) for name in DOWNLOADS.columns if name != "bin"}}
+def download_row(job: Download) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in DOWNLOADS.columns}

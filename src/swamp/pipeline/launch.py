@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.errors import MissingTool, Unavailable
+from swamp.extras import needs
 from swamp.pipeline.java import find_java
-from swamp.pipeline.settings import SparkSettings, conf_of
+from swamp.pipeline.settings import SparkSettings, conf_of, python_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 REACH_SECONDS: Final = 5.0
 LOG_TAIL_BYTES: Final = 2000
@@ -28,22 +29,22 @@ QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
 
 def check_startable(settings: SparkSettings) -> None:
-    """What can be known of a start on this machine in a moment: options, a Java that Spark runs on, a master."""
+    """What can be known of a start on this machine in a moment: Spark itself, options, a Java, a master."""
+    needs("pyspark", "Spark", "spark")
     conf_of(settings)
     find_java(os.environ)
     _check_master(settings.master)
 
 
-def launch(settings: SparkSettings, log: Path) -> SparkSession:
+def launch(settings: SparkSettings, log: Path) -> SparkContext:
     """Start the JVM with its noise in `log`, not in the terminal."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
 
     conf = conf_of(settings)
-    os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = python_of(settings, os.environ)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     pairs = SparkConf(loadDefaults=False)
     pairs.setAll(list(conf.items()))
@@ -53,8 +54,7 @@ def launch(settings: SparkSettings, log: Path) -> SparkSession:
         if SparkContext._gateway is None:
             with log.open("ab") as noise, _java_options(settings):
                 gateway = launch_gateway(pairs, {"stderr": noise, "stdout": noise})  # type: ignore[no-untyped-call]
-        context = SparkContext(conf=pairs, gateway=gateway)
-        return SparkSession(context)
+        return SparkContext(conf=pairs, gateway=gateway)
     except (PySparkException, Py4JError) as error:
         raise _start_failed(settings, log) from error
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from swamp.errors import MissingTool
+from swamp.plugins import GROUPS
 
 # What a Spark installation that runs Python with Arrow has anyway.
 ON_EXECUTORS: Final = frozenset({"pyspark", "py4j", "pyarrow", "pandas", "numpy"})
@@ -29,12 +30,17 @@ def build_archive(file: Path, *, full: bool = False, exclude: Iterable[str] = ()
     """swamp and what it needs as a tar.gz for the same platform and Python. `full` adds pyarrow, pandas and numpy."""
     left_out = DRIVER_ONLY | {_normal(name) for name in exclude}
     left_out |= {"pyspark", "py4j"} if full else ON_EXECUTORS
-    wanted = sorted(_closure("swamp", left_out))
+    wanted = sorted(_closure("swamp", left_out).union(*(_closure(name, left_out) for name in _plugin_packages())))
     with tarfile.open(file, "w:gz", compresslevel=6) as archive:
         for name in wanted:
             for source, target in _files_of(name):
                 archive.add(source, target, recursive=False)
     return Package(file, file.stat().st_size, tuple(wanted))
+
+
+def _plugin_packages() -> set[str]:
+    """The packages that bring datastores: what they store must be opened on executors too."""
+    return {point.dist.name for point in metadata.entry_points(group=GROUPS["datastores"]) if point.dist}
 
 
 def _closure(start: str, left_out: frozenset[str] | set[str]) -> set[str]:
@@ -78,7 +84,13 @@ def _files_of(name: str) -> Iterator[tuple[Path, str]]:
     if name == "swamp":
         yield from _own_files()
         return
-    for entry in _distribution(name).files or []:
+    files = _distribution(name).files
+    if files is None:
+        raise MissingTool(
+            f"the package {name} does not say which files it has",
+            hint=f"install it with pip, or leave it out with --exclude {name}",
+        )
+    for entry in files:
         source = Path(str(entry.locate()))
         if ".." not in entry.parts and source.is_file() and "__pycache__" not in entry.parts:
             yield source, str(entry)

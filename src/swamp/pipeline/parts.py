@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.cache.files import hash_file
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import Unavailable
-from swamp.pipeline.clients import opened
+from swamp.pipeline.clients import opened, spool_dir
 from swamp.pipeline.dataset import Target, WrittenPart
+from swamp.pipeline.lay import Layout
 from swamp.sync.bulk import Upload
 from swamp.sync.transfer import upload_one
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PART_BYTES: Final = 512 << 20
 GROUP_ROWS: Final = 131_072
+MOST_OPEN: Final = 32
+"""Parts that a task fills at a time, with a row group of each in memory."""
 
 
 def write_parts(
@@ -29,39 +32,69 @@ def write_parts(
 ) -> list[WrittenPart]:
     """The parts of one task attempt. A second attempt writes others; only those that are reported are published."""
     written: list[WrittenPart] = []
-    with tempfile.TemporaryDirectory(prefix="swamp-part-") as folder:
-        for number, file in enumerate(_files(Path(folder), batches, schema, even_empty)):
-            name = f"part-{partition:05d}.parquet" if not number else f"part-{partition:05d}-{number:03d}.parquet"
+    with tempfile.TemporaryDirectory(prefix="swamp-part-", dir=spool_dir(partition)) as folder:
+        for number, file in enumerate(_files(Path(folder), batches, schema, target.layout, even_empty)):
+            name = f"part-{partition:05d}-{number:03d}-{target.mark}.parquet"
             written.append(_delivered(target, name, file))
             file.unlink(missing_ok=True)
     return written
 
 
-def _files(folder: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, even_empty: bool) -> Iterator[Path]:
-    """Local files of at most about half a gigabyte; memory holds one row group."""
-    import pyarrow as pa
+def _files(
+    folder: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema, layout: Layout, even_empty: bool
+) -> Iterator[Path]:
+    """Local files of at most about so many bytes, one at a time for each combination of `partitionBy`."""
     import pyarrow.parquet as pq
 
-    pending = next(batches, None)
-    if pending is None and even_empty:
-        file = folder / "empty"
-        pq.write_table(schema.empty_table(), file)
-        yield file
-    count = 0
-    while pending is not None:
-        file = folder / str(count)
-        count += 1
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            rows: list[pa.RecordBatch] = []
-            while pending is not None and file.stat().st_size < PART_BYTES:
-                rows.append(pending)
-                pending = next(batches, None)
-                if sum(b.num_rows for b in rows) >= GROUP_ROWS:
-                    writer.write_table(pa.Table.from_batches(rows).cast(schema))
-                    rows = []
-            if rows:
-                writer.write_table(pa.Table.from_batches(rows).cast(schema))
-        yield file
+    growing: OrderedDict[tuple[Any, ...], _Growing] = OrderedDict()
+    made = 0
+    for batch in batches:
+        for values, rows in layout.apart(batch):
+            if values not in growing:
+                if len(growing) >= MOST_OPEN:  # the one that has waited longest; more of it is another part
+                    yield from growing.popitem(last=False)[1].close()
+                growing[values] = _Growing(folder / str(made), schema)
+                made += 1
+            growing.move_to_end(values)
+            if growing[values].add(rows) >= layout.part_bytes:
+                yield from growing.pop(values).close()
+    for rest in growing.values():
+        yield from rest.close()
+    if not made and even_empty:
+        pq.write_table(schema.empty_table(), folder / "empty")
+        yield folder / "empty"
+
+
+class _Growing:
+    """A file that rows are added to; memory holds one row group."""
+
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self._file, self._schema = file, schema
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+        self._rows: list[pa.RecordBatch] = []
+        self._waiting = 0
+
+    def add(self, rows: pa.RecordBatch) -> int:
+        """The size of the file so far, without what waits for its row group to be full."""
+        self._rows.append(rows)
+        self._waiting += rows.num_rows
+        if self._waiting >= GROUP_ROWS:
+            self._flush()
+        return self._file.stat().st_size
+
+    def close(self) -> Iterator[Path]:
+        self._flush()
+        self._writer.close()
+        yield self._file
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._rows).cast(self._schema))
+        self._rows, self._waiting = [], 0
 
 
 def _delivered(target: Target, name: str, file: Path) -> WrittenPart:

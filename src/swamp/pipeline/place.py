@@ -7,18 +7,24 @@ inv[read.snapshot]
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
+from swamp.cache.layout import CacheDir, cache_dir, swamp_home
 from swamp.cache.paths import is_below
 from swamp.cache.scan import Observed, scan
 from swamp.data.names import version_of
 from swamp.errors import NotFound, ObjectMissing, UsageError
+from swamp.index.keys import slice_of
 from swamp.index.lookup import live_rows
-from swamp.index.root import ROOT_KEY, Root, SegmentRef, decode
+from swamp.index.payload import read_payload
+from swamp.index.read import read_root, read_segment
+from swamp.index.root import Root, SegmentRef
 from swamp.pipeline.clients import opened
+from swamp.pipeline.options import flag
 from swamp.store.port import ObjectStore
 
 if TYPE_CHECKING:
@@ -86,7 +92,7 @@ class Bucket:
         return opened(self.spec)
 
     def fetch(self, ref: SegmentRef) -> bytes:
-        return self.store.get(ref.key).body
+        return read_segment(self.store, ref)
 
     def within(self, prefix: str, span: Span) -> Bucket:
         """The same snapshot with only what this part of it needs: what a task carries."""
@@ -97,9 +103,11 @@ class Bucket:
         return replace(self, root=replace(_narrowed(self.root, "", Span("", "")), segments=()))
 
     def read(self, file: FileRef) -> bytes:
-        return self.store.get(file.key).body
+        return read_payload(self.store, file.key, file.size)
 
     def open(self, file: FileRef) -> BinaryIO:
+        if slice_of(file.key) is not None:  # small: all of it with one request
+            return io.BytesIO(self.read(file))
         return io.BufferedReader(_Ranged(self.store, file.key, file.size), READ_AHEAD)
 
 
@@ -140,6 +148,8 @@ def open_place(options: Mapping[str, str], *, empty: bool = False) -> Bucket | F
     spec = spec_of(options)
     if spec is None:
         return Folder(str(tree_of(repo_path(options))))
+    if not flag(options, "fresh", True):
+        raise UsageError("only tables can be read without asking the store; leave out fresh", hint="leave out fresh")
     try:
         return Bucket(spec, current_root(opened(spec)))
     except NotFound:
@@ -148,9 +158,33 @@ def open_place(options: Mapping[str, str], *, empty: bool = False) -> Bucket | F
         return Bucket(spec, Root("", 0, "", "", "", {}))
 
 
+def open_tables(options: Mapping[str, str], table: str) -> Bucket | Folder:
+    """The state whose rows a table shows. With `fresh` false that is this machine's cache, and nobody is asked: every
+    cache holds all metadata and records, a lazy one too, while of content it may hold a part."""
+    spec = None if flag(options, "fresh", True) else spec_of(options)
+    if spec is None:
+        return open_place(options, empty=True)
+    if table == "commits":
+        raise UsageError(
+            "commits are kept in the store, and nobody was to be asked", hint="leave out --cached, or the table commits"
+        )
+    cache = cache_of(spec, repo_path(options), swamp_home(os.environ))
+    if not cache.tree.is_dir():
+        raise NotFound("nothing of the datastore is here yet", hint="run `swamp datastore sync --pull` first")
+    return Folder(str(cache.tree))
+
+
+def cache_of(spec: StoreSpec, repo: Path, home: Path) -> CacheDir:
+    """The cache that a repository of this machine has, or would have, of the store."""
+    from swamp.repo.config import read_config
+
+    repo_id = read_config(repo.expanduser().absolute()).repo_id
+    return cache_dir(home, repo_id, replace(spec, namespace=None).open().url, spec.namespace)
+
+
 def current_root(store: ObjectStore) -> Root:
     try:
-        return decode(store.get(ROOT_KEY).body)
+        return read_root(store)[0]
     except ObjectMissing as error:
         raise NotFound("the datastore has no index yet", hint="push something first: swamp datastore sync") from error
 

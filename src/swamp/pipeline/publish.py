@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer, Pace
 from swamp.commit.lease import Holder
+from swamp.commit.obey import Said, Word
 from swamp.env import SYSTEM, Env
 from swamp.errors import Unavailable
 from swamp.index.root import Writer
 from swamp.pipeline.clients import opened
-from swamp.pipeline.place import spec_of
+from swamp.pipeline.place import cache_of, spec_of
 from swamp.store.port import Capabilities, ObjectMeta, ObjectStore
 from swamp.store.retry import pause_after
 from swamp.sync.progress import Cancel, Patience
@@ -28,28 +30,28 @@ PUT_SECONDS: Final = 30.0
 
 
 def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committer:
-    """A committer on what the store was seen to enforce; where it enforces nothing, under the commit lease."""
+    """A committer that works by the root's word about conditions: the first read of a root tells it, where no cache of
+    this machine has seen one. A store without a root is measured."""
     store = opened(spec)
-    seen = _recorded(spec, repo, store.url) or capabilities_of(store, env)
-    exclusive = commit_lease(store, env, seen)
-    return Committer(store, writer_of(repo, Holder.of_process()), env, seen, exclusive)
+    said = _recalled(spec, repo)
+    word = Word(said is not None, said, lambda: not capabilities_of(store, env).safe)
+    return Committer(store, writer_of(repo, Holder.of_process()), env, word, commit_lease(store, env))
 
 
-def _recorded(spec: StoreSpec, repo: str, url: str) -> Capabilities | None:
-    """What this machine has measured before, if it has a cache of the store; a few dozen requests saved."""
+def _recalled(spec: StoreSpec, repo: str) -> Said | None:
+    """What this machine's cache of the store has seen roots say, if it has one."""
     if not repo:
         return None
-    from swamp.cache.layout import cache_dir, swamp_home
+    from swamp.cache.layout import swamp_home
     from swamp.cache.state import State
-    from swamp.repo.probe import read_record
+    from swamp.sync.recall import recalled
 
-    bucket = replace(spec, namespace=None).open()
-    database = cache_dir(swamp_home(os.environ), _repo_id(repo), bucket.url, spec.namespace).state_db
+    database = cache_of(spec, Path(repo), swamp_home(os.environ)).state_db
     if not database.exists():
         return None
     state = State.open(database)
     try:
-        return read_record(state, url)
+        return recalled(state)
     finally:
         state.close()
 
@@ -78,6 +80,18 @@ def _repo_id(repo: str) -> str:
     from swamp.repo.config import read_config
 
     return read_config(Path(repo).expanduser().absolute()).repo_id
+
+
+def tell_caches(spec: StoreSpec, env: Env = SYSTEM) -> None:
+    """Says to this machine's caches of the store that it has a commit they do not know of (S24). inv[read.own-jobs]"""
+    from swamp.cache.layout import caches_of, swamp_home
+    from swamp.repo.fresh import forget_asking
+
+    for cache in caches_of(swamp_home(os.environ), replace(spec, namespace=None).open().url, spec.namespace):
+        # The commit has happened: a cache that cannot be written must not make it look as if it had not, and two
+        # seconds later its reads ask anyway.
+        with suppress(OSError):
+            forget_asking(cache.base, env.clock)
 
 
 def pace_for(env: Env = SYSTEM, cancel: Cancel | None = None, seconds: float = COMMIT_SECONDS) -> Pace:

@@ -111,9 +111,11 @@ INDEX: Final = Boundary(
         ("seq", "bigint"),
         ("missing", "boolean"),
         ("extra", "string"),
+        ("id", "string"),
+        ("id_seq", "bigint"),
     ),
 )
-"""Rows of the index: `kind` is entry, tombstone or dropped."""
+"""Rows of the index: `kind` is entry, tombstone or dropped; `id` and `id_seq` where key and seq do not tell them."""
 
 BASE: Final = Boundary(
     "base",
@@ -124,12 +126,15 @@ BASE: Final = Boundary(
         ("sha256", "string"),
         ("seq", "bigint"),
         ("present", "boolean"),
+        ("id", "string"),
+        ("id_seq", "bigint"),
         *_HINT,
     ),
 )
 JOURNAL: Final = Boundary("journal", (("path", "string"), ("kind", "string")))
 
-UPLOADS: Final = Boundary("uploads", (("bin", "int"), ("path", "string"), ("file", "string"), ("size", "bigint")))
+_SENDING: Final = (("path", "string"), ("file", "string"), ("size", "bigint"), ("packed", "boolean"))
+UPLOADS: Final = Boundary("uploads", _SENDING)
 SENT: Final = Boundary(
     "sent",
     (
@@ -147,7 +152,6 @@ SENT: Final = Boundary(
 DOWNLOADS: Final = Boundary(
     "downloads",
     (
-        ("bin", "int"),
         ("path", "string"),
         ("key", "string"),
         ("size", "bigint"),
@@ -184,6 +188,8 @@ FINDINGS: Final = Boundary(
         ("seq", "bigint"),
         ("missing", "boolean"),
         ("extra", "string"),
+        ("id", "string"),
+        ("id_seq", "bigint"),
         ("problem", "string"),
         ("detail", "string"),
     ),

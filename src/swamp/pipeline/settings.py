@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ class SparkSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     brief: bool = False
     """Without Java's second compiler."""
+    served: bool = False
+    """`remote` is this user's own server on this machine (`swamp spark serve`)."""
 
     @property
     def is_local(self) -> bool:
@@ -40,7 +43,7 @@ class SparkSettings:
     @property
     def sees_cache(self) -> bool:
         """Whether tasks run where the cache is: this machine, or a shared path declared as such."""
-        return self.is_local or self.conf.get(SHARED_CACHE, "false").lower() == "true"
+        return self.is_local or self.served or self.conf.get(SHARED_CACHE, "false").lower() == "true"
 
     @property
     def compared_here(self) -> int:
@@ -54,7 +57,7 @@ class SparkSettings:
 
     @property
     def where(self) -> str:
-        return self.remote or self.master
+        return (self.remote or self.master).partition(";")[0].rstrip("/")  # what follows may be a token
 
     def for_work(self, rows: int) -> SparkSettings:
         """For one command of ours; 0 rows: not known, and mostly few. On few cores Java's second compiler pays only in
@@ -100,36 +103,40 @@ def _check_where(settings: SparkSettings) -> None:
 
 def conf_of(settings: SparkSettings) -> dict[str, str]:
     """Every option of a session that we start, the user's own last."""
-    return {**_conf_everywhere(settings), **(_conf_local() if settings.is_local else {}), **settings.conf}
+    ours = {**_conf_everywhere(settings), **(_conf_local() if settings.is_local else {})}
+    return {**ours, **settings.conf, **_conf_archive(settings)}
+
+
+def python_of(settings: SparkSettings, environ: Mapping[str, str]) -> str:
+    """The Python of the executors: the user's word for a cluster, this one where nobody says, and always here."""
+    asked = settings.conf.get("spark.pyspark.python")
+    return asked or (not settings.is_local and environ.get("PYSPARK_PYTHON")) or sys.executable
 
 
 def _conf_everywhere(settings: SparkSettings) -> dict[str, str]:
+    """What our own jobs need; sizes, the UI and whatever else an administrator decides are the cluster's."""
     return {
         "spark.master": _with_retries(settings.master),
         "spark.app.name": "swamp",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.submit.deployMode": "client",
-        "spark.driver.memory": "2g",
-        "spark.driver.maxResultSize": "512m",
-        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-        "spark.python.worker.reuse": "true",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.adaptive.coalescePartitions.enabled": "true",
-        "spark.sql.shuffle.partitions": "64",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
-        # Off by default in Spark; without it metadata filters are evaluated after the scan.
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
-        **_conf_archive(settings),
     }
 
 
 def _conf_local() -> dict[str, str]:
     cores = os.cpu_count() or 2
     return {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.maxResultSize": "512m",
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.python.worker.reuse": "true",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.coalescePartitions.enabled": "true",
+        "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, cores * 2)),
@@ -137,13 +144,20 @@ def _conf_local() -> dict[str, str]:
 
 
 def _conf_archive(settings: SparkSettings) -> dict[str, str]:
-    """How code reaches executors that do not have the package installed: `swamp spark package`."""
+    """How code reaches executors that do not have the package installed: `swamp spark package`, beside archives and
+    paths of the user's own (a packed conda environment, say)."""
     archive = settings.conf.get(ARCHIVE)
     if not archive:
         return {}
-    if not Path(archive).is_file():
+    if not is_elsewhere(archive) and not Path(archive.removeprefix("file://")).is_file():
         raise UsageError(f"{archive} does not exist", hint="build it: swamp spark package --output FILE")
-    return {"spark.archives": f"{archive}#swamp-code", "spark.executorEnv.PYTHONPATH": "./swamp-code"}
+    added = {"spark.archives": (",", f"{archive}#swamp-code"), "spark.executorEnv.PYTHONPATH": (":", "./swamp-code")}
+    return {name: mark.join(filter(None, (settings.conf.get(name), ours))) for name, (mark, ours) in added.items()}
+
+
+def is_elsewhere(address: str) -> bool:
+    """Whether it lies on a file system that only Spark reads: hdfs://, s3a://, …"""
+    return "://" in address and not address.startswith("file://")
 
 
 def _with_retries(master: str) -> str:

@@ -6,15 +6,15 @@
     spark.readStream.format("swamp").option("repo", R)[.option("model", M).option("name", N)].load()
 
 `.option("columns", "a,b")` (or `.schema(…)`) reads only those columns of Parquet content. Spark's Python data sources
-have no automatic column pruning; filters on metadata columns are pushed down where the session allows it.
+have no automatic column pruning, and they take no filters: Spark gives a reader that took one to other scans of the
+same relation too, which then miss rows (Spark 4.3). inv[source.whole]
 """
 
 from __future__ import annotations
 
-import sys
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -22,39 +22,40 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
-    Filter,
     InputPartition,
-    WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
-from swamp.errors import Failed, NotFound, UsageError
+from swamp.data.reads import file_of_run, note
+from swamp.data.versions import DataVersion
+from swamp.errors import UsageError
+from swamp.pipeline.batches import Share, arrow_target, as_batches
 from swamp.pipeline.content import (
     Artifact,
-    Piece,
     arrow_schema,
-    artifact_of,
     find_artifact,
     format_of,
     pieces,
-    read_piece,
-    shaped,
+    read_pieces,
+    tasks_of,
 )
-from swamp.pipeline.dataset import Target, WrittenPart, commit_to_bucket, commit_to_folder, landed, make_target
-from swamp.pipeline.filters import Tests, split
-from swamp.pipeline.place import Bucket, Folder, Span, namespace_of, open_place
-from swamp.pipeline.publish import ensure_root
-from swamp.pipeline.tables import READERS, TABLES, Table, read_metadata, rows, version_row
-from swamp.sync.pool import pooled
+from swamp.pipeline.deliver import DatasetWriter, VersionSink, target_of
+from swamp.pipeline.follow import CommitStream
+from swamp.pipeline.options import (
+    asked_version,
+    check_content_options,
+    check_sink_options,
+    check_stream_options,
+    check_table_options,
+    check_write_options,
+)
+from swamp.pipeline.parse import Dialect
+from swamp.pipeline.place import Bucket, Folder, Span, namespace_of, open_place, open_tables
+from swamp.pipeline.resolve import known_places
+from swamp.pipeline.tables import TABLES, Table, rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from swamp.data.names import VersionRef
-    from swamp.pipeline.stream import NewVersion, Step
-
-BATCH_ROWS: Final = 2_000
-_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class SwampDataSource(DataSource):
@@ -64,33 +65,43 @@ class SwampDataSource(DataSource):
     def name(cls) -> str:
         return "swamp"
 
+    reads_file: str | None = None
+    """Where a method's session notes what was read with it, for the record of its run."""
+    _found: Bucket | Folder | None = None
+
     def schema(self) -> StructType | str:
+        """The columns, and with them the state of the repository that every scan of this relation reads: Spark keeps
+        this object with the relation. inv[read.snapshot]"""
         table = _table_of(self.options)
         if table is not None:
+            check_table_options(self.options, maybe_stream=True)
+            self._found = open_tables(self.options, table.name)
             return table.ddl
-        return content_schema(open_place(self.options), self.options)
+        self._found = open_place(self.options)
+        return content_schema(self._found, self.options, self.reads_file)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         table = _table_of(self.options)
         if table is None:
-            place = open_place(self.options)
-            return ContentReader(place, _artifact(place, self.options), self.options.get("contentformat"), schema)
-        plain = TableReader(table, self.options, schema)
-        # Spark refuses a reader that can take filters in a session that does not push them; it asks for one only in
-        # the worker that pushes.
-        return PushingTableReader(plain) if _PUSHDOWN_WORKER in sys.modules else plain
+            place = self._found or open_place(self.options)
+            artifact = find_asked(place, self.options)
+            note_read(artifact, self.reads_file)
+            return ContentReader(place, artifact, self.options, schema)
+        check_table_options(self.options)
+        place = self._found or open_tables(self.options, table.name)
+        return TableReader(table, place, namespace_of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        if overwrite:
-            raise _refused(
-                "a version is never overwritten",
-                'use .mode("append"): it makes a new version and older ones stay readable',
-            )
+        """A new version, which replaces the one before for whoever asks for the latest: `append` and `overwrite` are
+        the same here, and older versions stay readable."""
+        del overwrite
         if self.options.get("table"):
             raise _refused("tables are read-only", 'write an artifact: .option("model", …).option("name", …)')
-        return DatasetWriter(_target(self.options, schema), schema)
+        check_write_options(self.options)
+        return DatasetWriter(target_of(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        check_stream_options(self.options)
         place = open_place(self.options, empty=True)
         if isinstance(place, Folder):
             raise _refused(
@@ -100,10 +111,10 @@ class SwampDataSource(DataSource):
         return CommitStream(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        raise _refused(
-            "a stream cannot be written directly: every batch would be a version",
-            "use foreachBatch and df.write with .option('writeId', f'{query}-{batch_id}')",
-        )
+        """Every micro-batch is a version: with output mode `complete` the whole result, with `append` what is new."""
+        del overwrite
+        check_sink_options(self.options)
+        return VersionSink(target_of(self.options, schema), schema)
 
 
 def _refused(what: str, instead: str) -> UsageError:
@@ -121,27 +132,55 @@ def _table_of(options: Mapping[str, str]) -> Table | None:
     return TABLES[name]
 
 
-def _artifact(place: Bucket | Folder, options: Mapping[str, str]) -> Artifact:
+def find_asked(place: Bucket | Folder, options: Mapping[str, str]) -> Artifact:
+    """The version of an artifact that the options (their names in lower case) ask for."""
     model, name = options.get("model"), options.get("name")
     if not model or not name:
         raise _refused("which artifact?", 'add .option("model", …) and .option("name", …)')
-    text = options.get("version")
-    if text is not None and not text.isdigit():
-        raise _refused(f"{text!r} is not a version", "versions are whole numbers from 1")
-    return find_artifact(place, model, name, int(text) if text else None, options.get("type"))
+    number, moment = asked_version(options)
+    as_of = _moment(moment) if moment else None
+    known = known_places(place, options, model)
+    return find_artifact(place, model, name, number, options.get("type"), as_of=as_of, known=known)
 
 
-def content_schema(place: Bucket | Folder, options: Mapping[str, str]) -> StructType:
-    """The columns of an artifact: as its writer described them, else as its first part shows them."""
+def data_source() -> type[SwampDataSource]:
+    """The format for sessions of this thread. Spark resolves relations in a process of its own: part of a run, that
+    process notes for it what was read."""
+    file = file_of_run()
+    return SwampDataSource if file is None else type("SwampDataSource", (SwampDataSource,), {"reads_file": file})
+
+
+def note_read(artifact: Artifact, file: str | None = None) -> None:
+    """The run that this is part of, if any, has read it."""
+    note(DataVersion(artifact.ref, artifact.meta).artifact(), file)
+
+
+def _moment(text: str) -> dt.datetime:
+    """A time as Delta takes it: a date, or a date and a time, in UTC unless it says otherwise."""
+    try:
+        found = dt.datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    except ValueError as error:
+        raise _refused(f"timestampAsOf {text!r} is not a time", "e.g. 2026-11-15 or 2026-11-15T10:00:00Z") from error
+    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+
+
+def content_schema(place: Bucket | Folder, options: Mapping[str, str], reads: str | None = None) -> StructType:
+    """The columns of an artifact: as its writer described them, else as its content shows them.
+
+    Asked for when the relation is made, so that this is when it is noted in the file `reads`.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    artifact = _artifact(place, options)
+    check_content_options(options, None, maybe_stream=True)
+    artifact = find_asked(place, options)
+    note_read(artifact, reads)
     described = artifact.meta.extra.get("schema")
     kind = format_of(artifact, options.get("contentformat"))
+    check_content_options(options, kind, maybe_stream=True)
     if isinstance(described, dict) and kind == "parquet":
         found = StructType.fromJson(described)
     else:
-        found = from_arrow_schema(arrow_schema(place, artifact, kind))
+        found = from_arrow_schema(arrow_schema(place, artifact, kind, Dialect.of(options)))
     wanted = [name.strip() for name in options.get("columns", "").split(",") if name.strip()]
     missing = [name for name in wanted if name not in found.names]
     if missing:
@@ -152,219 +191,39 @@ def content_schema(place: Bucket | Folder, options: Mapping[str, str]) -> Struct
     return StructType(kept)
 
 
-def arrow_target(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of batches for these columns."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
-
-
-@dataclass
-class _Part(InputPartition):
-    """What one task reads."""
-
-    place: Bucket | Folder
-    span: Span = field(default_factory=Span)
-    piece: Piece | None = None
-    step: Step | None = None
-
-
 class TableReader(DataSourceReader):
     """Rows of a table, by executors: each reads its part of the index and the files it names."""
 
-    def __init__(self, table: Table, options: Mapping[str, str], schema: StructType) -> None:
-        self.table, self.schema = table, schema
-        self.namespace = namespace_of(options)
-        self.place = open_place(options, empty=True)
-        self.tests = Tests()
+    def __init__(self, table: Table, place: Bucket | Folder, namespace: str, schema: StructType) -> None:
+        self.table, self.place, self.namespace, self.schema = table, place, namespace, schema
 
     def partitions(self) -> Sequence[InputPartition]:
         spans = [Span()] if self.table.name == "commits" else self.place.spans(self.table.prefix)
         if self.table.name == "commits":
-            return [_Part(self.place)]
-        return [_Part(self.place.within(self.table.prefix, span), span) for span in spans]
+            return [Share(self.place)]
+        return [Share(self.place.within(self.table.prefix, span), span) for span in spans]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Part)
-        found = rows(self.table, partition.place, partition.span, self.tests, self.namespace)
+        assert isinstance(partition, Share)
+        found = rows(self.table, partition.place, partition.span, self.namespace)
         return as_batches(found, self.schema)
-
-
-class PushingTableReader(TableReader):
-    """The same, with filters on metadata columns evaluated where the rows are made."""
-
-    def __init__(self, plain: TableReader) -> None:
-        self.__dict__.update(plain.__dict__)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        self.tests, rest = split(filters, self.table.filterable)
-        return iter(rest)
 
 
 class ContentReader(DataSourceReader):
     """An artifact's content; version and parts were resolved on the driver. inv[read.snapshot]"""
 
-    def __init__(self, place: Bucket | Folder, artifact: Artifact, asked: str | None, schema: StructType) -> None:
-        self.kind = format_of(artifact, asked)
+    def __init__(
+        self, place: Bucket | Folder, artifact: Artifact, options: Mapping[str, str], schema: StructType
+    ) -> None:
+        kind = format_of(artifact, options.get("contentformat"))
+        check_content_options(options, kind)
         self.schema = schema
         self.place = place.keys_only()
-        self.pieces = pieces(place, artifact, self.kind)
+        self.tasks = tasks_of(pieces(place, artifact, kind, Dialect.of(options)))
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [_Part(self.place, piece=piece) for piece in self.pieces]
+        return [Share(self.place, pieces=found) for found in self.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Part)
-        target = arrow_target(self.schema)
-        if partition.piece is None:
-            return
-        for batch in read_piece(partition.place, partition.piece, target.names):
-            yield shaped(batch, target)
-
-
-def as_batches(found: Iterator[dict[str, Any]], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow of exactly these columns, a page at a time."""
-    import pyarrow as pa
-
-    target = arrow_target(schema)
-    page: list[dict[str, Any]] = []
-
-    def batch() -> pa.RecordBatch:
-        columns = [pa.array([row.get(f.name) for row in page], f.type) for f in target]
-        return pa.RecordBatch.from_arrays(columns, schema=target)
-
-    for row in found:
-        page.append(row)
-        if len(page) >= BATCH_ROWS:
-            yield batch()
-            page = []
-    if page:
-        yield batch()
-
-
-@dataclass
-class _Message(WriterCommitMessage):
-    parts: list[WrittenPart]
-
-
-def _target(options: Mapping[str, str], schema: StructType) -> Target:
-    try:
-        place = open_place(options)
-    except NotFound:
-        ensure_root(options)
-        place = open_place(options)
-    return make_target(place, options, schema.jsonValue())
-
-
-class DatasetWriter(DataSourceArrowWriter):
-    """A new version. Made on the driver, where its op is chosen; pickled to the tasks and to the commit."""
-
-    def __init__(self, target: Target, schema: StructType) -> None:
-        self.target = target
-        self.schema = schema
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        from swamp.pipeline.parts import write_parts
-
-        task = TaskContext.get()
-        partition = task.partitionId() if task is not None else 0
-        # The first task always leaves a part, so that a dataset without rows still has its columns.
-        return _Message(
-            write_parts(self.target, partition, iterator, arrow_target(self.schema), even_empty=partition == 0)
-        )
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        parts = [part for message in messages if isinstance(message, _Message) for part in message.parts]
-        ordered = sorted(parts, key=lambda part: part.name)
-        if self.target.spec is None:
-            commit_to_folder(self.target, ordered)
-        else:
-            commit_to_bucket(self.target, ordered)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Deletes nothing: what nobody publishes is garbage, and a commit may have landed after all."""
-        if landed(self.target):
-            raise Failed(
-                f"the job failed, but its version of {self.target.data.name} has been committed",
-                hint="do not run it again; with option writeId running it again would be harmless",
-                details={"op": self.target.op},
-            )
-
-
-class CommitStream(DataSourceStreamReader):
-    """New versions, commit by commit: their metadata, or with `model` and `name` their content."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self.options, self.schema = dict(options), schema
-        self.namespace = namespace_of(options)
-
-    def initialOffset(self) -> dict[str, Any]:
-        from swamp.pipeline.stream import BEGINNING, offset_of
-
-        if self.options.get("startingfrom", "beginning") == "latest":
-            return offset_of(self._bucket().root)
-        return dict(BEGINNING)
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        from swamp.pipeline.stream import offset_of
-
-        return offset_of(self._bucket().root)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from swamp.pipeline.stream import VERSIONS_PER_TASK, step_between
-
-        bucket = self._bucket()
-        step = step_between(bucket, start, end)
-        if step is None:
-            return []
-        if not self.options.get("model"):
-            return [_Part(part.after, step=part) for part in step.parts(VERSIONS_PER_TASK)]
-        found = (v for v in step.versions(self._named) if self._is_model(bucket, v))
-        narrow = bucket.keys_only()
-        return [part for version in found for part in self._content(step.after, narrow, version)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Part)
-        if partition.piece is not None:
-            target = arrow_target(self.schema)
-            batches = read_piece(partition.place, partition.piece, target.names)
-            return (shaped(batch, target) for batch in batches)
-        assert partition.step is not None
-        return as_batches(self._described(partition.step), self.schema)
-
-    def _described(self, step: Step) -> Iterator[dict[str, Any]]:
-        def described(version: NewVersion) -> dict[str, Any] | None:
-            meta = read_metadata(step.after, version.metadata)
-            return None if meta is None or not meta.active else version_row(version.ref, meta, False, self.namespace)
-
-        for row in pooled(step.versions(self._named), described, READERS):
-            if row is not None:
-                # Which one is the latest depends on when one looks: a stream cannot say.
-                yield {**row, "isLatest": None}
-
-    def _named(self, ref: VersionRef) -> bool:
-        name = self.options.get("name")
-        return name is None or ref.data.name == name
-
-    def _is_model(self, bucket: Bucket, version: NewVersion) -> bool:
-        model = self.options["model"]
-        if version.ref.data.model_id == model:
-            return True
-        meta = read_metadata(bucket, version.metadata)
-        return meta is not None and meta.tags.get("modelName") == model
-
-    def _content(self, at_end: Bucket, narrow: Bucket, version: NewVersion) -> Iterator[_Part]:
-        files = list(at_end.files(version.ref.path, Span()))
-        meta = read_metadata(at_end, version.metadata)
-        if meta is None or not meta.active:
-            return
-        artifact = artifact_of(at_end, version.ref, files)
-        for piece in pieces(at_end, artifact, format_of(artifact, self.options.get("contentformat"))):
-            yield _Part(narrow, piece=piece)
-
-    def _bucket(self) -> Bucket:
-        place = open_place(self.options, empty=True)
-        assert isinstance(place, Bucket)
-        return place
+        assert isinstance(partition, Share)
+        return read_pieces(partition.place, partition.pieces, arrow_target(self.schema))

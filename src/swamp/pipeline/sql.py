@@ -1,15 +1,11 @@
-"""SQL over the tables of a repository: `data`, `versions`, `outputs`, `runs`, `commits`."""
+"""SQL in a Spark session: tables of a repository and versions of its datasets as views."""
 
 from __future__ import annotations
 
-import csv
-import datetime as dt
-import json
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 from swamp.errors import SwampError, UsageError
 from swamp.pipeline.jobs import Jobs, translated
@@ -20,26 +16,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-Format = Literal["table", "json", "csv", "parquet"]
-FORMATS: Final = ("table", "json", "csv", "parquet")
+    from swamp.data.names import VersionRef
+
+Place = Callable[[int], str]
+"""Says in words where a place of the text is in what the user typed."""
 
 
-def query(session: SparkSession, repo: Path, text: str) -> DataFrame:
+def query(session: SparkSession, text: str, place: Place) -> DataFrame:
     """The query as a DataFrame; nothing has run yet. Raises UsageError when Spark cannot make sense of it."""
-    register_tables(session, repo, text)
-    frame: DataFrame = _understood(lambda: session.sql(text))
+    frame: DataFrame = _understood(lambda: session.sql(text), text, place)
     return frame
 
 
-def register_tables(session: SparkSession, repo: Path, text: str) -> None:
-    """Views for the tables that the text mentions: planning one costs a Python process, so only those."""
-    for name in TABLES:
-        if re.search(rf"\b{name}\b", text, re.IGNORECASE):
-            reader = session.read.format("swamp").option("repo", str(repo)).option("table", name)
-            _understood(reader.load).createOrReplaceTempView(name)
+def register_tables(session: SparkSession, repo: Path, names: Iterable[str], *, fresh: bool = True) -> None:
+    """Views for metadata tables: planning one costs a Python process, so only those that are asked for."""
+    for name in names:
+        reader = session.read.format("swamp").option("repo", str(repo)).option("table", name)
+        reader = reader.option("fresh", fresh)
+        _understood(reader.load).createOrReplaceTempView(name)
 
 
-def _understood(make: Any) -> Any:
+def register_dataset(session: SparkSession, repo: Path, view: str, ref: VersionRef) -> None:
+    """One version as a view, read by Spark's own readers wherever the JVM can open its parts."""
+    from swamp.pipeline.native import read_version
+
+    data = ref.data
+    asked = {"repo": str(repo), "model": data.model_id, "name": data.name, "version": str(ref.version)}
+    frame = _understood(lambda: read_version(session, {**asked, "type": data.type}, {}))
+    frame.createOrReplaceTempView(view)
+
+
+def _understood(make: Any, text: str = "", place: Place | None = None) -> Any:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
@@ -48,7 +55,23 @@ def _understood(make: Any) -> Any:
         ours = translated(error, "sql")
         if isinstance(ours, SwampError) and ours.kind != "failed":
             raise ours from error
-        raise UsageError(_message(error), hint=f"tables: {', '.join(TABLES)}; DESCRIBE TABLE shows columns") from error
+        at = _offset(error, text) if place is not None else None
+        where = f" ({place(at)})" if place is not None and at is not None else ""
+        hint = f"tables: {', '.join(TABLES)}; datasets: model.name; DESCRIBE shows columns"
+        raise UsageError(_message(error) + where, hint=hint) from error
+
+
+def _offset(error: Any, text: str) -> int | None:
+    """Where Spark points at: by its query context, else by the line and position in its sentence."""
+    for context in error.getQueryContext() if hasattr(error, "getQueryContext") else ():
+        start = context.startIndex()
+        if 0 <= start < len(text):
+            return int(start)
+    found = re.search(r"\(line (\d+), pos (\d+)\)", str(error))
+    if found is None:
+        return None
+    lines = text.split("\n")[: int(found[1]) - 1]
+    return sum(len(line) + 1 for line in lines) + int(found[2])
 
 
 def _message(error: Any) -> str:
@@ -61,57 +84,15 @@ def columns_of(frame: DataFrame) -> list[str]:
     return list(frame.columns)
 
 
-def rows_of(frame: DataFrame, jobs: Jobs, patience: Patience) -> Iterator[dict[str, Any]]:
-    """The result, row by row as plain values. It is whole, as columns, before the first row is asked for."""
+def rows_of(frame: DataFrame, jobs: Jobs, patience: Patience) -> Iterator[Sequence[Any]]:
+    """The result, row by row. It is whole, as columns, before the first row is asked for."""
     table = jobs.run("sql", frame.toArrow, patience)
-    return (row for batch in table.to_batches(1000) for row in _plain_rows(batch))
+    return (row for batch in table.to_batches(1000) for row in _rows(batch))
 
 
-def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    for row in batch.to_pylist(maps_as_pydicts="lossy"):  # an empty map is an empty object, not a list
-        yield {name: plain(value) for name, value in row.items()}
-
-
-def plain(value: Any) -> Any:
-    """A value that JSON can hold: times as text, maps as objects, bytes as hex."""
-    if isinstance(value, dt.datetime | dt.date):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None  # JSON has no word for it
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-
-def write_json(rows: Iterator[dict[str, Any]], out: IO[str]) -> int:
-    """An array of row objects, written as it comes."""
-    count = 0
-    out.write("[")
-    for row in rows:
-        out.write(("\n" if not count else ",\n") + json.dumps(row, ensure_ascii=False))
-        count += 1
-    out.write("]\n" if not count else "\n]\n")
-    return count
-
-
-def write_csv(columns: list[str], rows: Iterator[dict[str, Any]], out: IO[str]) -> int:
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    count = 0
-    for row in rows:
-        writer.writerow([_cell(row[name]) for name in columns])
-        count += 1
-    return count
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else value
+def _rows(batch: pa.RecordBatch) -> Iterator[Sequence[Any]]:
+    # An empty map is an empty object, not a list.
+    return zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)
 
 
 def write_parquet(frame: DataFrame, jobs: Jobs, patience: Patience, file: Path) -> int:

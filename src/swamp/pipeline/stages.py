@@ -1,7 +1,8 @@
 """The pipeline's stages, in pipeline order: DataFrame -> DataFrame, each on one screen.
 
 Every stage begins and ends with a `select` of its boundary; what happens inside a task is in `kernels` and
-`inventory`. Nothing here runs anything: a stage is a description until `bulk` asks for its rows.
+`inventory`. Nothing here runs anything: a stage is a description until `bulk` asks for its rows. Transfers are no
+stages: lists of files go to tasks as they are (`spread`).
 """
 
 from __future__ import annotations
@@ -9,31 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from swamp.index.keys import PACK_PREFIX
 from swamp.pipeline.beacon import Address
 from swamp.pipeline.clients import StoreAddress
 from swamp.pipeline.indexing import AdoptObjects, ListOwn, ProposeEntries, ReadSegments, WriteSegments
 from swamp.pipeline.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
-from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries
+from swamp.pipeline.kernels import VerifyEntries
 from swamp.pipeline.schemas import (
     DIRECTORIES,
-    DOWNLOADS,
     FILES,
     FINDINGS,
-    GOT,
-    HASHED,
-    HASHES,
     INDEX,
     NAMES,
     OBJECTS,
     RANGES,
     SEGMENTS,
-    SENT,
-    UPLOADS,
     Boundary,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def frame_of(session: SparkSession, boundary: Boundary, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
@@ -42,11 +38,6 @@ def frame_of(session: SparkSession, boundary: Boundary, rows: Iterable[Mapping[s
 
     table = pa.Table.from_batches([boundary.batch(rows)])
     return session.createDataFrame(table, boundary.ddl)
-
-
-def binned(frame: DataFrame, bins: int) -> DataFrame:
-    """One partition per bin, exactly as packed."""
-    return frame.repartitionById(max(1, bins), "bin")
 
 
 def inventory_local(
@@ -133,21 +124,25 @@ def merge(index: DataFrame, kept: DataFrame, horizon_seq: int) -> DataFrame:
     """
     from pyspark.sql import functions as sf
 
-    from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY
+    from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY, UPLOADED
 
     kind, seq, key = sf.col("kind"), sf.col("seq"), sf.col("key")
-    told = _with_winner(INDEX.select(index))
+    rows = _with_winner(INDEX.select(index))
     needed = kept.select("path").distinct().withColumn("needed", sf.lit(True))
     old = (kind == DELETED) & (seq <= horizon_seq)
     best = sf.col("best")
-    rows = told.join(sf.broadcast(needed), "path", "left")
+    rows = rows.join(sf.broadcast(needed), "path", "left")
     lost = ~best & (kind != ENTRY) & ((kind == DROPPED) | (key != sf.coalesce("live", sf.lit(""))))
     revived = (sf.col("is") == ENTRY) & (sf.col("live") == key) & (sf.col("newest") < sf.col("since"))
     staying = best & (~old | sf.coalesce("needed", sf.lit(False)))
     going = ~best & (sf.col("place") == 1) & ~sf.coalesce(revived, sf.lit(False))
     shown = _newest_of_key(rows.where(best | lost)).where(staying | going)
     blank = {"size": "bigint", "sha256": "string", "last_modified": "string", "missing": "boolean", "extra": "string"}
-    columns = {name: sf.when(best, sf.col(name)).otherwise(sf.lit(None).cast(t)) for name, t in blank.items()}
+    blank["id_seq"] = "bigint"
+    # Of a plain key the size and hash that were dropped stay; a size alone proves nothing. inv[gc.plain-unchanged]
+    plain = ~key.rlike(UPLOADED) & sf.col("sha256").isNotNull()
+    told = {name: best | plain if name in ("size", "sha256") else best for name in blank}
+    columns = {n: sf.when(told[n], sf.col(n)).otherwise(sf.lit(None).cast(t)) for n, t in blank.items()}
     columns["kind"] = sf.when(best, kind).otherwise(sf.lit(DROPPED))
     return INDEX.select(shown.withColumns(columns))
 
@@ -174,12 +169,17 @@ def _with_winner(index: DataFrame) -> DataFrame:
 
 
 def _newest_of_key(rows: DataFrame) -> DataFrame:
-    """Each row with its `place` among those of its path and key, the newest first; the deciding row apart."""
+    """Each row with its `place` among those of its path and key, the newest first; the deciding row apart.
+
+    With equal numbers the one that knows its hash, as `index.merge` chooses.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
     same = Window.partitionBy("path", "best", "key")
-    place = sf.row_number().over(same.orderBy(sf.coalesce("seq", sf.lit(0)).desc()))
+    told = [sf.coalesce("seq", sf.lit(0)), sf.coalesce("sha256", sf.lit("")), sf.coalesce("size", sf.lit(0))]
+    told.append(sf.coalesce("id", sf.lit("")))
+    place = sf.row_number().over(same.orderBy(*(column.desc() for column in told)))
     return rows.withColumns({"place": place, "newest": sf.col("seq")})
 
 
@@ -188,39 +188,38 @@ def write_segments(ordered: DataFrame, store: StoreAddress, added_seq: int = 0) 
     return SEGMENTS.select(ordered.mapInArrow(WriteSegments(store, added_seq), SEGMENTS.ddl))
 
 
-def fingerprint(candidates: DataFrame, bins: int, beacon: Address | None = None) -> DataFrame:
-    """Candidates -> hashed."""
-    shared = binned(HASHES.select(candidates), bins)
-    return HASHED.select(shared.mapInArrow(HashFiles(beacon), HASHED.ddl))
-
-
-def transfer_up(uploads: DataFrame, bins: int, store: StoreAddress, beacon: Address | None = None) -> DataFrame:
-    """Uploads -> what was sent, each call under a key of its own."""
-    shared = binned(UPLOADS.select(uploads), bins)
-    return SENT.select(shared.mapInArrow(SendFiles(store, beacon), SENT.ddl))
-
-
-def transfer_down(downloads: DataFrame, bins: int, store: StoreAddress, beacon: Address | None = None) -> DataFrame:
-    """Downloads -> verified files in staging."""
-    shared = binned(DOWNLOADS.select(downloads), bins)
-    return GOT.select(shared.mapInArrow(FetchFiles(store, beacon), GOT.ddl))
-
-
 def balanced(entries: DataFrame, bins: int, large: int) -> DataFrame:
     """Rows with a `size` shared out by bytes without collecting them: the large ones are dealt to bins of their own.
 
-    `bins` for the small ones, `large` (possibly 0) for rows over the size that fills a bin alone.
+    `bins` for the small ones, `large` (possibly 0) for rows over the size that fills a bin alone. The files of a pack
+    come to one task, one after the other, so that it is read once.
     """
     from pyspark.sql import functions as sf
 
     from swamp.pipeline.balance import ALONE
 
-    spot = sf.xxhash64("path", "key")
+    spot = sf.xxhash64(object_of_column("key"))
     number = sf.pmod(spot, sf.lit(max(1, bins)))
     if large:
         apart = sf.pmod(spot, sf.lit(large)) + sf.lit(max(1, bins))
-        number = sf.when(sf.col("size") >= ALONE, apart).otherwise(number)
-    return entries.repartitionById(max(1, bins) + large, number.cast("int"))
+        alone = (sf.col("size") >= ALONE) & ~is_slice_column("key")
+        number = sf.when(alone, apart).otherwise(number)
+    return entries.repartitionById(max(1, bins) + large, number.cast("int")).sortWithinPartitions("key")
+
+
+def is_slice_column(column: str) -> Column:
+    """Whether `index.keys.object_of` is another name than the key."""
+    from pyspark.sql import functions as sf
+
+    return sf.col(column).rlike(f"^{PACK_PREFIX}[0-9A-HJKMNP-TV-Z]{{26}}@")
+
+
+def object_of_column(column: str) -> Column:
+    """`index.keys.object_of` for a column."""
+    from pyspark.sql import functions as sf
+
+    key = sf.col(column)
+    return sf.when(is_slice_column(column), sf.substring(key, 1, len(PACK_PREFIX) + 26)).otherwise(key)
 
 
 def verify(entries: DataFrame, store: StoreAddress, beacon: Address | None = None) -> DataFrame:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from swamp.commit.log import log_key
-from swamp.data.names import VersionRef, version_of
+from swamp.commit.log import log_key, names
+from swamp.data.names import VersionRef, described_by, version_of
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
 from swamp.index.lookup import lookup, rows_since
@@ -73,13 +73,23 @@ class Step:
                 if row.path not in known:
                     yield NewVersion(ref, FileRef(row.path, row.key, row.size, row.sha256))
 
+    def stop_after(self, most: int, wanted: Callable[[VersionRef], bool]) -> str | None:
+        """Where the part with the first `most` new versions ends; None if that is all of them."""
+        some = list(islice(self.versions(wanted), most + 1))
+        return some[most].metadata.path if len(some) > most else None
+
+    def numbers(self, wanted: Callable[[VersionRef], bool]) -> Iterator[int]:
+        """The commit that brought each new version, as far as its row tells."""
+        named = ((version_of(row.path), row) for row in self._rows())
+        return (row.seq for ref, row in named if ref is not None and wanted(ref))
+
     def parts(self, length: int) -> Iterator[Step]:
         """The same in parts of about `length` versions each; one of them is in memory at a time, not all versions."""
         start = self.span.start
         for page in pages(self._rows(), length):
             # The next part begins behind the last path of this one: what lies between are no versions.
             stop = page[-1].path + "\0"
-            yield self._within(Span(start, stop))
+            yield self._within(Span(start, stop if self.span.stop is None else min(stop, self.span.stop)))
             start = stop
 
     def _within(self, span: Span) -> Step:
@@ -95,16 +105,55 @@ class Step:
         span = self.span
         found = rows_since(self.after.root, self.since, self.after.fetch, start=span.start, stop=span.stop)
         for row in found:
-            if isinstance(row, Entry) and row.path.startswith("data/") and row.path.endswith("/metadata.yaml"):
+            if isinstance(row, Entry) and described_by(row.path) is not None:
                 yield row
 
 
+def finished(bucket: Bucket, start: Offset) -> Offset:
+    """The newest offset; the end of a step that was read in parts, if `start` lies within one."""
+    return {"seq": start["seq"], "op": start["op"]} if "path" in start else offset_of(bucket.root)
+
+
+def admitted(bucket: Bucket, start: Offset, most: int, wanted: Callable[[VersionRef], bool]) -> Offset:
+    """The offset up to which about `most` versions are new: whole commits in their order, and a commit that brings
+    more than that in parts, by paths. inv[stream.once]"""
+    end = finished(bucket, start) if "path" in start else _whole_commits(bucket, start, most, wanted)
+    step = step_between(bucket, start, end)
+    stop = None if step is None else step.stop_after(most, wanted)
+    if stop is None:
+        return end
+    return {**end, "path": stop, "from": start.get("from") or {"seq": start["seq"], "op": start["op"]}}
+
+
+def _whole_commits(bucket: Bucket, start: Offset, most: int, wanted: Callable[[VersionRef], bool]) -> Offset:
+    """The last recorded commit before which at most so many versions are new, or the first one that there is."""
+    newest = offset_of(bucket.root)
+    step = step_between(bucket, start, newest)
+    if step is None:
+        return newest
+    new: dict[int, int] = {}
+    for seq in step.numbers(wanted):
+        new[seq] = new.get(seq, 0) + 1
+    if sum(new.values()) <= most:
+        return newest
+    recorded = names(opened(bucket.spec), after_seq=start["seq"])
+    ends: list[Offset] = [{"seq": name.seq, "op": name.op} for name in recorded if name.seq < newest["seq"]]
+    fitting = [end for end in ends if sum(n for seq, n in new.items() if seq <= end["seq"]) <= most]
+    holding = [end for end in fitting if any(seq <= end["seq"] for seq in new)]
+    return (holding or [end for end in ends if end not in fitting][:1] or [newest])[-1]
+
+
 def step_between(bucket: Bucket, start: Offset, end: Offset) -> Step | None:
-    """From one offset to another; None when there is nothing at the end of it."""
+    """From one offset to another; None when there is nothing at the end of it.
+
+    An offset with a `path` lies within the step that began at its `from`: everything before that path has been read.
+    """
     after = root_at(bucket, end)
     if after is None:
         return None
-    return Step(replace(bucket, root=after), root_at(bucket, start), start["seq"])
+    begun: Offset = start.get("from") or start
+    span = Span(start.get("path", ""), end.get("path"))
+    return Step(replace(bucket, root=after), root_at(bucket, begun), begun["seq"], span)
 
 
 def pages(items: Iterable[T], length: int) -> Iterator[list[T]]:

@@ -16,9 +16,8 @@ from swamp.data import outputs as output_records
 from swamp.data import runs as run_records
 from swamp.data.document import load_mapping
 from swamp.data.metadata import Metadata, decode
-from swamp.data.names import METADATA, VersionRef, version_of
+from swamp.data.names import VersionRef, described_by
 from swamp.errors import CorruptData, ObjectMissing
-from swamp.pipeline.filters import Tests
 from swamp.pipeline.place import Bucket, FileRef, Folder, Span
 from swamp.sync.pool import pooled
 
@@ -34,16 +33,10 @@ class Table:
     name: str
     prefix: str
     columns: tuple[tuple[str, str], ...]
-    pruned_by: tuple[str, ...] = ()
-    """Columns that the path alone decides."""
 
     @property
     def names(self) -> list[str]:
         return [name for name, _ in self.columns]
-
-    @property
-    def filterable(self) -> list[str]:
-        return [name for name, kind in self.columns if kind in ("string", "bigint", "boolean")]
 
     @property
     def ddl(self) -> str:
@@ -77,8 +70,8 @@ _VERSION_COLUMNS: Final = (
     ("ns", "string"),
     ("path", "string"),
 )
-VERSIONS: Final = Table("versions", "data", _VERSION_COLUMNS, ("name", "version", "modelType", "modelId", "path"))
-DATA: Final = Table("data", "data", _VERSION_COLUMNS, ("name", "version", "modelType", "modelId", "path"))
+VERSIONS: Final = Table("versions", "data", _VERSION_COLUMNS)
+DATA: Final = Table("data", "data", _VERSION_COLUMNS)
 OUTPUTS: Final = Table(
     "outputs",
     "outputs",
@@ -101,7 +94,6 @@ OUTPUTS: Final = Table(
         ("error", "string"),
         ("path", "string"),
     ),
-    ("path",),
 )
 RUNS: Final = Table(
     "runs",
@@ -123,7 +115,6 @@ RUNS: Final = Table(
         ("triggerSource", "string"),
         ("path", "string"),
     ),
-    ("path",),
 )
 COMMITS: Final = Table(
     "commits",
@@ -147,44 +138,36 @@ COMMITS: Final = Table(
 TABLES: Final = {table.name: table for table in (DATA, VERSIONS, OUTPUTS, RUNS, COMMITS)}
 
 
-def rows(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str = "") -> Iterator[Row]:
-    """The rows of one part of a table, filtered before files are read where the path decides."""
-    make = {"data": _latest, "versions": _versions, "outputs": _outputs, "runs": _runs, "commits": _commits}
-    source: Callable[..., Iterator[Row]] = make[table.name]
-    return (row for row in source(table, place, span, tests, ns) if tests.admit(row))
+def rows(table: Table, place: Bucket | Folder, span: Span, ns: str = "") -> Iterator[Row]:
+    """All rows of one part of a table. Spark filters them: a row is never left out here. inv[source.whole]"""
+    match table.name:
+        case "data" | "versions":
+            return _versions(place, table.prefix, span, ns, latest_only=table.name == "data")
+        case "outputs":
+            return _documents(table, place, span, output_row)
+        case "runs":
+            return _documents(table, place, span, run_row)
+        case _:
+            return _commits(place)
 
 
-def _versions(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
+def _versions(place: Bucket | Folder, prefix: str, span: Span, ns: str, *, latest_only: bool) -> Iterator[Row]:
     """Latest needs no reading: it is the highest number with metadata, which the paths say."""
-    early = tests.on(table.pruned_by)
-    wanted = []
-    for group in _by_name(place, table.prefix, span):
+    wanted: list[tuple[VersionRef, FileRef, bool]] = []
+    for group in _by_name(place, prefix, span):
         newest = max(ref.version for ref, _ in group)
-        for ref, file in group:
-            if early.admit(_path_columns(ref)):
-                wanted.append((ref, file, ref.version == newest))
-                if len(wanted) >= PAGE:
-                    yield from _read_versions(place, wanted, ns)
-                    wanted = []
-    yield from _read_versions(place, wanted, ns)
-
-
-def _latest(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
-    early = tests.on(table.pruned_by)
-    wanted = []
-    for group in _by_name(place, table.prefix, span):
-        ref, file = max(group, key=lambda pair: pair[0].version)
-        if early.admit(_path_columns(ref)):
-            wanted.append((ref, file, True))
-            if len(wanted) >= PAGE:
-                yield from _read_versions(place, wanted, ns)
-                wanted = []
+        wanted += [
+            (ref, file, ref.version == newest) for ref, file in group if ref.version == newest or not latest_only
+        ]
+        if len(wanted) >= PAGE:
+            yield from _read_versions(place, wanted, ns)
+            wanted = []
     yield from _read_versions(place, wanted, ns)
 
 
 def _by_name(place: Bucket | Folder, prefix: str, span: Span) -> Iterator[list[tuple[VersionRef, FileRef]]]:
     """The metadata files of each data name, together: paths come in order, so one name is in memory at a time."""
-    found = ((version_of(file.path), file) for file in place.files(prefix, span) if file.path.endswith(f"/{METADATA}"))
+    found = ((described_by(file.path), file) for file in place.files(prefix, span))
     known = ((ref, file) for ref, file in found if ref is not None)
     for _, group in groupby(known, key=lambda pair: pair[0].data):
         yield list(group)
@@ -245,10 +228,9 @@ def version_row(ref: VersionRef, meta: Metadata, latest: bool, ns: str) -> Row:
 
 
 def _documents(
-    table: Table, place: Bucket | Folder, span: Span, tests: Tests, make: Callable[[dict[str, Any], str], Row]
+    table: Table, place: Bucket | Folder, span: Span, make: Callable[[dict[str, Any], str], Row]
 ) -> Iterator[Row]:
-    early = tests.on(table.pruned_by)
-    files = (f for f in place.files(table.prefix, span) if f.path.endswith(".yaml") and early.admit({"path": f.path}))
+    files = (file for file in place.files(table.prefix, span) if file.path.endswith(".yaml"))
 
     def read(file: FileRef) -> Row | None:
         try:
@@ -257,11 +239,6 @@ def _documents(
             return None
 
     return (row for row in pooled(files, read, READERS) if row is not None)
-
-
-def _outputs(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
-    del ns
-    return _documents(table, place, span, tests, output_row)
 
 
 def output_row(document: dict[str, Any], path: str) -> Row:
@@ -288,11 +265,6 @@ def output_row(document: dict[str, Any], path: str) -> Row:
     }
 
 
-def _runs(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
-    del ns
-    return _documents(table, place, span, tests, run_row)
-
-
 def run_row(document: dict[str, Any], path: str) -> Row:
     found = run_records.decode(document, path)
     brief = found.summary
@@ -315,9 +287,8 @@ def run_row(document: dict[str, Any], path: str) -> Row:
     }
 
 
-def _commits(table: Table, place: Bucket | Folder, span: Span, tests: Tests, ns: str) -> Iterator[Row]:
+def _commits(place: Bucket | Folder) -> Iterator[Row]:
     """Log records; `segments` counts those that the commit wrote."""
-    del table, span, tests, ns
     if isinstance(place, Folder):
         return
     from swamp.commit.log import names

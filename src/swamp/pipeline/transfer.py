@@ -12,29 +12,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from swamp.commit.commit import Committer, RootRead
-from swamp.pipeline import stages
-from swamp.pipeline.balance import FILE_COST, bins_for, cost_of, pack
+from swamp.index.keys import PACK_PREFIX
+from swamp.pipeline.balance import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
 from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.executors import check_cache_visible, check_executors
+from swamp.pipeline.executors import check_cache_visible, check_executors, check_store
 from swamp.pipeline.inventory import names_below
 from swamp.pipeline.jobs import POLL_SECONDS, Jobs, Running
-from swamp.pipeline.kernels import download_rows, got_from, hashed_from, sent_from, upload_rows
+from swamp.pipeline.kernels import (
+    FetchFiles,
+    HashFiles,
+    SendFiles,
+    download_row,
+    got_from,
+    hashed_from,
+    sent_from,
+    upload_row,
+)
 from swamp.pipeline.launch import check_startable
-from swamp.pipeline.schemas import DOWNLOADS, HASHES, UPLOADS
-from swamp.pipeline.session import begin_session, live_session, of_session, open_session, stop_session
+from swamp.pipeline.schemas import DOWNLOADS, GOT, HASHED, HASHES, SENT, UPLOADS, Boundary
+from swamp.pipeline.session import Spark, begin_context, live_spark, of_session, open_spark, stop_session
 from swamp.pipeline.settings import SparkSettings
+from swamp.pipeline.spread import Kernel
+from swamp.sync import pack as packs
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
-from swamp.sync.deal import firsts
+from swamp.sync.inline import Inline
 from swamp.sync.progress import Patience, Progress, Silent
 from swamp.sync.result import EngineName
-from swamp.sync.transfer import Inline
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
     from swamp.cache.rows import BaseRow
     from swamp.cache.scan import Observed
@@ -59,8 +68,8 @@ the 8 to 11 s of its start."""
 class OnSpark:
     """A `sync.bulk.Executor` whose threads are Spark tasks."""
 
-    begin: Callable[[], Future[SparkSession]]
-    """Starts a session, or names the one there is."""
+    begin: Callable[[], Future[Spark]]
+    """Starts a context, or names the session there is."""
     store: StoreSpec
     progress: Progress = field(default_factory=Silent)
     compared_here: int = 0
@@ -72,8 +81,8 @@ class OnSpark:
     """How the driver itself moves files: with the user's limits, and counted."""
 
     @cached_property
-    def session(self) -> Future[SparkSession]:
-        """Its session, which is starting from then on."""
+    def session(self) -> Future[Spark]:
+        """Its session or context, which is starting from then on."""
         return self.begin()
 
     @cached_property
@@ -92,10 +101,8 @@ class OnSpark:
         return "session" in self.__dict__ and self.session.done() and self.session.exception() is not None
 
     def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
-        def stage(batch: list[Upload], bins: int) -> DataFrame:
-            rows = upload_rows(pack(batch, lambda job: job.size, bins))
-            frame = stages.frame_of(self.jobs.session, UPLOADS, rows)
-            return stages.transfer_up(frame, bins, self.store, self.jobs.beacon)
+        def stage() -> _Stage[Upload]:
+            return _Stage(UPLOADS, by_pack, upload_row, SendFiles(self.store, self.jobs.beacon), SENT)
 
         if self.store.gentle:
             opening, jobs = firsts(jobs)
@@ -110,10 +117,9 @@ class OnSpark:
         yield from self._counted((self.here or Inline(self.store.open())).upload(opening, patience))
 
     def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
-        def stage(batch: list[Download], bins: int) -> DataFrame:
-            rows = download_rows(pack(batch, lambda job: job.size, bins))
-            frame = stages.frame_of(self.jobs.session, DOWNLOADS, rows)
-            return stages.transfer_down(frame, bins, self.store, self.jobs.beacon)
+        def stage() -> _Stage[Download]:
+            kernel = FetchFiles(self.store, self.jobs.beacon)
+            return _Stage(DOWNLOADS, by_object, download_row, kernel, GOT)
 
         source, helper = iter(jobs), self._helper(jobs)
         if helper is not None:
@@ -138,9 +144,8 @@ class OnSpark:
             yield result
 
     def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
-        def stage(batch: list[Hash], bins: int) -> DataFrame:
-            rows = upload_rows(pack(batch, lambda job: job.size, bins))
-            return stages.fingerprint(stages.frame_of(self.jobs.session, HASHES, rows), bins, self.jobs.beacon)
+        def stage() -> _Stage[Hash]:
+            return _Stage(HASHES, by_size, upload_row, HashFiles(self.jobs.beacon), HASHED)
 
         return self._batches("hash", jobs, stage, hashed_from, patience)
 
@@ -192,7 +197,7 @@ class OnSpark:
         self,
         name: Literal["upload", "download", "hash"],
         jobs: Iterable[J],
-        stage: Callable[[list[J], int], DataFrame],
+        stage: Callable[[], _Stage[J]],
         result: Callable[[dict[str, Any]], R],
         patience: Patience,
     ) -> Iterator[R]:
@@ -204,7 +209,9 @@ class OnSpark:
             if not batch:
                 return None
             bins = bins_for(len(batch), sum(job.size for job in batch), self.jobs.parallelism)
-            return self.jobs.begin(name, stage(batch, bins).toArrow)
+            work = stage()
+            tasks = work.tasks(batch, bins)
+            return self.jobs.begin(name, lambda: self.jobs.spread(tasks, work.kernel, work.out))
 
         with self._bar(name):
             self._await_session(patience)
@@ -240,6 +247,32 @@ class OnSpark:
             self.progress.end()
 
 
+@dataclass(frozen=True)
+class _Stage(Generic[J]):
+    """What is done with a batch of jobs: how they are shared out, and what a task does with its share."""
+
+    boundary: Boundary
+    share: Callable[[list[J], int], list[list[J]]]
+    row: Callable[[J], dict[str, Any]]
+    kernel: Kernel
+    out: Boundary
+
+    def tasks(self, jobs: list[J], bins: int) -> list[pa.RecordBatch]:
+        return [self.boundary.batch(map(self.row, shared)) for shared in self.share(jobs, bins)]
+
+
+def firsts(jobs: Iterable[Upload]) -> tuple[list[Upload], list[Upload]]:
+    """One upload of every directory, and all others: once those are done, no other has to make a directory. Packs all
+    go to one."""
+    first: dict[str, list[Upload]] = {}
+    others: list[Upload] = []
+    for group in packs.groups(jobs):
+        place = PACK_PREFIX if group[0].packed else group[0].path.rpartition("/")[0]
+        if first.setdefault(place, group) is not group:
+            others += group
+    return [job for group in first.values() for job in group], others
+
+
 @dataclass
 class _Pace:
     """Batches of about a minute: what a kill costs, and what the driver holds of paths and sizes."""
@@ -268,28 +301,31 @@ def spark_executor(
 
     Elsewhere it has shown before that it can do the work: nothing is to fail half-way for want of a package.
     """
-    own = live_session() is None
+    own = live_spark() is None
     if own and settings.is_local:
         check_startable(settings)
-        return OnSpark(lambda: begin_session(settings), address, progress, settings.compared_here), True
-    session = at_hand(_proven(settings, cache, progress, patience, own=own))
+        return OnSpark(lambda: begin_context(settings), address, progress, settings.compared_here), True
+    session = at_hand(_proven(settings, address, cache, progress, patience, own=own))
     return OnSpark(lambda: session, address, progress).get_ready(), own
 
 
-def at_hand(session: SparkSession) -> Future[SparkSession]:
+def at_hand(spark: Spark) -> Future[Spark]:
     """A session that nobody has to wait for."""
-    up: Future[SparkSession] = Future()
-    up.set_result(session)
+    up: Future[Spark] = Future()
+    up.set_result(spark)
     return up
 
 
-def _proven(settings: SparkSettings, cache: Path, progress: Progress, patience: Patience, *, own: bool) -> SparkSession:
+def _proven(
+    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress, patience: Patience, *, own: bool
+) -> Spark:
     """The session, after its executors have shown that they have the package and see the cache."""
-    session = open_session(settings)
+    session = open_spark(settings)
     jobs = Jobs(session, progress)
     real = settings if own else of_session(session, settings)
     try:
-        check_executors(jobs, real, patience)
+        check_executors(jobs, real, patience, address.plugin)
+        check_store(jobs, real, address, patience)
         check_cache_visible(jobs, real, cache, patience)
     except BaseException:
         jobs.close()

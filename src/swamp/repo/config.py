@@ -30,7 +30,8 @@ class DatastoreConfig:
     path: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     namespace: str | None = None
-    hydrate: str = "full"
+    hydrate: str | None = None
+    """What machines do that have not chosen for themselves (`repo.hydrate`); None: full."""
     directories: tuple[str, ...] = TIER_DIRECTORIES
     exclude: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class DatastoreConfig:
         document: dict[str, Any] = {"type": self.type}
         optional = {"url": self.url, "path": self.path, "config": dict(self.config), "namespace": self.namespace}
         document |= {key: value for key, value in optional.items() if value}
-        if self.synced:
+        if self.synced and self.hydrate is not None:
             document["hydrate"] = self.hydrate
         if self.directories != TIER_DIRECTORIES:
             document["directories"] = list(self.directories)
@@ -152,13 +153,13 @@ def datastore_from(block: Mapping[str, Any]) -> DatastoreConfig:
         path=_take(block, "path", None, _is_text, "a directory"),
         config=_take(block, "config", {}, _is_mapping, "a mapping"),
         namespace=check_namespace(block.get("namespace")),
-        hydrate=_take(block, "hydrate", "full", lambda v: v in ("full", "lazy"), "full or lazy"),
+        hydrate=_take(block, "hydrate", None, lambda v: v in ("full", "lazy"), "full or lazy"),
         directories=tuple(_take(block, "directories", TIER_DIRECTORIES, _are_tiers, ", ".join(TIER_DIRECTORIES))),
         exclude=tuple(_take(block, "exclude", (), _are_texts, "a list of gitignore-like patterns")),
         extra={key: value for key, value in block.items() if key not in _KNOWN},
     )
     check_store_settings(found.type, found.config)
-    if found.synced and not found.url and not found.config:
+    if found.synced and not found.url and not found.config and found.type.startswith("@swamp/"):
         raise UsageError(".swamp.yaml names a datastore and not where it is", hint="run `swamp datastore setup URL`")
     return found
 

@@ -11,25 +11,31 @@ Reads and the explicit `sync` and `setup` do not come here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from swamp.errors import Failed, Interrupted, OutcomeUnknown, StoreError, SwampError, Unavailable
+from swamp.env import Env
+from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.repo.leases import Held, Leases, NoLease
+from swamp.repo.patience import StoppableClock
 from swamp.sync.port import Kind, Owed, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
 
 
 class Syncer(Protocol):
-    """The two engine calls that a coordinated command makes; a plain directory has none."""
+    """The engine calls that a coordinated command makes; a plain directory has none."""
 
     def pull(self, scope: tuple[str, ...] = ()) -> SyncResult: ...
 
-    def push(self, scope: tuple[str, ...] = ()) -> SyncResult: ...
+    def pull_to_commit(self, scope: tuple[str, ...] = (), *, lazy: bool = False) -> SyncResult: ...
+
+    def just_synced(self) -> bool: ...
+
+    def push(self, scope: tuple[str, ...] = (), *, after_pull: bool = False) -> SyncResult: ...
 
 
 @dataclass
@@ -45,6 +51,8 @@ class Change:
     scope: tuple[str, ...] = ()
     once: bool = False
     """One line in the audit for all changes of this command."""
+    made: Callable[[], Mapping[str, str]] = dict
+    """The versions that this command has made: the id of each by its path. They are looked for after the push."""
     save_again: Callable[[Sequence[Conflict]], object] | None = None
     """Called when the push found somebody else's bytes at paths of ours, which are here by then: write the next
     version. If that announces something it is pushed once more; if not, the conflict stays one."""
@@ -104,6 +112,20 @@ def _work_is_kept() -> Iterator[None]:
         raise
 
 
+NOTHING_KEPT: Final = "; nothing ran and nothing was kept"
+
+
+@contextmanager
+def _nothing_began() -> Iterator[None]:
+    """A store that is lost before the work begins: the error says that there is nothing to look for later."""
+    try:
+        yield
+    except (StoreError, LockTimeout) as error:
+        error.message = f"{error.message}{NOTHING_KEPT}"
+        error.args = (error.message,)
+        raise
+
+
 _current: ContextVar[Change | None] = ContextVar("swamp_change", default=None)
 
 
@@ -137,6 +159,9 @@ class WatchedTree:
     def owed(self, prefix: str) -> Sequence[Owed]:
         return self.tree.owed(prefix)
 
+    def bring_back(self, prefix: str) -> None:
+        self.tree.bring_back(prefix)
+
     def touched_since(self, mark: int) -> Touched:
         return self.tree.touched_since(mark)
 
@@ -153,15 +178,44 @@ class Coordinator:
     warn: Callable[[str], None]
     present: Callable[[], None] = lambda: None
     """Raises when the store is known to be away, before anything runs."""
+    aside: Callable[[Mapping[str, str]], Sequence[Conflict]] = lambda made: ()
+    """Which of these versions are not in the tree any more, and where they are kept."""
+    deliver: Callable[[], object] = lambda: None
+    """Delivers what was kept while the store was away, before anything newer."""
     _told: set[str] = field(default_factory=set)
     """Commands whose records were audited: a run that saves its record many times is one command."""
     _warned: set[str] = field(default_factory=set)
 
+    def next_command(self) -> None:
+        """In a process that carries out many commands: each is audited and warned of by itself."""
+        self._told.clear()
+        self._warned.clear()
+
     @contextmanager
-    def model(self, command: str, model_type: str, model_id: str, scope: tuple[str, ...] = ()) -> Iterator[Change]:
-        """Work on one model: nobody else runs it meanwhile, and its newest versions are here."""
+    def model(
+        self,
+        command: str,
+        model_type: str,
+        model_id: str,
+        scope: tuple[str, ...] = (),
+        *,
+        reads_all: bool = False,
+        cancel: Cancel | None = None,
+    ) -> Iterator[Change]:
+        """Work on one model: nobody else runs it meanwhile, and its newest versions are here.
+
+        `reads_all`: the work may read any data, so that all there is in the store is known here. inv[run.fresh]
+        `cancel` ends the wait for the lease too: a run that only waits its turn is stopped at once.
+        """
+
+        def lease() -> AbstractContextManager[Held]:
+            leases = self.leases()
+            if cancel is not None:
+                leases = leases.within(lambda env: Env(StoppableClock(env.clock, cancel), env.rng))
+            return leases.model(model_type, model_id)
+
         own = (f"data/{model_type}/{model_id}", *scope)
-        with self._change(command, lambda: self.leases().model(model_type, model_id), own) as change:
+        with self._change(command, lease, own, reads_all=reads_all) as change:
             yield change
 
     @contextmanager
@@ -184,12 +238,16 @@ class Coordinator:
         scope: tuple[str, ...],
         *,
         once: bool = False,
+        reads_all: bool = False,
     ) -> Iterator[Change]:
-        self.cancel.check()
-        self.present()
-        with lease() as held:
-            change = Change(command, held, scope=scope, once=once)
-            self._pull(scope)
+        with ExitStack() as stack:
+            with _nothing_began():
+                self.cancel.check()
+                self.present()
+                self.deliver()
+                change = Change(command, stack.enter_context(lease()), scope=scope, once=once)
+                if not self._is_known(change.held):
+                    self._pull(scope, reads_all=reads_all)
             outer = _current.set(change)
             try:
                 yield change
@@ -201,12 +259,21 @@ class Coordinator:
             with _work_is_kept():
                 self._deliver(change, "succeeded")
 
-    def _pull(self, scope: tuple[str, ...]) -> None:
+    def _is_known(self, held: Held) -> bool:
+        """Whether a pull could bring nothing that the work has to see: this very process has pulled or committed a
+        moment ago, so that it knows all that was there then; and nobody has held the lease since this machine did, so
+        that no other run of the model lies in between. A step of a workflow begins with the commit before it. S22"""
+        syncer = self.syncer()
+        return syncer is not None and held.unbroken and syncer.just_synced()
+
+    def _pull(self, scope: tuple[str, ...], *, reads_all: bool) -> None:
+        """After the lease is held: what the work reads is what the store holds. S22"""
         syncer = self.syncer()
         if syncer is None:
             return
         # The audit file of this cache comes along, so that a line is always added to what the bucket has.
-        result = syncer.pull((*scope, self.audit_path()) if scope else ())
+        narrow = () if reads_all or not scope else (*scope, self.audit_path())
+        result = syncer.pull_to_commit(narrow, lazy=reads_all)
         self._pass_on(result)
         for failed in result.failed:
             self.warn(f"{failed.path} was not pulled: {failed.error}")
@@ -235,11 +302,18 @@ class Coordinator:
         if syncer is None:
             return
         self.cancel.check()
-        change.sync = syncer.push()
+        change.sync = self._with_moved(change, syncer.push(after_pull=True))
         self._pass_on(change.sync)
         if change.save_again is not None and self._lost_to_another(change):
             self._save_again(change, syncer)
         self._warn_of_others(change)
+
+    def _with_moved(self, change: Change, result: SyncResult) -> SyncResult:
+        """A push that meets nothing of ours has not delivered it: another process of this machine may have synced in
+        between, met somebody else's version under our number, and moved ours aside. inv[put.proven]"""
+        told = {conflict.path for conflict in result.conflicts}
+        moved = tuple(conflict for conflict in self.aside(change.made()) if conflict.path not in told)
+        return replace(result, conflicts=result.conflicts + moved) if moved else result
 
     def _pass_on(self, result: SyncResult) -> None:
         """What the engine wants the user to know, once per command."""
@@ -266,7 +340,8 @@ class Coordinator:
         if len(change.announced) == before:
             return
         others = tuple(c for c in first.conflicts if c not in own)
-        change.sync = replace(first, conflicts=others).merged(syncer.push(), "push")
+        pushed = replace(first, conflicts=others).merged(syncer.push(), "push")
+        change.sync = self._with_moved(change, pushed)
 
     def _warn_of_others(self, change: Change) -> None:
         assert change.sync is not None

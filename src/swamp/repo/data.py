@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import datetime as dt
-import mimetypes
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from swamp.catalog.resolve import known_models
 from swamp.data.artifacts import Renamed
 from swamp.data.collect import Reclaimed
-from swamp.data.definitions import MANUAL_TYPE
-from swamp.data.lifetimes import FOREVER, Lifetime, parse_duration
-from swamp.data.metadata import Draft, Owner
-from swamp.data.names import DataName, auto_id, check_model_name, check_name, normalise_type
+from swamp.data.lifetimes import parse_duration
+from swamp.data.names import DataName, check_name, normalise_type
+from swamp.data.reads import Read, note, read_so_far
+from swamp.data.suggest import by_prefix, meant, suggest
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
-from swamp.errors import NotFound, UsageError
+from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError
+from swamp.repo.accept import Puttable, accepted
+from swamp.repo.ages import times_of
 from swamp.repo.definitions import ModelRef
-from swamp.sync.result import Conflict, SyncResult
+from swamp.repo.elsewhere import newest_shown, versions_shown, with_elsewhere
+from swamp.repo.elsewhere import version_item as version_item
+from swamp.repo.put import Put, Putting
 
 if TYPE_CHECKING:
     from swamp.catalog.query import QueryResult
     from swamp.catalog.schema import Row
+    from swamp.commit.undelete import Undeleted
+    from swamp.repo.contents import Contents
     from swamp.repo.repository import Repo
 
 CONTENT_LIMIT: Final = 1 << 20
-_SNIFFED: Final = 1 << 16
 
 
-@dataclass(frozen=True)
-class Put:
-    """What `put` made, and how it reached the datastore (None: a plain directory)."""
-
-    version: DataVersion
-    sync: SyncResult | None
+Agree = Callable[[Reclaimed], None]
+"""Is shown what would be deleted; raises when that is not agreed to."""
 
 
 class Data:
@@ -44,7 +47,7 @@ class Data:
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
 
-    # -- reading: no lease, no sync; hydrates one file if the cache is lazy
+    # -- reading: no lease; the store is asked first (`fresh`, see `Repo.freshen`), content is fetched when it is read
 
     def list(
         self,
@@ -53,41 +56,92 @@ class Data:
         type: str | None = None,  # noqa: A002 - the contract's word
         workflow: str | None = None,
         run: str | None = None,
+        fresh: bool | None = None,
     ) -> Sequence[Row]:
         """The latest version of every name, of one model or of all; by the names that people know."""
+        self._repo.freshen(fresh)
         model_type = normalise_type(type) if type else None
         found = self._repo.catalog.latest(model_type=model_type, workflow=workflow, run_id=run)
+        if workflow is None and run is None:
+            found = newest_shown(found, self._repo.artifacts.elsewhere(), self._ns, model_type)
         found.sort(key=lambda row: (row.model_name, row.ref.data.name, row.ref.data.type))
         if model is None:
             return found
         wanted = {(ref.type, ref.id) for ref in self._known(model)}
         return [row for row in found if (row.ref.data.type, row.ref.data.model_id) in wanted]
 
-    def get(self, model: str, name: str, version: int | None = None) -> DataVersion:
-        """One version, or the latest. Raises NotFound."""
-        return self._repo.artifacts.get(self._named(model, name), version)
-
-    def versions(self, model: str, name: str) -> Sequence[Row]:
-        """The versions of a name that hold data, newest first. Raises NotFound when there are none."""
-        found = self._repo.catalog.versions(self._named(model, name))
-        if not found:
-            raise NotFound(f"{model} has no data named {name}", hint=f"`swamp data list {model}` shows what it has")
+    def get(self, model: str, name: str, version: int | None = None, *, fresh: bool | None = None) -> DataVersion:
+        """One version, or the latest, to be read. Raises NotFound, with what was probably meant."""
+        found = self.find(model, name, version, fresh=fresh)
+        note(found.artifact())
         return found
 
-    def search(self, tags: Iterable[tuple[str, str]] = (), since: str | None = None) -> Sequence[Row]:
-        """The latest versions with all these tags, made since a time (`2026-11-15T10:00:00Z`) or span (`2d`)."""
-        moment = None if since is None else rfc3339(parse_since(since, self._repo.env.clock.now()))
-        return self._repo.catalog.search(tags, moment)
+    def find(self, model: str, name: str, version: int | None = None, *, fresh: bool | None = None) -> DataVersion:
+        """The same for who only looks at it: nobody says that it was read."""
+        self._repo.freshen(fresh)
+        data = self._named(model, name)
+        try:
+            return self._repo.artifacts.get(data, version)
+        except NotFound:
+            if self._repo.artifacts.numbers(data):
+                raise
+            raise self._no_data(model, name) from None
 
-    def query(self, predicate: str, *, select: str | None = None, limit: int | None = None) -> QueryResult:
+    def versions(self, model: str, name: str, *, fresh: bool | None = None) -> Sequence[Row]:
+        """The versions of a name that hold data, newest first. Raises NotFound when there are none."""
+        self._repo.freshen(fresh)
+        data = self._named(model, name)
+        found = versions_shown(self._repo.catalog.versions(data), self._repo.artifacts.elsewhere(), data, self._ns)
+        if not found:
+            raise self._no_data(model, name)
+        return found
+
+    def pair(
+        self, model: str, name: str, first: int | None, second: int | None, *, fresh: bool | None = None
+    ) -> tuple[DataVersion, DataVersion]:
+        """Two versions to compare: the last two, `first` and the latest, or `first` and `second`. Raises NotFound."""
+        new = self.get(model, name, second, fresh=fresh)
+        fresh = None if fresh else fresh  # asked once is asked
+        if first is None:
+            numbers = [row.ref.version for row in self.versions(model, name, fresh=fresh)]
+            first = next((number for number in numbers if number < new.version), None)
+            if first is None:
+                raise NotFound(f"{name} has only one version", hint="there is nothing to compare it with")
+        return self.get(model, name, first, fresh=fresh), new
+
+    def search(
+        self, tags: Iterable[tuple[str, str]] = (), since: str | None = None, *, fresh: bool | None = None
+    ) -> Sequence[Row]:
+        """The latest versions with all these tags, made since a time (`2026-11-15T10:00:00Z`) or span (`2d`)."""
+        self._repo.freshen(fresh)
+        moment = None if since is None else rfc3339(parse_since(since, self._repo.env.clock.now()))
+        found = self._repo.catalog.search(tags, moment)
+        names = {row.ref.data for row in found}
+        elsewhere = {ref: why for ref, why in self._repo.artifacts.elsewhere().items() if ref.data in names}
+        return newest_shown(found, elsewhere, self._ns)
+
+    def query(
+        self, predicate: str, *, select: str | None = None, limit: int | None = None, fresh: bool | None = None
+    ) -> QueryResult:
         """Versions for which a CEL predicate is true; with `select` the values of that expression."""
         from swamp.catalog.query import query
 
-        return query(self._repo.catalog, self._repo.artifacts, predicate, select=select, limit=limit)
+        self._repo.freshen(fresh)
+        seconds, artifacts = self._repo.settings.query_timeout, self._repo.artifacts
+        elsewhere = artifacts.elsewhere()
+        newer = {ref.data: ref.version for ref in sorted(elsewhere)}
+        found = query(
+            self._repo.catalog, artifacts, predicate, select=select, limit=limit, seconds=seconds, newer=newer
+        )
+        return with_elsewhere(found, elsewhere) if elsewhere else found
+
+    @property
+    def _ns(self) -> str:
+        return self._repo.config.datastore.namespace or ""
 
     def text(self, version: DataVersion) -> str | None:
         """The content as text, if it is text (JSON included) of at most 1 MiB."""
-        if version.meta.parts or version.meta.size > CONTENT_LIMIT:
+        if version.meta.has_parts or version.meta.size > CONTENT_LIMIT:
             return None
         try:
             found = self._repo.artifacts.content(version, CONTENT_LIMIT).decode("utf-8")
@@ -95,9 +149,16 @@ class Data:
             return None
         return None if "\0" in found else found
 
+    @property
+    def contents(self) -> Contents:
+        """The files of versions, verified."""
+        from swamp.repo.contents import Contents
+
+        return Contents(self._repo.artifacts)
+
     def copy_to(self, version: DataVersion, target: Path) -> int:
         """The content as a file, or its parts as a directory; the number of bytes."""
-        if target.is_dir() and not version.meta.parts:
+        if target.is_dir() and not version.meta.has_parts:
             raise UsageError(f"{target} is a directory", hint="name a file to write to")
         return self._repo.artifacts.copy_to(version, target)
 
@@ -107,87 +168,96 @@ class Data:
         self,
         model: str,
         name: str,
-        content: Path | bytes | BinaryIO,
+        content: Puttable,
         *,
         content_type: str | None = None,
         tags: Mapping[str, str] | None = None,
         lifetime: str | None = None,
+        keep: str | int | None = None,
+        inputs: Sequence[Read] | None = None,
     ) -> Put:
-        """A new version, also of equal bytes. A model that has no definition becomes one of the type `manual/data`."""
-        known = self._repo.definitions.find(model)
-        ref = known or ModelRef(MANUAL_TYPE, auto_id(MANUAL_TYPE, model), check_model_name(model))
-        data = DataName.of(ref.type, ref.id, name)
-        if (tags or {}).get("modelName", ref.name) != ref.name:
-            raise UsageError(
-                "the tag `modelName` is swamp's own: it says which model the data belongs to",
-                hint=f"choose another key; the model is `{ref.name}`",
-            )
-        draft = Draft(
-            owner=Owner.manual(ref.id),
-            content_type=content_type or guess_type(content),
-            lifetime=Lifetime.parse(lifetime) if lifetime else FOREVER,
-            tags={**(tags or {}), "modelName": ref.name},
-        )
-        auto_path = self._repo.definitions.auto_path(ref.type, ref.name)
-        with self._repo.changes.model("data put", ref.type, ref.id, (auto_path,)) as change:
-            if known is None:
-                self._repo.definitions.auto(ref.type, ref.name)
-            saved = [self._repo.artifacts.save(data, draft, content)]
-            change.save_again = lambda conflicts: saved.append(self._saved_again(saved[-1], conflicts))
-        change.must_be_delivered()
-        return Put(saved[-1], change.sync)
+        """A new version, also of equal bytes. A model that has no definition becomes one of the type `manual/data`.
 
-    def _saved_again(self, lost: DataVersion, conflicts: Sequence[Conflict]) -> DataVersion:
-        """The same bytes as the next version, if another machine was first with this one; any other clash stays."""
-        kept = next((c.kept for c in conflicts if c.path.startswith(f"{lost.path}/")), None)
-        if kept is None or not self._is_taken(lost):
-            return lost
-        directory, _, _ = str(self._repo.datastore.cache.base / kept).partition(f"{lost.path}/")
-        return self._repo.artifacts.save_again(lost, Path(directory) / lost.path)
-
-    def _is_taken(self, lost: DataVersion) -> bool:
-        """Whether that very version is there now, from somewhere else: not merely a name that looks like it (S14)."""
-        try:
-            return self._repo.artifacts.read(lost.ref).meta.id != lost.meta.id
-        except NotFound:
-            return False
+        `inputs`: the versions it was made from; what the run has read so far, where this is part of one.
+        With the store away before anything began, the put is kept in the outbox and Unavailable is raised: it says so.
+        """
+        with accepted(content) as (given, guessed):
+            said = {"contentType": content_type or guessed, "tags": dict(tags or {})}
+            made_from = [dict(one) for one in (read_so_far() if inputs is None else inputs)]
+            kept = {"lifetime": lifetime, "keep": None if keep is None else str(keep), "inputs": made_from}
+            return Putting(self._repo).put(model, name, given, {**said, **kept})
 
     def delete(self, model: str, name: str, version: int | None = None) -> int:
         """Removes one version, or all of a name, for everybody; how many there were. Raises NotFound."""
-        data = self._named(model, name)
+        data = self._named_anywhere(model, name)
         with self._changing("data delete", data) as change:
             count = self._repo.artifacts.delete(data, version, confirmed=True)
             if count == 0:
-                what = f"version {version} of {name}" if version is not None else f"data named {name}"
-                raise NotFound(f"{model} has no {what}", hint=f"`swamp data list {model}` shows what it has")
+                if version is None:
+                    raise self._no_data(model, name)
+                raise NotFound(f"{model} has no version {version} of {name}", hint=_SHOWS.format(model))
         change.must_be_delivered()
         return count
+
+    def undelete(self, model: str, name: str) -> Undeleted:
+        """Brings a deleted name back with the versions it had. Raises NotFound if nothing of it was deleted."""
+        self._repo.datastore.must_sync()
+        self._repo.freshen(True)
+        paths = [DataName.of(ref.type, ref.id, name).path for ref in self._known(model)]
+        hint = "what was deleted within the undo window can come back: `swamp datastore log` shows what happened"
+        try:
+            done = self._repo.datastore.maintenance.undelete(paths)
+        except NotFound as error:
+            raise NotFound(f"nothing of {name} of {model} was deleted", hint=hint) from error
+        if not done.restored and not done.gone:
+            raise NotFound(f"{name} of {model} is there: nothing of it was deleted", hint=hint)
+        return replace(done, gone=tuple(path for path in done.gone if path not in paths))
 
     def rename(self, model: str, old: str, new: str) -> Renamed:
         """The latest version under a new name; the old one points to it. Raises NotFound."""
         check_name(new)
-        data = self._named(model, old)
+        data = self._named_anywhere(model, old)
         with self._changing("data rename", data) as change:
             renamed = self._repo.artifacts.rename(data, new)
         change.must_be_delivered()
         return renamed
 
-    def gc(self, *, dry_run: bool = False, confirmed: bool = False) -> Reclaimed:
-        """Removes versions that their own retention or lifetime has given up."""
-        collect = self._repo.artifacts.collect_garbage
-        if dry_run:
-            return collect(dry_run=True, run_over=self._repo.runs.is_over)
-        with self._repo.changes.structural("data gc") as change:
-            found = collect(run_over=self._repo.runs.is_over, confirmed=confirmed)
-        change.must_be_delivered()
-        return found
+    def gc(self, *, dry_run: bool = False, confirmed: bool = False, agree: Agree | None = None) -> Reclaimed:
+        """Removes versions that their own retention or lifetime has given up; exactly those that `agree` was shown."""
+        collect = partial(self._repo.artifacts.collect_garbage, run_over=self._repo.runs.is_over)
+        return self._reclaimed("data gc", collect, dry_run, confirmed, agree)
 
-    def prune(self, *, dry_run: bool = False, confirmed: bool = False) -> Reclaimed:
+    def collect_after_run(self, warn: Callable[[str], None] | None = None) -> Reclaimed | None:
+        """`autoGc: true`: versions that their lifetime or retention has given up go after a run. It fails no run."""
+        if not self._repo.settings.auto_gc or self._repo.cancel.requested:
+            return None
+        try:
+            return self.gc()
+        except (LockTimeout, Failed, StoreError) as error:
+            (warn or self._repo.notify)(f"garbage was not collected: {error.message}")
+            return None
+
+    def prune(self, *, dry_run: bool = False, confirmed: bool = False, agree: Agree | None = None) -> Reclaimed:
         """Removes what nobody can see: soft-deleted names, dead forwards, abandoned writes."""
-        if dry_run:
-            return self._repo.artifacts.prune(dry_run=True)
-        with self._repo.changes.structural("data prune") as change:
-            found = self._repo.artifacts.prune(confirmed=confirmed)
+        return self._reclaimed("data prune", self._repo.artifacts.prune, dry_run, confirmed, agree)
+
+    def _reclaimed(
+        self, command: str, collect: Callable[..., Reclaimed], dry_run: bool, confirmed: bool, agree: Agree | None
+    ) -> Reclaimed:
+        """Looks at the store before it says anything, and asks before any lease is held (C26)."""
+        only = None
+        if dry_run or agree is not None:
+            if self._repo.datastore.synced:
+                self._repo.datastore.pull()
+            planned = collect(dry_run=True, times=times_of(self._repo.datastore))
+            if dry_run:
+                return planned
+            if planned.refs and agree is not None:
+                agree(planned)
+                confirmed = True
+            only = frozenset(planned.refs)
+        with self._repo.changes.structural(command) as change:
+            found = collect(confirmed=confirmed, times=times_of(self._repo.datastore), only=only)
         change.must_be_delivered()
         return found
 
@@ -199,21 +269,38 @@ class Data:
     def models(self, name: str) -> Sequence[ModelRef]:
         """Models of that name or id: by definition, and by what the data itself says. A reader needs no definitions."""
         found = [ref] if (ref := self._repo.definitions.find(name)) else []
-        said = [ModelRef(t, i, n or i) for t, i, n in self._repo.catalog.models() if name in (n, i)]
+        known = [ModelRef(t, i, n or i) for t, i, n in self._repo.catalog.models()]
+        said = [ref for ref in known if name in (ref.name, ref.id)]
+        if not found and not said:
+            begun = by_prefix(name, (ref.id for ref in known), "model id")
+            said = [ref for ref in known if ref.id == begun]
         return [*found, *(ref for ref in said if (ref.type, ref.id) not in _keys(found))]
+
+    def _no_model(self, model: str) -> NotFound:
+        names = {name or model_id for _, model_id, name in self._repo.catalog.models()}
+        names |= {found.name for found in known_models(self._repo.path / "models", None, None)}
+        hint = f"{meant(model, names)}`swamp data list` shows which have data"
+        return NotFound(f"there is no model named {model}", hint=hint, details=_suggested(model, names))
+
+    def _no_data(self, model: str, name: str) -> NotFound:
+        refs = _keys(self.models(model))
+        rows = self._repo.catalog.latest()
+        names = {row.ref.data.name for row in rows if (row.ref.data.type, row.ref.data.model_id) in refs}
+        hint = meant(name, names) + _SHOWS.format(model)
+        return NotFound(f"{model} has no data named {name}", hint=hint, details=_suggested(name, names))
 
     def _known(self, model: str) -> Sequence[ModelRef]:
         """The same, of a model that may have no data (any more): one that has run is known everywhere by that."""
         found = self.models(model) or [ModelRef(d.type, d.id, d.name) for d in self._repo.evaluated.search(model)]
         if not found:
-            raise NotFound(f"there is no model named {model}", hint="`swamp data list` shows which have data")
+            raise self._no_model(model)
         return found
 
     def _named(self, model: str, name: str) -> DataName:
         """The data that MODEL NAME means: the defined model's, else the one that some model of that name has."""
         candidates = self.models(model)
         if not candidates:
-            raise NotFound(f"there is no model named {model}", hint="`swamp data list` shows which have data")
+            raise self._no_model(model)
         names = [DataName.of(ref.type, ref.id, name) for ref in candidates]
         holding = [data for data in names if self._repo.artifacts.numbers(data)]
         if len(holding) > 1 and holding[0] != names[0]:
@@ -221,33 +308,26 @@ class Data:
             raise UsageError(f"several models are called {model!r}", hint=f"use a model id; their types: {types}")
         return (holding or names)[0]
 
+    def _named_anywhere(self, model: str, name: str) -> DataName:
+        """The same for a change: what is not known here is looked for in the store before it is said not to exist."""
+        with suppress(NotFound):
+            data = self._named(model, name)
+            if self._repo.artifacts.numbers(data):
+                return data
+        self._repo.freshen(True)
+        return self._named(model, name)
+
+
+_SHOWS: Final = "`swamp data list {}` shows what it has"
+
+
+def _suggested(word: str, known: Iterable[str]) -> dict[str, Any]:
+    found = suggest(word, known)
+    return {"suggestions": [found]} if found is not None else {}
+
 
 def _keys(refs: Iterable[ModelRef]) -> set[tuple[str, str]]:
     return {(ref.type, ref.id) for ref in refs}
-
-
-def guess_type(content: Path | bytes | BinaryIO) -> str:
-    """By the file's name, else by its first bytes: text or not."""
-    if isinstance(content, Path):
-        known = mimetypes.guess_type(content.name)[0]
-        if known or not content.is_file():
-            return known or "application/octet-stream"
-        with content.open("rb") as file:
-            return _sniff(file.read(_SNIFFED))
-    if isinstance(content, bytes):
-        return _sniff(content[:_SNIFFED])
-    peek = getattr(content, "peek", None)  # standard input: its first bytes, without taking them
-    return _sniff(peek(_SNIFFED)[:_SNIFFED]) if peek else "application/octet-stream"
-
-
-def _sniff(head: bytes) -> str:
-    if b"\0" in head:
-        return "application/octet-stream"
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return "text/plain" if error.start > len(head) - 4 and len(head) == _SNIFFED else "application/octet-stream"
-    return "text/plain"
 
 
 def parse_since(text: str, now: dt.datetime) -> dt.datetime:
@@ -273,11 +353,14 @@ def describe(version: DataVersion) -> dict[str, Any]:
         "modelId": version.ref.data.model_id,
         "contentType": meta.content_type,
         "lifetime": meta.draft.lifetime.text,
+        "retention": meta.draft.retention.value,
         "createdAt": meta.created_at,
         "tags": dict(meta.tags),
         "checksum": meta.checksum,
         "size": meta.size,
     }
+    if meta.has_parts:
+        document["partCount"] = meta.part_count
     if meta.parts:
         document["parts"] = [{"name": p.name, "size": p.size, "checksum": p.checksum} for p in meta.parts]
     return document

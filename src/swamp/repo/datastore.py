@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
 from swamp.repo.config import DatastoreConfig
+from swamp.repo.hydrate import Hydrate, choose, chosen, mode_of
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
-from swamp.repo.open import BUILT_IN, client_settings, in_namespace, open_bucket, writer_of
+from swamp.repo.open import (
+    client_settings,
+    directory_of_bucket,
+    in_namespace,
+    open_bucket,
+    store_settings,
+    writer_of,
+)
 from swamp.settings import Settings
-from swamp.store.port import UNSAFE, Capabilities, ObjectStore
+from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree
 from swamp.sync.progress import Cancel, Patience, Progress
 from swamp.sync.result import Mode, SyncResult
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.commit.lease_scope import Leases as StoreLeases
+    from swamp.index.root import Writer
     from swamp.pipeline.choose import Chooser
     from swamp.repo.leases import DirectoryLeases, Leases
     from swamp.repo.maintain import Maintenance
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
     from swamp.sync.plan import Plan
 
 
-@dataclass(frozen=True)
+@value
 class Context:
     """What every datastore that a command opens shares."""
 
@@ -48,11 +56,16 @@ class Context:
 class Datastore:
     """The datastore that a `datastore` block describes. `filesystem` is a plain directory without sync."""
 
-    def __init__(self, context: Context, config: DatastoreConfig) -> None:
+    def __init__(self, context: Context, config: DatastoreConfig, choice: str | None = None) -> None:
         self.context = context
         self.config = config
+        self._choice = choice  # this machine's, if it has just been made
         self.silence: Unavailable | None = None
         """What the first question to the store ran into, until somebody was told."""
+        self.measured: Capabilities | None = None
+        """What this process has found by trying."""
+        self.doubted = False
+        """Whether this machine has once measured something else than the store's roots say."""
 
     # -- where it is
 
@@ -70,14 +83,19 @@ class Datastore:
     @cached_property
     def bucket(self) -> ObjectStore:
         """The store without its namespace."""
-        return open_bucket(self.config, self.context.env, _store_settings(), self.context.settings.sync_timeout)
+        return open_bucket(self.config, self.context.env, store_settings(), self.context.settings.sync_timeout)
 
     @cached_property
     def store(self) -> MeterStore:
         """The store that everything here talks to: inside its namespace, and counted."""
         from swamp.store.layers import MeterStore
 
-        return MeterStore(in_namespace(self.bucket, self.config.namespace))
+        return MeterStore.of_process(in_namespace(self.bucket, self.config.namespace))
+
+    @property
+    def asked(self) -> int | None:
+        """Requests that this process has made; None where it has no bucket, or has not opened it."""
+        return self.store.requests if self.synced and "store" in self.__dict__ else None
 
     @property
     def url(self) -> str:
@@ -102,6 +120,20 @@ class Datastore:
         """Beside the tree, so that it is lost with the cache: see `audit`."""
         return (self.cache.base if self.synced else self.directory) / "_writer"
 
+    @property
+    def hydrate(self) -> Hydrate:
+        """Whether content comes with a pull or when it is read: as this machine chose, else as `.swamp.yaml` says."""
+        return mode_of(self.config, self.chosen)
+
+    @property
+    def chosen(self) -> str | None:
+        """What this machine chose for the store, if it did."""
+        return self._choice or (chosen(self.cache) if self.synced else None)
+
+    def keep_choice(self) -> None:
+        if self._choice is not None:
+            choose(self.cache, self._choice)
+
     # -- its parts
 
     @cached_property
@@ -115,9 +147,9 @@ class Datastore:
         return Engine.open(
             self.store,
             self.cache.ensure(),
-            writer=writer_of(context.repo_id),
+            writer=self.writer,
             env=context.env,
-            policy=self._policy(),
+            policy=self.policy(),
             progress=context.progress,
             cancel=context.cancel,
             pick=self.chooser,
@@ -125,15 +157,34 @@ class Datastore:
         )
 
     @cached_property
-    def spec(self) -> StoreSpec | None:
-        """How executors open this store, inside its namespace; None for a plug-in's, which they cannot."""
+    def writer(self) -> Writer:
+        """Who commits from here."""
+        return writer_of(self.context.repo_id)
+
+    def hurried_store(self, seconds: float) -> MeterStore:
+        """The same store for who waits no longer than that for an answer."""
+        from swamp.store.layers import MeterStore
+
+        hurry = {**store_settings(), "requestTimeoutMs": seconds * 1000}
+        return MeterStore(
+            in_namespace(open_bucket(self.config, self.context.env, hurry, seconds), self.config.namespace)
+        )
+
+    @cached_property
+    def spec(self) -> StoreSpec:
+        """How executors open this store, inside its namespace; a plug-in's by its type, if it is installed there."""
         from swamp.store.open import StoreSpec
 
-        if self.config.type not in BUILT_IN and self.config.url is None:
-            return None
         url = self.config.url or self.config.type
-        config = client_settings(self.config, _store_settings(), self.context.settings.sync_timeout)
+        config = client_settings(self.config, store_settings(), self.context.settings.sync_timeout)
         return StoreSpec(url, config, self.config.namespace, gentle=not self.capabilities.safe)
+
+    @property
+    def plugin(self) -> str | None:
+        """The type of the plug-in that brings this datastore; None for one of ours."""
+        from swamp.store.open import is_plugin_type
+
+        return self.config.type if self.config.url is None and is_plugin_type(self.config.type) else None
 
     @cached_property
     def _bulk_store(self) -> ObjectStore:
@@ -161,20 +212,37 @@ class Datastore:
             patience=Patience(self.context.env, settings.sync_timeout, self.context.cancel),
         )
 
-    def _policy(self) -> Policy:
+    def policy(self) -> Policy:
         from swamp.sync.engine import Policy
 
         settings = self.context.settings
         return Policy(
-            hydrate="lazy" if self.config.hydrate == "lazy" else "full",
+            hydrate=self.hydrate,
             push_concurrency=settings.push_concurrency,
             pull_concurrency=settings.pull_concurrency,
             timeout=settings.sync_timeout,
             lock_timeout=settings.lock_timeout,
             allow_deletes=settings.allow_deletes,
+            packs=settings.packs,
             exclude=excluder(self.config.exclude, self.config.directories),
             capabilities=self.capabilities,
+            measure=self._ignores_conditions,
+            doubted=self.doubted,
+            convicted=self._convicted,
         )
+
+    @property
+    def _convicted(self) -> bool:
+        from swamp.repo.probe import measured_lately
+
+        return not self.capabilities.safe and measured_lately(self) == self.capabilities
+
+    def _ignores_conditions(self) -> bool:
+        """By trying, once in a process; what was measured today counts unless it is in doubt. Raises StoreError."""
+        from swamp.repo.probe import measured_lately, probe_again
+
+        lately = None if self.doubted else measured_lately(self)
+        return not (self.measured or lately or probe_again(self).capabilities).safe
 
     def must_sync(self) -> Engine:
         """The engine. Raises UsageError for a plain directory."""
@@ -192,10 +260,17 @@ class Datastore:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """What this store was seen to enforce: as recorded in this cache, else found out now."""
+        """What this store enforces: by its root's word where there is one, else as it was measured here."""
         from swamp.repo.probe import known_capabilities
 
         return known_capabilities(self)
+
+    def rely_on_record(self) -> None:
+        """Ask nobody what the store enforces: it has just been asked something else in vain."""
+        from swamp.repo.probe import recorded_capabilities
+
+        if "capabilities" not in self.__dict__:
+            self.capabilities = recorded_capabilities(self)
 
     @cached_property
     def leases(self) -> Leases:
@@ -203,28 +278,15 @@ class Datastore:
 
     @cached_property
     def directory_leases(self) -> DirectoryLeases:
-        from swamp.repo.leases import DirectoryLeases
+        from swamp.repo.lease import directory_leases
 
-        context = self.context
-        return DirectoryLeases(self.directory / ".locks", context.env, context.settings.lock_timeout)
+        return directory_leases(self)
 
     @cached_property
     def store_leases(self) -> StoreLeases:
-        from swamp.commit.lease import AWAY_S, Holder
-        from swamp.commit.lease_scope import Leases as StoreLeases
+        from swamp.repo.lease import store_leases
 
-        context = self.context
-        limits = context.settings.sync_timeout, context.settings.request_timeout
-        return StoreLeases(
-            self.store,
-            Holder.of_process(),
-            context.env,
-            timeout_s=context.settings.lock_timeout,
-            capabilities=self.capabilities,
-            local_lock_dir=context.settings.home / "locks",
-            on_lost=lambda why: context.notify(f"Warning: the lease was lost: {why}"),
-            away_s=min(AWAY_S, *limits),
-        )
+        return store_leases(self)
 
     @cached_property
     def maintenance(self) -> Maintenance:
@@ -241,7 +303,7 @@ class Datastore:
 
     def must_be_there(self) -> None:
         """Raises Unavailable if the bucket's directory is gone: away, not empty. `setup` and pushes make it."""
-        where = self._directory_of_bucket()
+        where = directory_of_bucket(self.config)
         if where is None or not self.is_away:
             return
         gone = "is not a directory" if where.exists() else "is not there"
@@ -254,15 +316,8 @@ class Datastore:
     @property
     def is_away(self) -> bool:
         """Whether the directory that is its bucket is not there."""
-        where = self._directory_of_bucket()
+        where = directory_of_bucket(self.config)
         return where is not None and not where.is_dir()
-
-    def _directory_of_bucket(self) -> Path | None:
-        if not self.synced or not (self.config.url or "").startswith("file:"):
-            return None
-        from swamp.store.open import parse_target
-
-        return Path(parse_target(self.config.url or "", self.config.config).bucket)
 
     # -- what it does
 
@@ -270,8 +325,8 @@ class Datastore:
         """What the store has and this machine has not; derived files follow."""
         return self._derived(self.must_sync().pull(scope, full=full))
 
-    def push(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
-        return self._derived(self.must_sync().push(scope, full=full))
+    def push(self, scope: tuple[str, ...] = (), *, full: bool = False, after_pull: bool = False) -> SyncResult:
+        return self._derived(self.must_sync().push(scope, full=full, after_pull=after_pull))
 
     def _derived(self, result: SyncResult) -> SyncResult:
         from swamp.repo.latest import derive_latest
@@ -280,9 +335,19 @@ class Datastore:
             derive_latest(self.must_sync().root, result.names)
         return result
 
+    def pull_to_commit(self, scope: tuple[str, ...] = (), *, lazy: bool = False) -> SyncResult:
+        """The same, for a command that pushes then. `lazy`: but for content, which is fetched when it is read."""
+        return self._derived(self.must_sync().before_commit(lazy=lazy).pull(scope))
+
+    def just_synced(self) -> bool:
+        """Whether this process knew all of the store a moment ago."""
+        from swamp.sync.look import JUST_S
+
+        return self.must_sync().knows_all(JUST_S)
+
     def hydrate_once(self) -> None:
         """A fresh clone fetches what the bucket holds on its first command, or fails with the command to run."""
-        if not self.synced or self.is_hydrated:
+        if not self.synced or self.is_hydrated or self.context.settings.fresh == "never":
             return
         self.context.notify(f"First use of {self.url} on this machine: fetching its data")
         try:
@@ -315,34 +380,15 @@ class Datastore:
             return SyncResult(mode, fast_path=True)
         if mode == "pull":
             self.must_be_there()
-        idle = None if full else self._idle(mode)
+        from swamp.repo.idle import idle_result
+
+        idle = None if full else idle_result(self, mode)
         if idle is not None:
             return idle
         result = self._run(mode, full)  # where the store enforces nothing, each commit is made under a lease of its own
         if mode != "push" and result.has_all:
             self.mark_hydrated()
         return result
-
-    def _idle(self, mode: Mode) -> SyncResult | None:
-        """The result where nothing is owed in either direction: one request, and no engine."""
-        from swamp.cache.state import State
-        from swamp.sync.unchanged import unchanged_at
-
-        if not self.is_hydrated:
-            return None
-        clock, store = self.context.env.clock, self.store
-        started, asked = clock.monotonic(), store.requests
-        state = State.open(self.cache.state_db)
-        try:
-            seq = unchanged_at(state, store, self.cache.tree, lazy=self.config.hydrate == "lazy")
-        finally:
-            state.close()
-        if seq is None:
-            return None
-        took = int((clock.monotonic() - started) * 1000)
-        warnings = () if self.capabilities.safe else (UNSAFE,)
-        requests = store.requests - asked
-        return SyncResult(mode, fast_path=True, seq=seq, requests=requests, duration_ms=took, warnings=warnings)
 
     def _run(self, mode: Mode, full: bool) -> SyncResult:
         if mode == "push":
@@ -358,9 +404,3 @@ class Datastore:
             self.engine.close()
         if "chooser" in self.__dict__:
             self.chooser.close()
-
-
-def _store_settings() -> dict[str, Any]:
-    """What the environment says of the client; the store knows its own defaults."""
-    names = {"SWAMP_REQUEST_TIMEOUT_MS": "requestTimeoutMs"}
-    return {key: os.environ[name] for name, key in names.items() if os.environ.get(name)}

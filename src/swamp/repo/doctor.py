@@ -7,17 +7,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from swamp.errors import AccessDenied, CorruptData, MissingTool, ObjectMissing, StoreError, SwampError
-from swamp.index.root import ROOT_KEY, Root, decode
+from swamp.commit.log import names, refuse_later_formats
+from swamp.errors import AccessDenied, CorruptData, MissingTool, NewerFormat, ObjectMissing, StoreError, SwampError
+from swamp.index.read import read_root
+from swamp.index.root import IGNORED, ROOT_KEY, Root
+from swamp.repo.reword import change_word
+from swamp.repo.weigh import Weighed, weigh
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Patience
+from swamp.sync.recall import forget, has_seen_later_format, refuse_put_back
 
 if TYPE_CHECKING:
-    from swamp.catalog.catalog import Parse
+    from swamp.catalog.catalog import Catalog, Parse
     from swamp.repo.repository import Repo
     from swamp.store.probe import Probed
 
 REPAIR = "swamp datastore doctor --repair"
+UPGRADE = "upgrade swamp on this machine"
 LOST = "put the store back; if it is lost, `swamp datastore sync` makes it again from what is here"
 
 
@@ -48,6 +54,8 @@ class Doctor:
         self._repo = repo
         self._datastore = repo.datastore
         self._root: Root | None = None
+        self.packs: Weighed | None = None
+        """What the last examination saw of packs; None where it did not come to them."""
 
     def examine(self) -> list[Check]:
         return [self._java(), *(self._remote() if self._datastore.synced else [self._directory()]), self._catalog()]
@@ -90,11 +98,15 @@ class Doctor:
         reached = self._reach()
         yield from reached
         yield self._state()
+        yield self._tree()
         if any(not check.ok for check in reached):
             return
         yield from self._probe()
-        yield _told("root", self._root_check)
-        yield _told("segments", self._segments)
+        index = [_told("root", self._root_check), _told("old client", self._old_client)]
+        index.append(_told("segments", self._segments))
+        yield from index
+        if self._root is not None and all(check.ok for check in index):
+            yield _told("packs", self._packs)
 
     def _open(self) -> Check | None:
         try:
@@ -121,7 +133,7 @@ class Doctor:
         return [Check("credentials", True, "accepted"), Check("reachability", True, f"{url} answers")]
 
     def _probe(self) -> Iterator[Check]:
-        from swamp.repo.probe import measure
+        from swamp.repo.probe import measure, word_of
 
         try:
             seen = measure(self._datastore, self._datastore.must_sync().state)
@@ -129,6 +141,14 @@ class Doctor:
             yield Check("probe", False, error.message, error.hint)
             return
         yield from self._clock(seen)
+        try:
+            word = word_of(self._datastore.store)
+        except SwampError:
+            word = None  # the check of the root tells it
+        if word is not None and seen.capabilities.safe == (word == IGNORED):
+            measured = "enforces" if seen.capabilities.safe else "ignores"
+            yield Check("probe", False, f"this store {measured} conditional writes, its index says: {word}", REPAIR)
+            return
         broken = [f.text for f in seen.findings if not f.kept and f.name != "clock"]
         if seen.capabilities.safe:
             yield Check("probe", True, "; ".join(broken) or "conditional writes are enforced")
@@ -144,11 +164,15 @@ class Doctor:
     def _root_check(self) -> Check:
         store, state = self._datastore.store, self._datastore.must_sync().state
         try:
-            self._root = decode(store.get(ROOT_KEY).body)
+            self._root, _ = read_root(store)
+            refuse_later_formats(store, self._root)
+            refuse_put_back(state, self._root)
         except ObjectMissing:
             return self._no_root()
         except CorruptData as error:
             return Check("root", False, error.message, REPAIR)
+        except NewerFormat as error:
+            return Check("root", False, error.message, UPGRADE)
         newest = self._newest_recorded()
         if newest > self._root.seq:
             return Check("root", False, f"it is at {self._root.seq}, the log reaches {newest}: rolled back", REPAIR)
@@ -157,6 +181,17 @@ class Doctor:
             detail = f"it is at {self._root.seq}, this cache has seen {pulled}: restored from a backup?"
             return Check("root", False, detail, REPAIR)
         return Check("root", True, f"commit {self._root.seq}, {len(self._root.segments)} segments")
+
+    def _old_client(self) -> Check:
+        """An index of version 2 beside ours that moves: somebody goes on writing what ours does not know (L76)."""
+        from swamp.commit.establish import ADOPTED, OLD_CLIENT, old_client_wrote
+
+        if self._root is not None and old_client_wrote(self._datastore.store, self._root):
+            return Check("old client", False, OLD_CLIENT, f"{REPAIR}, and upgrade that client")
+        adopted = self._root is not None and ADOPTED in self._root.extra
+        return Check(
+            "old client", True, "none has written since its index was adopted" if adopted else "no trace of one"
+        )
 
     def _no_root(self) -> Check:
         if self._newest_recorded():
@@ -174,8 +209,6 @@ class Doctor:
         return Check("root", True, "none yet: the first sync makes one")
 
     def _newest_recorded(self) -> int:
-        from swamp.commit.log import names
-
         return max((name.seq for name in names(self._datastore.store)), default=0)
 
     def _segments(self) -> Check:
@@ -189,6 +222,20 @@ class Doctor:
             return Check("segments", False, f"{len(missing)} are missing, first {missing[0]}", REPAIR)
         return Check("segments", True, f"{len(self._root.segments) if self._root else 0} present")
 
+    def _packs(self) -> Check:
+        """How many, what lives and what is dead in them; and whether all are there that files lie in."""
+        store = self._datastore.store
+        try:
+            root = read_root(store)[0]
+            seen = self.packs = weigh(store, root, self._datastore.must_sync().committer.fetch)
+            still = not seen.missing or read_root(store)[0].op == root.op
+        except CorruptData as error:
+            return Check("packs", False, error.message, REPAIR)
+        if seen.missing and still:  # else a collector went by while we looked
+            detail = f"{len(seen.missing)} that files lie in are missing, first {seen.missing[0]}"
+            return Check("packs", False, detail, f"{REPAIR} looks for them in other packs, then: verify --repair")
+        return Check("packs", True, f"{seen.count}: {seen.live:,} bytes live, {seen.dead:,} bytes dead")
+
     def _state(self) -> Check:
         """What is here, whether or not the store answers."""
         try:
@@ -197,9 +244,32 @@ class Doctor:
             status = engine.status()
         except SwampError as error:
             return Check("state", False, error.message, REPAIR)
+        aside = self._datastore.cache.state_db.with_name("state.db.damaged")
+        if aside.exists() and engine.state.meta("pulledOp") is None:
+            detail = f"it was damaged, is set aside as {aside} and was begun again"
+            return Check("state", False, detail, "swamp datastore sync compares everything")
+        damaged = engine.state.faults()
+        if damaged:
+            return Check("state", False, f"state.db is damaged: {damaged[0]}", REPAIR)
         pending = status.pending
         owed = pending.writes + pending.deletes + pending.found
         return Check("state", True, f"{status.files} files, {owed} pending, {status.conflicts} kept from conflicts")
+
+    def _tree(self) -> Check:
+        """Whether everything that this cache was proven to hold is still there, and what it could not get. S20, S23"""
+        try:
+            engine = self._datastore.engine
+            assert engine is not None
+            gone, owed = engine.mender.missing(), engine.owed("")
+        except SwampError as error:
+            return Check("tree", False, error.message, error.hint or REPAIR)
+        fix = "swamp datastore sync brings them back"
+        if gone:
+            return Check("tree", False, f"{len(gone)} files were here and are gone, first {gone[0]}", fix)
+        if owed:
+            detail = f"{len(owed)} files could not be brought here, first {owed[0].path}: {owed[0].why}"
+            return Check("tree", False, detail, "swamp datastore sync tries again")
+        return Check("tree", True, "everything that belongs here is here")
 
     # -- repair
 
@@ -209,9 +279,19 @@ class Doctor:
         if self._datastore.synced:
             self._datastore.must_be_there()
             done += self._repair_root(from_listing, agree)
+            done += change_word(self._datastore, agree)
             done += self._repair_binding()
-        self._repo.catalog.rebuild(self._parser())
-        return [*done, "the catalog was rebuilt"]
+        return [*done, *self._repair_catalog()]
+
+    def _repair_catalog(self) -> list[str]:
+        """Always made again, because it may be wrong without a sign; told only where that changed something."""
+        catalog = self._repo.catalog
+        try:
+            before = None if catalog.damaged() else _rows_of(catalog)
+        except SwampError:
+            before = None
+        catalog.rebuild(self._parser())
+        return [] if before == _rows_of(catalog) else ["the catalog was rebuilt"]
 
     def _parser(self) -> Parse | None:
         """Much metadata is parsed in bulk, on Spark where that pays."""
@@ -233,18 +313,44 @@ class Doctor:
         if from_listing:
             return [f"a root of {self._relisted(agree)} files was published from a listing"]
         root = self._root_check()
-        if root.fix == LOST or (root.ok and self._segments().ok):
-            return []  # nothing to rebuild it from, or nothing wrong with it: a repair would only add a commit
-        return list(repair(committer, pace).warnings)
+        if root.fix == LOST or (root.ok and self._segments().ok and self._old_client().ok):
+            return self._placed_again()  # a repair of what is whole would only add a commit
+        done = list(repair(committer, pace).warnings)
+        if self._root_check().ok and not self._old_client().ok:  # the root came back; what stands beside it has moved
+            done += repair(committer, pace).warnings
+        return done + self._placed_again()
+
+    def _placed_again(self) -> list[str]:
+        """Files whose pack is gone are looked for in the others: an older record does not know what was moved since."""
+        from swamp.commit.place import place_again
+
+        if self._root_check().fix or self._packs().ok:
+            return []
+        placed = place_again(self._datastore.must_sync().committer, self._datastore.context.cancel.check)
+        return [f"{placed} files were found again in other packs"] if placed else []
+
+    def overwritten(self) -> bool:
+        """Whether an older client has left traces that a repair takes away: a root of its own, or a moved index."""
+        if not self._datastore.synced:
+            return False
+        root = self._root_check()
+        older = "the index has version" in root.detail and not root.ok
+        return older or (self._root is not None and not self._old_client().ok)
 
     def _relisted(self, agree: Callable[[str], None]) -> int:
         """Publishes what a listing proposes, once somebody has agreed; how many files. On Spark where it is at hand."""
-        from swamp.repo.relist import propose_from_listing, publish_proposal, publish_segments, refuse_whole
+        from swamp.repo.relist import (
+            has_packs,
+            propose_from_listing,
+            publish_proposal,
+            publish_segments,
+            refuse_whole,
+        )
 
         committer, pace = self._datastore.must_sync().committer, self._datastore.context.cancel.check
         question = "Publish an index of {} files, the newest upload of each path?"
         executor: Any = self._datastore.chooser(Work("discover", 0, 0))
-        if executor.name != "spark":
+        if executor.name != "spark" or has_packs(committer.store):
             proposal = propose_from_listing(committer)
             agree(question.format(len(proposal)))
             publish_proposal(committer, pace, proposal)
@@ -259,9 +365,17 @@ class Doctor:
         """A root older than what this cache has seen, and no record of a newer one: compare everything anew. L53"""
         state, root = self._datastore.must_sync().state, self._datastore.must_sync().committer.read().root
         pulled = int(state.meta("pulledSeq") or 0)
-        if root is None or state.meta("storeId") != root.store_id or pulled <= root.seq:
+        if root is None or state.meta("storeId") != root.store_id:
+            return []
+        if pulled <= root.seq and not has_seen_later_format(state, root):
             return []
         with state.transaction() as tx:
+            forget(tx)
             tx.set_meta("pulledOp", None)
             tx.set_meta("pulledSeq", None)
-        return [f"this cache was ahead of the store ({pulled} > {root.seq}): the next sync compares everything"]
+        return [f"this cache was ahead of the store (it had seen commit {pulled}): the next sync compares everything"]
+
+
+def _rows_of(catalog: Catalog) -> set[tuple[str, str, str, bool]]:
+    rows = catalog.select("1")
+    return {(row.ref.path, str(row.fields["id"]), row.checksum, bool(row.fields["isLatest"])) for row in rows}

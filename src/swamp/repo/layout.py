@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import UsageError
+from swamp.values import value
 
 ALWAYS_LOCAL: Final = ("secrets", "bundles", "_catalog.db", "_catalog.db-wal", "_catalog.db-shm", "run-logs")
 LOCAL_DIRECTORY: Final = ".swamp"
@@ -36,7 +36,7 @@ def _named(path: Path) -> Path:
     return path
 
 
-@dataclass(frozen=True)
+@value
 class Exclude:
     """Gitignore-like patterns: the last one that matches decides, `!` takes a path back in."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,11 @@ GLOBAL_FILE: Final = "global.lock"
 class Held(Protocol):
     """A lease that is mine until `check` says otherwise."""
 
+    @property
+    def unbroken(self) -> bool:
+        """Whether nobody else has held it since this machine did, or since ever."""
+        ...
+
     def check(self) -> None:
         """Raises LockTimeout when it can no longer be shown to be mine."""
         ...
@@ -31,6 +36,10 @@ class Held(Protocol):
 
 
 class Leases(Protocol):
+    def within(self, changed: Callable[[Env], Env]) -> Leases:
+        """The same leases for who waits by another clock, such as one that a request to cancel stops."""
+        ...
+
     def model(self, model_type: str, model_id: str) -> AbstractContextManager[Held]:
         """One model's runs in order; steps back while the global lease is held."""
         ...
@@ -44,6 +53,8 @@ class Leases(Protocol):
 class NoLease:
     """For work that needs none."""
 
+    unbroken: bool = True
+
     def check(self) -> None: ...
 
     def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -55,6 +66,7 @@ class LocalHeld:
     """A flock of this process: it cannot be lost, and a child is told its name."""
 
     name: str
+    unbroken: bool = False
 
     def check(self) -> None: ...
 
@@ -70,6 +82,11 @@ class DirectoryLeases:
     directory: Path
     env: Env
     timeout: float
+    on_waiting: Callable[[str], object] = lambda _: None
+    """Hears of a holder that has to be waited for."""
+
+    def within(self, changed: Callable[[Env], Env]) -> DirectoryLeases:
+        return replace(self, env=changed(self.env))
 
     @contextmanager
     def model(self, model_type: str, model_id: str) -> Iterator[Held]:
@@ -117,6 +134,11 @@ class DirectoryLeases:
 
     @contextmanager
     def _naming_the_holder(self, file: str) -> Iterator[None]:
+        held = self._held(file)
+        if held is not None:
+            what = f"the model {held['model']}" if "model" in held else "the datastore"
+            since = f" since {held['acquiredAt']}" if "acquiredAt" in held else ""
+            self.on_waiting(f"Waiting for {what}, held by {held['holder']}{since}")
         try:
             yield
         except LockTimeout as error:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from swamp.cache.paths import TIER_DIRECTORIES
-from swamp.env import parse_rfc3339
-from swamp.errors import Failed, NotFound, ObjectMissing, StoreError, SwampError, UsageError
-from swamp.index.root import ROOT_KEY, Root, decode
-from swamp.store.port import Capabilities
+from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, UsageError
+from swamp.index.root import Root, decode
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Patience
 
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
     from swamp.commit.compact import Compacted
     from swamp.commit.lease_decide import Observed
     from swamp.commit.namespace import Registration
+    from swamp.commit.repack import Repacked
     from swamp.commit.undelete import Undeleted
     from swamp.pipeline.bulk import OnStore
     from swamp.repo.datastore import Datastore
@@ -40,6 +38,9 @@ class Commit:
     added: int
     changed: int
     deleted: int
+    command: str = ""
+    names: tuple[tuple[str, str], ...] = ()
+    """(model id, data name) of what it touched, as far as that is data."""
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.__dict__)
@@ -56,124 +57,20 @@ class Maintenance:
 
     def status(self) -> dict[str, Any]:
         """What is known here, and whether the store answers. Never raises for a store that does not."""
-        datastore = self._datastore
-        try:
-            address = datastore.address
-        except StoreError as error:
-            return self._unopened_status(error)
-        document: dict[str, Any] = {
-            "type": datastore.config.type,
-            "url": address,
-            "namespace": datastore.config.namespace,
-            **({"endpoint": datastore.endpoint} if datastore.endpoint else {}),
-        }
-        return {**document, **(self._remote_status() if datastore.synced else self._plain_status())}
+        from swamp.repo.status import Status
 
-    def _unopened_status(self, error: StoreError) -> dict[str, Any]:
-        """Of a store that cannot even be opened, such as with a login that is not there. Which cache is its is not
-        known then, so nothing is said of what is in it."""
-        config = self._datastore.config
-        unknown = dict.fromkeys(("capabilities", "seq", "lastSyncAt", "pending", "cache"))
-        known = {"type": config.type, "url": config.url or config.type, "namespace": config.namespace}
-        return {**known, "healthy": False, "message": error.message, "latencyMs": 0, **unknown, "lock": {"held": None}}
+        return Status(self._datastore).document()
 
-    def _plain_status(self) -> dict[str, Any]:
-        root = self._datastore.directory
-        files = size = 0
-        for tier in TIER_DIRECTORIES:
-            for directory, _, names in os.walk(root / tier):
-                files += len(names)
-                size += sum(os.stat(os.path.join(directory, name)).st_size for name in names)  # noqa: PTH116, PTH118
-        healthy = not root.exists() or os.access(root, os.W_OK)
-        return {
-            "healthy": healthy,
-            "message": "a plain directory, no sync" if healthy else f"{root} cannot be written",
-            "latencyMs": 0,
-            "capabilities": Capabilities().to_json(),
-            "seq": 0,
-            "lastSyncAt": None,
-            "pending": {"writes": 0, "deletes": 0, "found": 0},
-            "cache": {"path": str(root), "files": files, "bytes": size, "remoteOnly": 0, "conflicts": 0},
-            "lock": self._plain_lock_line(),
-        }
+    def root(self) -> Root | None:
+        """The store's root as it is now, or None where there is none. Raises when it does not answer in seconds."""
+        from swamp.repo.status import Status
 
-    def _plain_lock_line(self) -> dict[str, Any]:
-        held = self._datastore.directory_leases.whole_store_holder()
-        if held is None:
-            return {"held": False}
-        return {"held": True, **{key: held[key] for key in ("holder", "ageMs") if key in held}}
-
-    def _remote_status(self) -> dict[str, Any]:
-        engine = self._datastore.engine
-        assert engine is not None  # a plain directory has its own status
-        known = engine.status()
-        answer = self._ask(known.seq)
-        return {
-            **answer,
-            "seq": answer.get("seq") or known.seq,
-            "lastSyncAt": known.last_sync_at,
-            "pending": {
-                "writes": known.pending.writes,
-                "deletes": known.pending.deletes,
-                "found": known.pending.found,
-            },
-            "cache": {
-                "path": str(known.tree),
-                "files": known.files,
-                "bytes": known.bytes,
-                "remoteOnly": known.remote_only,
-                "conflicts": known.conflicts,
-            },
-        }
-
-    def _ask(self, seen: int) -> dict[str, Any]:
-        """One look at the root and one at the global lease, timed. `seen` is the sequence this cache has pulled."""
-        clock = self._context.env.clock
-        started = clock.monotonic()
-        # Whether somebody holds the lease is not known until the store has said so.
-        found: dict[str, Any] = {"healthy": True, "message": "ok", "lock": {"held": None}}
-        try:
-            self._datastore.must_be_there()
-            self._datastore.must_have_answered()
-            root = self._read_root()
-            found["latencyMs"] = int((clock.monotonic() - started) * 1000)
-            found["seq"] = root.seq if root else 0
-            found["message"] = "ok" if root else "the store is reachable and has no index yet"
-            if root is None and seen:
-                found["healthy"] = False
-                found["message"] = (
-                    f"the store has lost its index: this cache has seen sequence {seen} (datastore doctor)"
-                )
-            found["lock"] = self._lock_line()
-        except SwampError as error:
-            found |= {"healthy": False, "message": error.message}
-            found.setdefault("latencyMs", int((clock.monotonic() - started) * 1000))
-        found["capabilities"] = self._datastore.capabilities.to_json()
-        if found["healthy"] and not self._datastore.capabilities.safe:
-            found["message"] = "this store does not enforce conditions: two machines must not write at once"
-        return found
-
-    def _read_root(self) -> Root | None:
-        try:
-            return decode(self._datastore.store.get(ROOT_KEY).body)
-        except ObjectMissing:
-            return None
-
-    def _lock_line(self) -> dict[str, Any]:
-        from swamp.commit.lease import GLOBAL_KEY, read_lease
-
-        seen = read_lease(self._datastore.store, GLOBAL_KEY)
-        if seen is None or not seen.held:
-            return {"held": False}
-        return {"held": True, "holder": seen.holder, "ageMs": self._age_ms(seen)}
+        return Status(self._datastore).root()
 
     def _age_ms(self, seen: Observed) -> int:
-        """For people only: nothing is decided by it. inv[lease.no-clock]"""
-        try:
-            since = parse_rfc3339(seen.body.acquired_at) if seen.body else seen.last_modified
-        except ValueError:
-            since = seen.last_modified
-        return max(0, int((self._context.env.clock.now() - since).total_seconds() * 1000))
+        from swamp.repo.status import age_ms
+
+        return age_ms(self._context.env, seen)
 
     # -- content
 
@@ -186,6 +83,10 @@ class Maintenance:
             raise UsageError("--drop belongs to --repair", hint="swamp datastore verify --repair --drop PATH")
         engine, patience, given_up = self._datastore.must_sync(), self._patience(), tuple(drop)
         here = restore_damaged(engine) if repair else ()
+        gone = tuple(engine.mender.missing())
+        if repair and gone:
+            engine.pull(gone)
+            here, gone = (*here, *gone), tuple(engine.mender.missing())
         bulk = self._on_spark("download")
         if bulk is None:
             found = verify(engine.parts, patience, repair=repair, drop=given_up)
@@ -195,7 +96,15 @@ class Maintenance:
             seen = bulk.verify(root)
             bad = list(seen.bad)
             found = conclude(engine.parts, patience, seen.checked, seen.bytes, bad, repair=repair, drop=given_up)
-        return replace(found, healed=tuple(dict.fromkeys((*found.healed, *here))))
+        healed = tuple(path for path in dict.fromkeys((*found.healed, *here)) if path not in gone)
+        return replace(found, healed=healed, gone=gone)
+
+    def repack(self, *, keep_days: float, dry_run: bool = False) -> Repacked:
+        """Moves what lives in packs that are mostly dead into new ones; the old ones go after the undo window."""
+        from swamp.commit.repack import repack
+
+        keep = dt.timedelta(days=keep_days)
+        return repack(self._committer, self._patience().check, keep=keep, dry_run=dry_run)
 
     def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
         """Deletes what no path has named for longer than the undo window."""
@@ -267,10 +176,33 @@ class Maintenance:
             yield self._commit_of(decode(store.get(name.key).body))
 
     def _commit_of(self, root: Root) -> Commit:
+        from swamp.data.names import version_of
         from swamp.index.tally import tally
 
         did = tally(root, self._committer.fetch)
-        return Commit(root.seq, root.op, root.committed_at, dict(root.writer), did.added, did.changed, did.deleted)
+        refs = filter(None, (version_of(path) for path in did.paths))
+        names = tuple(dict.fromkeys((ref.data.model_id, ref.data.name) for ref in refs))
+        command = str(root.writer.get("command") or "")
+        counts = (did.added, did.changed, did.deleted)
+        return Commit(root.seq, root.op, root.committed_at, dict(root.writer), *counts, command, names)
+
+    def commit(self, seq: int, most: int) -> dict[str, Any]:
+        """One commit of the log with the paths that it changed, at most so many. Raises NotFound."""
+        from swamp.commit.log import names
+        from swamp.index.tally import deeds
+
+        store = self._datastore.store if self._datastore.synced else None
+        found = next((name for name in names(store) if name.seq == seq), None) if store is not None else None
+        if store is None or found is None:
+            raise NotFound(f"there is no commit {seq} in the log", hint="`swamp datastore log` shows the newest")
+        root = decode(store.get(found.key).body)
+        try:
+            found_paths = islice(deeds(root, self._committer.fetch), most + 1)
+            paths = [{"change": deed, "path": path} for path, deed in found_paths]
+        except (ObjectMissing, CorruptData):
+            paths = []  # compacted away since: the commit itself is still told
+        document = self._commit_of(root).to_json()
+        return {**document, "paths": paths[:most], "truncated": len(paths) > most}
 
     # -- leases
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.files import CHUNK, Hint, Staged, hash_file, hint_of, place, stage_file
-from swamp.cache.paths import TIER_DIRECTORIES, is_internal, is_safe, is_temp
-from swamp.errors import Failed
+from swamp.cache.paths import TIER_DIRECTORIES, is_internal, is_safe
+from swamp.cache.scan import is_left_out
+from swamp.data.names import LATEST, parse_version
+from swamp.errors import Failed, SwampError
 from swamp.sync.port import Tree
 from swamp.sync.result import Conflict
 
@@ -35,7 +37,8 @@ class Copied:
     """What was taken from a source: each file with the stat it had then, and what the target held otherwise."""
 
     source: Source
-    seen: dict[str, Hint] = field(default_factory=dict)
+    seen: dict[str, tuple[Hint, str]] = field(default_factory=dict)
+    """Per path the stat that the file had, and the hash of the bytes that were copied."""
     size: int = 0
     conflicts: list[Conflict] = field(default_factory=list)
 
@@ -49,12 +52,20 @@ def tier_files(source: Path) -> Iterator[str]:
     """The synced files below a directory, in path order. Raises Failed for what cannot be read: nothing is left out."""
     for tier in filter(lambda name: (source / name).exists(), TIER_DIRECTORIES):
         for directory, children, names in os.walk(source / tier, onerror=_unreadable):
-            children.sort()
             inside = Path(directory).relative_to(source).as_posix()
+            children[:] = sorted(name for name in children if not is_left_out(f"{inside}/{name}", True))
+            for name in children:
+                _refuse_link(Path(directory) / name)
             for name in sorted(names):
                 path = f"{inside}/{name}"
-                if not is_temp(name) and not is_internal(path):
+                if not is_left_out(path, False):  # ours by its place: nothing that anybody wants to keep
                     yield path
+
+
+def _refuse_link(directory: Path) -> None:
+    """A walk does not enter a linked directory: what lies below it would stay behind without a word."""
+    if directory.is_symlink():
+        raise Failed(f"{directory} is a link to a directory", hint="put what it points to in its place")
 
 
 def _unreadable(error: OSError) -> None:
@@ -89,8 +100,9 @@ class Copier:
 
     def _copy_file(self, path: str, done: Copied) -> None:
         file = done.source.root / path
-        done.seen[path] = hint_of(_regular(file, path))
+        hint = hint_of(_regular(file, path))
         staged = self._staged(file, path)
+        done.seen[path] = hint, staged.sha256
         existing = self.target.root / path
         if not existing.exists():
             place(staged, self.target.root, path)
@@ -140,27 +152,70 @@ def _regular(file: Path, path: str) -> os.stat_result:
     return found
 
 
-def clean_up(copied: Copied) -> None:
-    """Empties a plain directory of what was copied; a file that changed since is left alone."""
+Proof = Callable[[str, str], bool]
+"""Whether the bytes of this hash are at the target now, under this path or kept beside it from a conflict."""
+
+
+def clean_up(copied: Copied, is_there: Proof) -> list[str]:
+    """Empties a plain directory of what the target is proven to hold; what had to stay (L65).
+
+    A file that changed since it was copied stays, and so does every name that was not copied. inv[source.proven]
+    """
     root = copied.source.root
-    for path, hint in copied.seen.items():
+    kept: list[str] = []
+    for path, (hint, sha256) in copied.seen.items():
         file = root / path
         try:
-            if hint_of(file.lstat()) == hint:
-                file.unlink()
+            if hint_of(file.lstat()) != hint or not is_there(path, sha256):
+                kept.append(path)
+                continue
+            file.unlink()
         except FileNotFoundError:
             continue
     for tier in TIER_DIRECTORIES:
-        _remove_empty(root / tier)
+        _remove_empty(root, tier)
+    return kept
 
 
-def _remove_empty(directory: Path) -> None:
-    """Directories that hold nothing but derived `latest` markers go too."""
-    for inside, _, names in os.walk(directory, topdown=False):
-        for name in names:
-            if name == "latest":
-                (Path(inside) / name).unlink(missing_ok=True)
+def proven_in_tree(tree: Path, kept: Mapping[str, Path] | None = None) -> Proof:
+    """By the bytes themselves, read again: where they were copied to, or where a conflict keeps them."""
+
+    def is_there(path: str, sha256: str) -> bool:
+        beside = (kept or {}).get(path)
+        return _holds(tree / path, sha256) or (beside is not None and _holds(beside, sha256))
+
+    return is_there
+
+
+def _holds(file: Path, sha256: str) -> bool:
+    try:
+        return file.is_file() and hash_file(file).sha256 == sha256
+    except SwampError:
+        return False  # unreadable proves nothing: the source stays
+
+
+def _remove_empty(root: Path, tier: str) -> None:
+    """Directories that hold nothing go, and with them our own `latest` markers of names that have no version left."""
+    for directory, _, names in os.walk(root / tier, topdown=False):
+        inside = Path(directory).relative_to(root).as_posix()
+        if names == [LATEST] and is_internal(f"{inside}/{LATEST}") and not _has_directories(directory):
+            _remove_marker(Path(directory) / LATEST)
         try:
-            Path(inside).rmdir()
+            Path(directory).rmdir()
         except OSError:
             continue  # something is left in it: not ours to remove
+
+
+def _has_directories(directory: str) -> bool:
+    with os.scandir(directory) as entries:
+        return any(entry.is_dir(follow_symlinks=False) for entry in entries)
+
+
+def _remove_marker(marker: Path) -> None:
+    """Only what we could have written: a version's number. Anything else of that name is somebody's."""
+    try:
+        text = marker.read_bytes()[:32].decode("ascii", "replace").strip()
+        if parse_version(text) is not None and marker.stat().st_size <= len(text) + 1:
+            marker.unlink()
+    except OSError:
+        return  # it stays where it is

@@ -1,4 +1,5 @@
-"""A store inside another store's prefix is refused: one would take the other's objects for its own."""
+"""A store inside another store's prefix is refused: one would take the other's objects for its own. So is somebody
+else's namespace, opened by its address (L69)."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 
 def refuse_nested_store(datastore: Datastore) -> None:
     """Raises UsageError when a directory above the prefix is a store of its own. A namespace is no such nesting."""
-    from swamp.commit.namespace import refuse_nested
+    from swamp.commit.namespace import refuse_anothers_namespace, refuse_nested
     from swamp.store.open import TYPES, open_store, parse_target
 
     config = datastore.config
+    if config.namespace is None:
+        refuse_anothers_namespace(datastore.store, datastore.context.repo_id)
     if config.url is None and config.type not in TYPES:
         return  # a plug-in knows its own addresses
     target = parse_target(config.url or config.type, config.config)

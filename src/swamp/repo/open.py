@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import Env
 from swamp.errors import UsageError
 from swamp.repo.config import DatastoreConfig, check_namespace, check_store_settings
 from swamp.store.port import ObjectStore
+
+if TYPE_CHECKING:
+    from swamp.index.root import Writer
 
 TYPE_OF_SCHEME: Final = {
     "s3": "@swamp/s3-datastore",
@@ -22,6 +26,8 @@ TYPE_OF_SCHEME: Final = {
     "file": "@swamp/file-datastore",
     "memory": "@swamp/memory-datastore",
 }
+COMMAND: Final[ContextVar[str]] = ContextVar("swamp_command", default="")
+"""What this process was asked to do, such as `data put`: commits say so."""
 BUILT_IN: Final = ("filesystem", *dict.fromkeys(TYPE_OF_SCHEME.values()))
 
 
@@ -31,10 +37,9 @@ def read_target(
     path: str | None = None,
     config: Mapping[str, Any] | None = None,
     namespace: str | None = None,
-    hydrate: str = "full",
 ) -> DatastoreConfig:
     """What `datastore setup URL|TYPE` asks for. Raises UsageError that lists what is allowed."""
-    wanted = DatastoreConfig(type=target, config=dict(config or {}), hydrate=hydrate)
+    wanted = DatastoreConfig(type=target, config=dict(config or {}))
     wanted = replace(wanted, namespace=check_namespace(namespace))
     if "://" in target:
         wanted = _by_url(wanted, target, path)
@@ -47,7 +52,11 @@ def read_target(
         raise UsageError(f"--path belongs to the type filesystem, not to {target}", hint="put it into --config")
     if target not in BUILT_IN and not _is_plugin(target):
         raise UsageError(f"{target!r} is neither a URL nor a type", hint=f"allowed: {_allowed()}")
-    if not wanted.config:
+    if target not in BUILT_IN:
+        from swamp.store.plugged import check_plugin_config
+
+        check_plugin_config(target, wanted.config)
+    elif not wanted.config:
         raise UsageError(f"{target} needs --config", hint='such as --config \'{"bucket": "…", "prefix": "…"}\'')
     return wanted
 
@@ -97,15 +106,7 @@ def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], pat
     """The store of the `datastore` block, without its namespace; settings as in `client_settings`."""
     from swamp.store.open import open_store
 
-    if config.url is not None or config.type in BUILT_IN:
-        return open_store(config.url or config.type, client_settings(config, extra, patience), env)
-    from swamp.plugins import find
-
-    plugin = find("datastores", config.type)
-    if plugin is None:
-        raise UsageError(f"no plug-in brings the datastore type {config.type!r}", hint=f"allowed: {_allowed()}")
-    store: ObjectStore = plugin.load()({**config.config, **extra}, env)
-    return store
+    return open_store(config.url or config.type, client_settings(config, extra, patience), env)
 
 
 def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:
@@ -114,7 +115,7 @@ def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:
     return PrefixStore(bucket, namespace) if namespace else bucket
 
 
-def writer_of(repo_id: str) -> Any:
+def writer_of(repo_id: str) -> Writer:
     import getpass
     import socket
 
@@ -125,4 +126,19 @@ def writer_of(repo_id: str) -> Any:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return Writer(repo_id, socket.gethostname(), user, os.getpid(), __version__)
+    return Writer(repo_id, socket.gethostname(), user, os.getpid(), __version__, COMMAND.get())
+
+
+def directory_of_bucket(config: DatastoreConfig) -> Path | None:
+    """The directory that is its bucket; None for every other kind of store."""
+    if not config.synced or not (config.url or "").startswith("file:"):
+        return None
+    from swamp.store.open import parse_target
+
+    return Path(parse_target(config.url or "", config.config).bucket)
+
+
+def store_settings() -> dict[str, Any]:
+    """What the environment says of the client; the store knows its own defaults."""
+    names = {"SWAMP_REQUEST_TIMEOUT_MS": "requestTimeoutMs"}
+    return {key: os.environ[name] for name, key in names.items() if os.environ.get(name)}

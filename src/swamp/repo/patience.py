@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn, TypeVar
 
 from swamp.env import Clock
+from swamp.errors import Unavailable
 from swamp.sync.progress import Cancel
 
 _SLICE = 0.1
+
+
+T = TypeVar("T")
+
+
+def in_time(seconds: float, call: Callable[[], T]) -> T:
+    """What `call` returns or raises, if it ends in time: whatever hangs (a name server, a login, a mount), nobody waits
+    for longer. Else Unavailable, and what it began is left alone."""
+    outcome: list[Callable[[], T]] = []
+
+    def run() -> None:
+        try:
+            found = call()
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+            outcome.append(partial(_raise, error))
+        else:
+            outcome.append(lambda: found)
+
+    thread = threading.Thread(target=run, name="in time", daemon=True)
+    thread.start()
+    thread.join(max(0.0, seconds))
+    if not outcome:
+        raise Unavailable(f"the store did not answer within {seconds:.1f} s", hint="check the network and the store")
+    return outcome[0]()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 @dataclass(frozen=True)

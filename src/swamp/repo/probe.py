@@ -1,39 +1,102 @@
-"""What a store enforces, measured once per cache and kept in its state with the URL it was measured on."""
+"""What a store enforces: by its root's word, and as it was measured on this machine.
+
+The measurement is kept in the cache's state with the URL that it was made on. It is for people, for the first root of a
+store and for doubt: machines work by the root's word. inv[store.one-verdict]
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from swamp.cache.state import State
-from swamp.errors import StoreError, Unavailable
+from swamp.cache.state import State, StateRebuilt, once_more
+from swamp.commit.obey import check_agreement
+from swamp.errors import CorruptData, ObjectMissing, StoreError, SwampError, Unavailable
+from swamp.index.read import read_root
+from swamp.index.root import ENFORCED, IGNORED, Root
 from swamp.store.port import Capabilities
+from swamp.sync.recall import recalled
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore
+    from swamp.store.port import ObjectStore
     from swamp.store.probe import Probed
 
 _NAME: Final = "probe"
+LATELY_SECONDS: Final = 86_400.0
 
 
+@once_more
 def known_capabilities(datastore: Datastore) -> Capabilities:
-    """The recorded result; without one the store is asked now."""
-    cache = datastore.cache.ensure()
-    state = State.open(cache.state_db)
+    """What this machine works by. Asks the store for its root's word only where no root was ever seen here."""
+    state = State.open(datastore.cache.ensure().state_db)
     try:
-        recorded = read_record(state, datastore.store.url)
-        if recorded is not None or datastore.is_away:
-            return recorded or Capabilities()  # a probe writes: it would make an empty store of one that is away
-        return measure(datastore, state).capabilities
+        recorded, word = read_record(state, datastore.store.url), _recalled_word(state)
+        if word is None and recorded is None and not datastore.is_away:
+            word = word_of(datastore.store)
+        datastore.doubted = word != IGNORED and recorded is not None and not recorded.safe
+        return by_word(recorded or Capabilities(), word)
     except StoreError as error:
         # Nothing can be committed to a store that does not answer, so nothing rests on this guess.
         datastore.silence = error if isinstance(error, Unavailable) else None
         return Capabilities()
+    except StateRebuilt:
+        raise
+    except SwampError:
+        return Capabilities()  # a root that cannot be read is met, and told, by whoever reads it next
     finally:
         state.close()
 
 
+@once_more
+def recorded_capabilities(datastore: Datastore) -> Capabilities:
+    """What is known here without asking the store: for who writes nothing."""
+    state = State.open(datastore.cache.ensure().state_db)
+    try:
+        return by_word(read_record(state, datastore.store.url) or Capabilities(), _recalled_word(state))
+    finally:
+        state.close()
+
+
+def _recalled_word(state: State) -> str | None:
+    if recalled(state) is not None:
+        return IGNORED
+    return ENFORCED if state.meta("storeId") else None
+
+
+def word_of(store: ObjectStore) -> str | None:
+    """What the store's root says of conditions; None where there is no root. Raises SwampError."""
+    try:
+        return read_root(store)[0].conditions or ENFORCED
+    except ObjectMissing:
+        return None
+
+
+def by_word(seen: Capabilities, word: str | None) -> Capabilities:
+    """The same, with the root's word on what commits depend on."""
+    if word is None or seen.safe == (word != IGNORED):
+        return seen
+    return replace(seen, create_only=word != IGNORED, compare_and_swap=word != IGNORED)
+
+
+def agreed_capabilities(datastore: Datastore) -> Capabilities:
+    """Measures now, for who joins a store. Raises CorruptData where its root says something else: nothing is joined."""
+    found = probe_again(datastore).capabilities
+    root = _root(datastore.store)
+    if root is not None:
+        check_agreement(root, ignored=not found.safe)
+    return found
+
+
+def _root(store: ObjectStore) -> Root | None:
+    try:
+        return read_root(store)[0]
+    except (ObjectMissing, CorruptData):
+        return None  # none, or one that is rebuilt from the log before anything else happens
+
+
+@once_more
 def probe_again(datastore: Datastore) -> Probed:
     """Asks the store now, whatever is recorded. Raises StoreError."""
     state = State.open(datastore.cache.ensure().state_db)
@@ -44,15 +107,33 @@ def probe_again(datastore: Datastore) -> Probed:
 
 
 def measure(datastore: Datastore, state: State) -> Probed:
-    """Asks the store by trying, and records the answer. Raises StoreError."""
+    """Asks the store by trying, and records the answer. Raises StoreError; then nothing is recorded."""
     from swamp.store.probe import probe
 
     found = probe(datastore.store, datastore.context.env)
-    seen = found.capabilities
-    record = {"url": found.url, "capabilities": {f.name: getattr(seen, f.name) for f in fields(seen)}}
+    datastore.measured = seen = found.capabilities
+    at = datastore.context.env.clock.now().timestamp()
+    record = {"url": found.url, "at": at, "capabilities": {f.name: getattr(seen, f.name) for f in fields(seen)}}
     with state.transaction() as tx:
         tx.set_meta(_NAME, json.dumps(record))
     return found
+
+
+@once_more
+def measured_lately(datastore: Datastore) -> Capabilities | None:
+    """What this machine measured on this very URL within a day, such as by the setup that came before the first write.
+
+    A wrong one would be noticed: whoever joins measures for itself, and stops where the root says something else.
+    """
+    state = State.open(datastore.cache.ensure().state_db)
+    try:
+        made = json.loads(state.meta(_NAME) or "{}").get("at")
+        age = datastore.context.env.clock.now().timestamp() - made if isinstance(made, int | float) else None
+        return read_record(state, datastore.store.url) if age is not None and 0 <= age < LATELY_SECONDS else None
+    except ValueError:
+        return None
+    finally:
+        state.close()
 
 
 def read_record(state: State, url: str) -> Capabilities | None:

@@ -1,10 +1,12 @@
-"""A repository as a program sees it: its data, its datastore, and the one way to change them.
+"""A repository as commands see it: its data, its datastore, and the one way to change them.
 
-with swamp.open_repo("~/work/infra") as repo:
-    repo.data.put("web", "report", Path("report.json"))
-    for version in repo.data.list():
-        print(version.name, version.version)
-    repo.datastore.sync()
+    with swamp.open_repo("~/work/infra") as repo:
+        repo.data.put("web", "report", Path("report.json"))
+        for row in repo.data.list():
+            print(row.fields["name"], row.fields["version"])
+        repo.datastore.sync()
+
+Programs have `swamp.open`, which gives the same and more (`api/repository.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from swamp.env import Env
+from swamp.errors import SwampError
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
 from swamp.repo.datastore import Context, Datastore
 from swamp.settings import Settings
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from swamp.repo.coordinate import Coordinator
     from swamp.repo.data import Data
     from swamp.repo.definitions import Definitions
+    from swamp.repo.fresh import Freshness
+    from swamp.repo.outbox import Keeper
     from swamp.repo.setup import SetUp
 
 
@@ -57,10 +62,38 @@ class Repo:
         self.notify = notify
         context = Context(path, config.repo_id, settings, env, cancel, progress, notify)
         self.datastore = Datastore(context, config.datastore)
+        self.freshness: Freshness | None = None
+        """Whether what the last read showed is what the store holds; None before the first."""
 
     @property
     def id(self) -> str:
         return self.config.repo_id
+
+    def freshen(self, fresh: bool | None = None) -> Freshness:
+        """Asks the store whether it has anything new, and takes that in: what every read does first.
+
+        True: always; False: never; None: as the settings say, which is: unless this machine has just asked. What came
+        of it stays in `freshness`.
+        """
+        from swamp.repo.fresh import Question
+
+        chosen = self.settings.fresh if fresh is None else "always" if fresh else "never"
+        self.freshness = Question(self.datastore).ask(chosen)
+        told = self.freshness.told(self.env.clock.now())
+        if told is not None:
+            self.notify(told)
+        if self.freshness.silence is None and chosen != "never":
+            self._deliver_in_passing()
+        return self.freshness
+
+    def _deliver_in_passing(self) -> None:
+        """The store answers: what was kept for it goes there, unless that would keep who only reads waiting."""
+        from swamp.repo.outbox import AT_ONCE
+
+        try:
+            self.kept.deliver(wait=0.0, at_most=AT_ONCE)
+        except SwampError as error:
+            self.notify(f"what is kept here was not delivered: {error.message}")
 
     @cached_property
     def tree(self) -> Tree:
@@ -88,7 +121,8 @@ class Repo:
         """The versioned data itself, below model names and leases."""
         from swamp.data.artifacts import DataRepository
 
-        return DataRepository(self.tree, self.catalog, self.env)
+        context = self.datastore.context
+        return DataRepository(self.tree, self.catalog, self.env, context.progress, context.cancel.check)
 
     @cached_property
     def outputs(self) -> OutputRepository:
@@ -119,6 +153,13 @@ class Repo:
         return Data(self)
 
     @cached_property
+    def kept(self) -> Keeper:
+        """Puts that wait for the store, and their delivery."""
+        from swamp.repo.outbox import Keeper
+
+        return Keeper(self)
+
+    @cached_property
     def definitions(self) -> Definitions:
         from swamp.repo.definitions import Definitions
 
@@ -134,6 +175,7 @@ class Repo:
     def changes(self) -> Coordinator:
         """The one door for mutating commands: `with repo.changes.model("data put", type, id) as change:`."""
         from swamp.repo.coordinate import Coordinator
+        from swamp.repo.moved import moved_aside
 
         return Coordinator(
             leases=lambda: self.datastore.leases,
@@ -143,13 +185,16 @@ class Repo:
             cancel=self.cancel,
             warn=self.notify,
             present=lambda: self.datastore.must_be_there(),
+            aside=lambda made: moved_aside(self.datastore.cache, made) if made and self.datastore.synced else (),
+            deliver=lambda: self.kept.deliver(),
         )
 
-    def set_up(self, wanted: DatastoreConfig, *, migrate: bool = True) -> SetUp:
-        """Moves to another datastore with everything in it; afterwards this repository works with that one."""
+    def set_up(self, wanted: DatastoreConfig, *, migrate: bool = True, hydrate: str | None = None) -> SetUp:
+        """Moves to another datastore with everything in it; afterwards this repository works with that one. `hydrate`
+        is what this machine chooses for itself: full, lazy, or None for what it has chosen before."""
         from swamp.repo.setup import set_up
 
-        done = set_up(self, wanted, migrate=migrate)
+        done = set_up(self, wanted, migrate=migrate, hydrate=hydrate)
         if done.joined:
             self.close()
             for name in (

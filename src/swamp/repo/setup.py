@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from swamp.cache.locks import FileLock
 from swamp.errors import AccessDenied, Failed, StoreError, SwampError
 from swamp.index.columns import load_arrow
-from swamp.index.root import ROOT_KEY, decode
+from swamp.index.read import read_root
+from swamp.index.root import ROOT_KEY
 from swamp.repo.config import DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
+from swamp.repo.hydrate import Hydrate
 from swamp.repo.layout import LOCAL_DIRECTORY
-from swamp.repo.migrate import Copied, Copier, Source, clean_up, has_tiers
+from swamp.repo.migrate import Copied, Copier, Proof, Source, clean_up, has_tiers, proven_in_tree
 from swamp.store.port import UNSAFE, Capabilities, ObjectStore
 from swamp.sync.result import SyncResult
 
@@ -34,6 +36,7 @@ class SetUp:
     """What a setup did."""
 
     config: DatastoreConfig
+    hydrate: Hydrate
     url: str
     address: str
     endpoint: str | None
@@ -54,7 +57,7 @@ class SetUp:
         document |= {key: value for key, value in optional.items() if value}
         return {
             **document,
-            "hydrate": self.config.hydrate,
+            "hydrate": self.hydrate,
             "filesPushed": self.sync.files_pushed,
             "filesPulled": self.sync.files_pulled,
             "bytes": self.sync.bytes_pushed + self.sync.bytes_pulled,
@@ -73,12 +76,12 @@ class _Report:
     errors: list[str] = field(default_factory=list)
 
 
-def set_up(repo: Repo, wanted: DatastoreConfig, *, migrate: bool = True) -> SetUp:
+def set_up(repo: Repo, wanted: DatastoreConfig, *, migrate: bool = True, hydrate: str | None = None) -> SetUp:
     """Makes `wanted` the datastore of `repo`. Raises what stands in the way; then nothing has changed."""
     old, context = repo.datastore, repo.datastore.context
     kept = old.config
-    wanted = replace(wanted, directories=kept.directories, exclude=kept.exclude, extra=kept.extra)
-    new = Datastore(context, wanted)
+    wanted = replace(wanted, hydrate=kept.hydrate, directories=kept.directories, exclude=kept.exclude, extra=kept.extra)
+    new = Datastore(context, wanted, hydrate)
     timeout = context.settings.lock_timeout
     with FileLock(repo.path / LOCAL_DIRECTORY / "setup.lock", context.env).exclusive(timeout), ExitStack() as stack:
         if not old.synced:
@@ -107,11 +110,35 @@ class _Move:
         copied = self._copy()
         synced = self._push_and_hydrate(copied) if new.synced else _counted(copied)
         if self._joined:
+            if new.synced:
+                new.keep_choice()
             write_config(self._repo.path, {"datastore": new.config.to_document()})
             for done in copied:
                 if done.source.is_local:
-                    clean_up(done)
+                    self._clean_up(done, synced)
         return self._result(synced)
+
+    def _clean_up(self, done: Copied, synced: SyncResult) -> None:
+        """What leaves the old directory is in the store, or in the new directory. inv[source.proven]"""
+        kept = clean_up(done, self._proof(synced))
+        if kept:
+            why = "they changed meanwhile or are not shared"
+            self._report.warnings.append(f"{len(kept)} files stay in {done.source.root}: {why}, first {kept[0]}")
+
+    def _proof(self, synced: SyncResult) -> Proof:
+        """For a bucket base is the proof; what lost a conflict is proven where it is kept."""
+        new = self._new
+        if not new.synced:
+            return proven_in_tree(new.tree.root)
+        state = new.must_sync().state
+        kept = {c.path: new.cache.base / c.kept for c in synced.conflicts}
+        beside = proven_in_tree(new.cache.conflicts, kept)
+
+        def is_there(path: str, sha256: str) -> bool:
+            base = state.base(path)
+            return (base is not None and base.sha256 == sha256) or (path in kept and beside(path, sha256))
+
+        return is_there
 
     # -- probe
 
@@ -128,14 +155,14 @@ class _Move:
 
     def _probe(self) -> None:
         """What the store enforces, by trying. A login that may only read cannot try, and can still read."""
-        from swamp.repo.probe import probe_again
+        from swamp.repo.probe import agreed_capabilities, by_word, word_of
 
         new = self._new
         try:
-            new.capabilities = probe_again(new).capabilities
+            new.capabilities = agreed_capabilities(new)
         except AccessDenied as denied:
             self._only_reads = self._can_read(denied)
-            new.capabilities = Capabilities()  # nothing is committed from here, so nothing rests on this guess
+            new.capabilities = by_word(Capabilities(), word_of(new.store))
             self._report.warnings.append(
                 f"this login may read and not write ({denied.message}): what the store enforces is not known, "
                 "and nothing can be pushed from here"
@@ -179,10 +206,16 @@ class _Move:
         """What the old store is owed goes there first; what only it has is fetched."""
         engine = self._old.engine
         assert engine is not None  # only a synced store is settled
-        owed = not engine.state.journal_empty()
+        owed = not engine.state.journal_empty() or bool(self._repo.kept.waiting())
         try:
             self._old.must_be_there()
             self._old.must_have_answered()
+            self._repo.kept.deliver()
+            if self._repo.kept.waiting():
+                raise Failed(
+                    f"{len(self._repo.kept.waiting())} kept puts could not be delivered to the old datastore",
+                    hint="look at `swamp datastore status`, or give them up with --skip-migration",
+                )
             result = engine.sync()
         except StoreError as error:
             if owed or self._needs_old(engine):
@@ -240,13 +273,24 @@ class _Move:
         if self._only_reads:
             capabilities = Capabilities(**dict.fromkeys((f.name for f in fields(Capabilities)), False))
         warnings, errors = tuple(dict.fromkeys(self._report.warnings)), tuple(self._report.errors)
-        return SetUp(new.config, new.url, new.address, new.endpoint, sync, capabilities, warnings, errors, self._joined)
+        return SetUp(
+            new.config,
+            new.hydrate,
+            new.url,
+            new.address,
+            new.endpoint,
+            sync,
+            capabilities,
+            warnings,
+            errors,
+            self._joined,
+        )
 
 
 def _load_ahead(store: ObjectStore) -> None:
     """While the probe waits for the store: what an index too large for its root will be read with."""
     with suppress(SwampError):  # who comes here next meets it too, and tells
-        if decode(store.get(ROOT_KEY).body).segments:
+        if read_root(store)[0].segments:
             load_arrow()
 
 

@@ -7,7 +7,6 @@ does next. Only fields we picked reach a message, so that no signature, token or
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from swamp.errors import (
@@ -19,8 +18,9 @@ from swamp.errors import (
     StoreError,
     Unavailable,
 )
+from swamp.values import value
 
-CONNECT, TIMEOUT, CUT = "connect", "timeout", "cut"
+CONNECT, TIMEOUT, CUT, FOREIGN = "connect", "timeout", "cut", "foreign"
 
 _NO_BUCKET: Final = {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted", "bucketNotFound"}
 _WRONG_REGION: Final = {
@@ -31,6 +31,21 @@ _WRONG_REGION: Final = {
     "BareRedirect",
 }
 _EXPIRED: Final = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "RequestExpired"}
+_UNKNOWN_USER: Final = {
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidAuthenticationInfo",
+    "AuthenticationFailed",
+}
+_RIGHTS: Final = {
+    "GET": "read",
+    "HEAD": "read",
+    "PUT": "write",
+    "POST": "write",
+    "COPY": "write",
+    "DELETE": "delete",
+    "LIST": "list",
+}
 _NO_LOGIN: Final = {"NoCredentials"}
 _SKEW: Final = {"RequestTimeTooSkewed"}
 _DENIED: Final = _EXPIRED | _NO_LOGIN | _SKEW
@@ -56,7 +71,7 @@ _SECRET_LIKE: Final = re.compile(
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Place:
     """Who answered: what messages need to know about a store."""
 
@@ -65,9 +80,9 @@ class Place:
     profile: str = "default"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answer:
-    """A refusal taken apart. `failure` says why there is no status: connect, timeout or cut."""
+    """A refusal taken apart. `failure` says why there is no status: connect, timeout, cut or foreign."""
 
     verb: str
     key: str | None = None
@@ -118,22 +133,30 @@ def _configuration(place: Place, answer: Answer) -> StoreError | None:
 
 
 def _access(place: Place, answer: Answer) -> StoreError | None:
+    """What was refused comes first. A login is advised only to who is not logged in: others lack a right."""
     if answer.status not in (401, 403) and answer.code not in _DENIED:
         return None
     login = _LOGIN.get(place.kind, "check who you are logged in as").format(profile=place.profile)
+    if answer.code in _NO_LOGIN:  # nothing was sent, so nothing was refused
+        return _make(AccessDenied, place, answer, f"{login}: no credentials were found ({place.url})", login)
+    refused = f"{answer.verb} {answer.key or place.url} was refused"
+    if answer.status:
+        refused += f" with HTTP {answer.status}"
     if answer.code in _SKEW:
-        login, why = "set this machine's clock", "it differs too much from the store's"
-    elif answer.code in _EXPIRED or answer.status == 401:
-        why = "the session has expired or was not accepted"
-    elif answer.code in _NO_LOGIN:
-        why = "no credentials were found"
+        remedy, why = "set this machine's clock", "this machine's clock differs too much from the store's"
+    elif answer.code in _EXPIRED or answer.code in _UNKNOWN_USER or answer.status == 401:
+        remedy, why = login, "the session has expired or was not accepted"
     else:
-        why = "access was denied; if you are logged in, ask for the right to read, write, list and delete there"
-    return _make(AccessDenied, place, answer, f"{login}: {why} ({place.url})", login)
+        right = _RIGHTS.get(answer.verb, "read, write, list and delete")
+        remedy, why = f"ask for the right to {right} there", f"you may not {right} there"
+    where = "" if answer.key is None else f" ({place.url})"
+    return _make(AccessDenied, place, answer, f"{refused}: {why}{where}; {remedy}", remedy)
 
 
 def _condition(place: Place, answer: Answer) -> StoreError | None:
-    if answer.status in (412, 304) or (answer.status in (409, None) and answer.code in _EXISTS):
+    # A write on a condition over a key that is not there: 412 from some, "no such key" from others, Amazon among them.
+    absent = answer.write and answer.status in (404, None) and answer.code in _MISSING
+    if absent or answer.status in (412, 304) or (answer.status in (409, None) and answer.code in _EXISTS):
         return _make(
             ConditionFailed,
             place,
@@ -179,7 +202,12 @@ def _definite(answer: Answer) -> bool:
 
 
 def _cause(answer: Answer) -> str:
-    causes = {TIMEOUT: "timed out", CUT: "connection closed", CONNECT: "cannot connect"}
+    causes = {
+        TIMEOUT: "timed out",
+        CUT: "connection closed",
+        CONNECT: "cannot connect",
+        FOREIGN: "not the store's answer",
+    }
     return f"HTTP {answer.status}" if answer.status else causes.get(answer.failure or "", "no usable response")
 
 

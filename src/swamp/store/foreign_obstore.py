@@ -31,6 +31,8 @@ _DECISIVE: Final = (foreign.AlreadyExistsError, foreign.PreconditionError, forei
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})\b")
 _ELEMENT = re.compile(r"<(Code|Message|RequestId|Region)>([^<]{1,500})</")
 _AZURE_REQUEST = re.compile(r"RequestId:([0-9a-fA-F-]{8,})")
+_ONE_OF_MANY = re.compile(r"DeleteObjects request failed for key .{1,1100}: (.{0,500}) \(code: (\w+)\)")
+"""A delete of many keys is answered with 200 and a verdict for each: obstore names the first refusal."""
 _EXPECTING = re.compile(r"expecting '([a-z0-9-]+)'")
 _METADATA_SERVICE = re.compile(r"169\.254\.\d+\.\d+|metadata\.google|/metadata/identity|AssumeRoleWithWebIdentity")
 _NO_LOGIN = re.compile(r"(?i)credential|access key|NoCredentials")
@@ -48,6 +50,9 @@ def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
         status = int(number.group(1) or number.group(2))
     if _METADATA_SERVICE.search(text) or (not number and _NO_LOGIN.search(text.partition("Debug source")[0])):
         return Answer(verb, key, code="NoCredentials")
+    if not number and (one := _ONE_OF_MANY.search(text)):
+        found = {"Message": one.group(1), "Code": one.group(2)}
+        status = 403 if one.group(2) == "AccessDenied" else status
     code = found.get("Code") or ("BareRedirect" if "BareRedirect" in text else code)
     message, request = found.get("Message", ""), found.get("RequestId")
     azure = _AZURE_REQUEST.search(message)

@@ -29,6 +29,7 @@ from swamp.store.explain import CUT, Answer, Place, to_error
 from swamp.store.foreign_google import CAUGHT, read_refusal, read_response, safe_cause
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded, check_in_memory
+from swamp.store.wire import WIRE
 
 CHUNK_BYTES: Final = MIB
 PAGE: Final = 1000
@@ -49,7 +50,7 @@ def connect(bucket: str, endpoint: str | None, timeout: float, env: Env = SYSTEM
             client = storage.Client()
     except auth.GoogleAuthError as error:
         raise to_error(place, read_refusal(error, "OPEN", None)) from None
-    adapter = requests.adapters.HTTPAdapter(pool_connections=4, pool_maxsize=CONNECTIONS, max_retries=0)
+    adapter = _Counting(pool_connections=4, pool_maxsize=CONNECTIONS, max_retries=0)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
     # Telemetry that we do not have would look the bucket up behind our back, with a right that users may not have.
@@ -57,8 +58,16 @@ def connect(bucket: str, endpoint: str | None, timeout: float, env: Env = SYSTEM
     return GoogleStore(place, client, bucket, timeout, env)
 
 
+class _Counting(requests.adapters.HTTPAdapter):
+    def send(self, *args: Any, **kwargs: Any) -> requests.Response:
+        WIRE.count()
+        return super().send(*args, **kwargs)
+
+
 class GoogleStore:
     """An ObjectStore on google-cloud-storage."""
+
+    on_wire = True
 
     def __init__(self, place: Place, client: Any, bucket: str, timeout: float, env: Env = SYSTEM) -> None:
         self._place = place

@@ -57,3 +57,12 @@ def byte_before(prefix: str) -> str:
     if 0xD800 <= last <= 0xDFFF:
         last = 0xD7FF
     return prefix[:-1] + (chr(last) + "\U0010fffd" if last >= 32 else "")
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The smallest text after everything that starts with `prefix`; None: there is nothing after it."""
+    for at in range(len(prefix) - 1, -1, -1):
+        following = ord(prefix[at]) + 1
+        if following <= 0x10FFFF:
+            return prefix[:at] + chr(0xE000 if following == 0xD800 else following)
+    return None

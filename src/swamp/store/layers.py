@@ -13,6 +13,8 @@ from queue import SimpleQueue
 from swamp.store.keys import check_key
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 from swamp.store.retry import RetryPolicy, RetryStore
+from swamp.store.wire import Wire, wire_of
+from swamp.trace import Facts, span, traced
 
 __all__ = ["LimitStore", "Meter", "MeterStore", "PrefixStore", "RetryPolicy", "RetryStore"]
 
@@ -91,11 +93,12 @@ class _Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Calls by verb, bytes in and out."""
+    """Calls by verb, bytes in and out, and the requests that they took."""
 
     calls: dict[str, int]
     sent: int
     received: int
+    requests: int = 0
 
 
 @dataclass
@@ -105,10 +108,20 @@ class Meter:
     calls: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     received: int = 0
+    wire: Wire | None = None
+    """Where requests are counted as they are sent; without one, a call counts as one request."""
+    elsewhere: int = 0
+    """Requests of other processes on the same store."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _before: int = field(init=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._before = self.wire.sent if self.wire else 0
 
     @property
     def requests(self) -> int:
+        if self.wire is not None:
+            return self.wire.sent - self._before + self.elsewhere
         return sum(self.calls.values())
 
     def count(self, verb: str, *, calls: int = 1, sent: int = 0, received: int = 0) -> None:
@@ -123,14 +136,25 @@ class Meter:
             self.calls.update(other.calls)
             self.sent += other.sent
             self.received += other.received
+            self.elsewhere += other.requests
 
     def drain(self) -> Counted:
         """What has been counted since the last time."""
         with self._lock:
-            counted = Counted(dict(self.calls), self.sent, self.received)
+            counted = Counted(dict(self.calls), self.sent, self.received, self.requests)
             self.calls.clear()
-            self.sent = self.received = 0
+            self.sent = self.received = self.elsewhere = 0
+            self._before = self.wire.sent if self.wire else 0
         return counted
+
+
+def _request(verb: str) -> Facts:
+    """How a request to the store is traced: its verb, and the key it is about."""
+
+    def told(store: MeterStore, key: object = "", *_: object, **__: object) -> tuple[str, dict[str, object]]:
+        return f"store {verb}", {"key": key if isinstance(key, str) else None}
+
+    return told
 
 
 class MeterStore:
@@ -140,6 +164,11 @@ class MeterStore:
         self._inner = inner
         self.meter = meter or Meter()
 
+    @classmethod
+    def of_process(cls, inner: ObjectStore) -> MeterStore:
+        """For the one store that a process works with: its requests are those that the process sends."""
+        return cls(inner, Meter(wire=wire_of(inner)))
+
     @property
     def url(self) -> str:
         return self._inner.url
@@ -148,10 +177,12 @@ class MeterStore:
     def requests(self) -> int:
         return self.meter.requests
 
+    @traced(_request("head"))
     def head(self, key: str) -> ObjectMeta:
         self.meter.count("head")
         return self._inner.head(key)
 
+    @traced(_request("get"))
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
         try:
             fetched = self._inner.get(key, start=start, length=length)
@@ -161,6 +192,7 @@ class MeterStore:
         self.meter.count("get", received=len(fetched.body))
         return fetched
 
+    @traced(_request("get"))
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:
         self.meter.count("get")
         fetched = self._inner.get_if_changed(key, token)
@@ -170,19 +202,22 @@ class MeterStore:
     @contextmanager
     def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
         self.meter.count("get")
-        with self._inner.open(key, start=start) as body:
+        with span("store get", key=key), self._inner.open(key, start=start) as body:
             yield _CountedBody(body, self.meter)
 
+    @traced(_request("put"))
     def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
         self.meter.count("put", sent=len(body))
         return self._inner.put(key, body, condition)
 
+    @traced(_request("put"))
     def put_file(self, key: str, path: Path) -> Uploaded:
         self.meter.count("put")
         done = self._inner.put_file(key, path)
         self.meter.count("put", calls=0, sent=done.meta.size)
         return done
 
+    @traced(_request("delete"))
     def delete(self, keys: Sequence[str]) -> None:
         self.meter.count("delete", calls=-(-len(keys) // 1000))
         self._inner.delete(keys)
@@ -193,6 +228,7 @@ class MeterStore:
             self.meter.count("list", calls=1 if number else 0)
             yield page
 
+    @traced(_request("list"))
     def level(self, prefix: str = "") -> Level:
         self.meter.count("list")
         return self._inner.level(prefix)

@@ -113,6 +113,8 @@ def _profile(environ: Mapping[str, str], name: str) -> dict[str, str] | None:
 
 
 def _section(path: Path, name: str) -> dict[str, str] | None:
+    if not path.exists():
+        return None
     import configparser
 
     parser = configparser.RawConfigParser(strict=False, default_section="\0none")

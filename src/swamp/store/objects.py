@@ -5,17 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 
 from swamp.env import SYSTEM, Env, is_ulid
 from swamp.errors import ConditionFailed, ObjectMissing, StoreError, UsageError
 from swamp.store.budget import MIB, PART_BYTES, SMALL_BYTES, ByteBudget, part_bytes, read_whole
-from swamp.store.explain import CUT, Answer, Place, to_error
+from swamp.store.clients import Clients
+from swamp.store.explain import CUT, FOREIGN, Answer, Place, to_error
 from swamp.store.foreign_obstore import CAUGHT, beyond_end, read_refusal, safe_cause
 from swamp.store.keys import byte_before, check_key, check_prefix
 from swamp.store.port import (
@@ -30,52 +29,17 @@ from swamp.store.port import (
     check_in_memory,
 )
 from swamp.store.ranged import NotPartial, RangedBody, meta_of
+from swamp.store.send import HashedFile
 from swamp.store.start import start_runtime
+from swamp.store.wire import WIRE
 
 if TYPE_CHECKING:
-    from swamp.store.s3_listing import RawListing
+    from swamp.store.s3_listing import Page, RawListing
 
 CHUNK_BYTES: Final = MIB
 LIST_CHUNK: Final = 1000
 DELETE_BATCH: Final = 1000
 PARTS_AT_ONCE: Final = 3
-
-
-@dataclass(frozen=True)
-class Clients:
-    """obstore clients of one bucket, each with connections of its own.
-
-    `make(timeout factor, retries, stall)` builds one; `stall`: it also ends when no byte comes for half of the plain
-    limit, the time of sending included.
-
-    A single PUT is never sent twice by a client (inv[store.no-blind-retry]): only parts of a multipart upload,
-    which nobody can see before it is completed, are.
-    """
-
-    make: Callable[[float, int, bool], Any]
-
-    @cached_property
-    def quick(self) -> Any:
-        return self.make(1, 0, True)
-
-    @cached_property
-    def steady(self) -> Any:
-        """For what may well take half of the limit in which nothing comes back: a PUT of some size, many deletes."""
-        return self.make(1, 0, False)
-
-    @cached_property
-    def patient(self) -> Any:
-        """For single PUTs of megabytes over a slow line."""
-        return self.make(10, 0, False)
-
-    @cached_property
-    def streaming(self) -> Any:
-        """For bodies of any length in one answer: it may take hours, and must not stand still."""
-        return self.make(10_000, 0, True)
-
-    @cached_property
-    def parts(self) -> Any:
-        return self.make(10, 6, False)
 
 
 class Objects:
@@ -94,6 +58,7 @@ class Objects:
         self._quoted = True
         self._form_proven = place.kind != "s3"
         self._whole_first = False
+        self.on_wire = place.kind != "memory"
 
     @property
     def url(self) -> str:
@@ -113,9 +78,11 @@ class Objects:
     def head(self, key: str) -> ObjectMeta:
         self._check(key)
         try:
-            return meta_of(obstore.head(self._clients.quick, key))
+            WIRE.count()
+            found = obstore.head(self._clients.quick, key)
         except CAUGHT as error:
             raise self._explained(error, "HEAD", key) from safe_cause(error)
+        return meta_of(self._own(found, "HEAD", key))
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
         self._check(key)
@@ -158,13 +125,22 @@ class Objects:
 
     def _request(self, key: str, options: dict[str, Any], *, streaming: bool = False) -> Any:
         client = self._clients.streaming if streaming else self._clients.quick
+        WIRE.count()
         try:
-            return obstore.get(client, key, options=options or None)  # type: ignore[arg-type]
+            result = obstore.get(client, key, options=options or None)  # type: ignore[arg-type]
         except CAUGHT as error:
             if "non-partial response" in str(error):
                 self._whole_first = True
                 raise NotPartial(key) from None
             raise self._explained(error, "GET", key) from safe_cause(error)
+        self._own(result.meta, "GET", key)
+        return result
+
+    def _own(self, meta: Any, verb: str, key: str) -> Any:
+        """inv[store.own-answer]: obstore takes any 200 for the object, a proxy's page too. A store tags it."""
+        if meta["e_tag"] is None and meta["version"] is None:
+            raise to_error(self._place, Answer(verb, key, failure=FOREIGN))
+        return meta
 
     def _collected(self, result: Any, meta: ObjectMeta, size: int) -> Fetched:
         check_in_memory(meta.key, size)
@@ -212,6 +188,7 @@ class Objects:
             return None
 
     def _put(self, key: str, body: bytes | memoryview, mode: Any) -> ObjectMeta:
+        WIRE.count()
         try:
             done = obstore.put(self._client_for(len(body)), key, body, mode=mode, use_multipart=False)
         except CAUGHT as error:
@@ -254,6 +231,8 @@ class Objects:
                 )
             except CAUGHT as error:
                 raise self._explained(error, "PUT", key) from safe_cause(error)
+            finally:
+                WIRE.count(2 + source.pieces)  # begun, its parts, and completed or given up
         token = (done["e_tag"] or "").strip('"') or self.head(key).token
         return Uploaded(ObjectMeta(key, source.sent, token, self._env.clock.now()), source.sha256.hexdigest())
 
@@ -264,6 +243,7 @@ class Objects:
             self._delete(list(keys[first : first + DELETE_BATCH]))
 
     def _delete(self, keys: list[str]) -> None:
+        WIRE.count()
         try:
             obstore.delete(self._clients.steady, keys)
         except FileNotFoundError as error:
@@ -285,7 +265,10 @@ class Objects:
         except (*CAUGHT, TypeError) as error:
             # Memory, and logins that cannot sign.
             raise to_error(self._place, Answer("DELETE", key, 501)) from safe_cause(error)
-        status = _send_delete(url, _quote(token) if self._quoted else token)
+        from swamp.store.s3_listing import send_delete
+
+        WIRE.count()
+        status = send_delete(url, _quote(token) if self._quoted else token)
         if status is None or status >= 300:
             raise to_error(self._place, Answer("DELETE", key, status, failure=None if status else CUT))
 
@@ -298,6 +281,9 @@ class Objects:
         if rest:
             # obstore's prefixes are whole segments: begin just before the rest and stop behind it.
             after = max(after, byte_before(prefix))
+        if (few := self._few(prefix, start_after)) is not None:
+            yield few.objects
+            return
         for page in self._pages(folder, after or None):
             kept = [m for m in page if m.key.startswith(prefix) and m.key > (start_after or "")]
             if kept:
@@ -306,17 +292,30 @@ class Objects:
                 return
 
     def _pages(self, folder: str, after: str | None) -> Iterator[Sequence[ObjectMeta]]:
+        where, raw = f"{folder}/" if folder else "", self._raw()
         try:
             stream = obstore.list(self._clients.quick, folder or None, offset=after, chunk_size=LIST_CHUNK)
-            for chunk in stream:
+            WIRE.count()
+            for number, chunk in enumerate(stream):
+                WIRE.count(1 if number else 0)
                 page = [m for m in map(meta_of, chunk) if m.size or not self._is_marker(m)]
                 yield page
                 after = page[-1].key if page else after
         except CAUGHT as error:
-            raw = self._raw_listing(error, folder)
+            odd = self._raw_listing(error, folder)
         else:
+            # inv[store.whole-listing]: obstore takes any 200, a proxy's HTML too, for the last page. So S3 is asked
+            # once more, by us, whether that was the end; that also shows a page that was stale.
+            if raw is not None and not raw.ends(where, after):
+                raise to_error(self._place, Answer("LIST", folder or None, failure=CUT))
             return
-        yield from raw.pages(f"{folder}/" if folder else "", after)
+        yield from odd.pages(where, after)
+
+    def _few(self, prefix: str, after: str | None) -> Page | None:
+        """A few names, behind one or with a common beginning: one page, read by us, that says it is the last."""
+        raw = self._raw() if after or (prefix and prefix[-1] != "/") else None
+        page = raw.page_if_plain(prefix, after) if raw is not None else None
+        return page if page is not None and page.last else None
 
     def _raw_listing(self, error: BaseException, folder: str) -> RawListing:
         """Another way to list, where it was a key that obstore cannot name. Raises what `error` means where not."""
@@ -338,6 +337,9 @@ class Objects:
 
     def level(self, prefix: str = "") -> Level:
         check_prefix(prefix)
+        if (raw := self._raw()) is not None and (seen := raw.level_if_allowed(prefix)) is not None:
+            return seen  # inv[store.whole-listing]
+        WIRE.count()
         try:
             found = obstore.list_with_delimiter(self._clients.quick, prefix.rstrip("/") or None)
         except CAUGHT as error:
@@ -359,37 +361,6 @@ class Objects:
 
     def _explained(self, error: BaseException, verb: str, key: str | None) -> StoreError:
         return to_error(self._place, read_refusal(error, verb, key))
-
-
-class HashedFile:
-    """A file in pieces; what was handed out is what was hashed. inv[store.hash-of-sent]"""
-
-    def __init__(self, file: BinaryIO, piece: int) -> None:
-        self._file = file
-        self._piece = piece
-        self.sha256 = hashlib.sha256()
-        self.sent = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        while piece := self._file.read(self._piece):
-            self.sha256.update(piece)
-            self.sent += len(piece)
-            yield piece
-
-
-def _send_delete(url: str, if_match: str) -> int | None:
-    """The status, or None if there was no answer. The URL carries a signature: it goes into no message."""
-    import urllib.error  # a tenth of what a no-op imports, and only a lease of a safe store is let go like this
-    import urllib.request
-
-    request = urllib.request.Request(url, method="DELETE", headers={"If-Match": if_match})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as refusal:
-        return refusal.code
-    except OSError:
-        return None
 
 
 def _quote(token: Token) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured
+from swamp.extras import needs
 from swamp.store.explain import Place, redact
 from swamp.store.gentle import GentleStore
 from swamp.store.keys import check_key
@@ -77,6 +78,11 @@ class StoreSpec:
     gentle: bool = False
     """Whether uploads into a new directory go one at a time (`store.gentle`)."""
 
+    @property
+    def plugin(self) -> str | None:
+        """The type of the plug-in that opens it; None for a store of ours."""
+        return self.url if is_plugin_type(self.url) else None
+
     def open(self, env: Env = SYSTEM) -> ObjectStore:
         store = open_store(self.url, self.config, env)
         store = PrefixStore(store, self.namespace) if self.namespace else store
@@ -95,6 +101,8 @@ def open_store(
 
     Without a `policy` they end with the time that the configuration gives to one request.
     """
+    if is_plugin_type(url):
+        return _open_plugged(url, dict(config or {}), env, policy)
     target = parse_target(url, config)
     _check_numbers(target.config)
     environ = os.environ if environ is None else environ
@@ -103,6 +111,23 @@ def open_store(
         # Retry outside the limit: a request that waits for its next attempt takes nobody's place.
         bucket = RetryStore(bucket, env, policy or RetryPolicy(seconds=target.timeout))
     return PrefixStore(bucket, target.prefix) if target.prefix else bucket
+
+
+def _open_plugged(kind: str, config: dict[str, Any], env: Env, policy: RetryPolicy | None) -> ObjectStore:
+    """A plug-in's store under the limits and the retries of every other one."""
+    from swamp.store.plugged import open_plugin
+
+    refuse_secrets(config)
+    _check_numbers(config)
+    target = Target("plug-in", kind, "", config)
+    return RetryStore(
+        _limited(target, open_plugin(kind, config, env)), env, policy or RetryPolicy(seconds=target.timeout)
+    )
+
+
+def is_plugin_type(kind: str) -> bool:
+    """Whether this can only be a plug-in's type: no URL and none of ours."""
+    return "://" not in kind and kind != "filesystem" and not kind.startswith("@swamp/")
 
 
 def parse_target(url: str, config: Mapping[str, Any] | None = None) -> Target:
@@ -162,7 +187,8 @@ def _open_memory(target: Target, env: Env, environ: Mapping[str, str]) -> Object
     """The same name is the same store within a process."""
     from obstore.store import MemoryStore
 
-    from swamp.store.objects import Clients, Objects
+    from swamp.store.clients import Clients
+    from swamp.store.objects import Objects
 
     with _memories_lock:
         if target.bucket not in _memories:
@@ -250,6 +276,7 @@ def _open_azure(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectS
 
 
 def _open_gcs(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+    needs("google.cloud.storage", "Google Cloud Storage", "gcs")
     from swamp.store.gcs import connect
 
     endpoint = _endpoint(target.config.get("endpoint") or _with_scheme(environ.get("STORAGE_EMULATOR_HOST")))
@@ -266,7 +293,8 @@ def _layered(
 ) -> ObjectStore:
     from obstore.exceptions import BaseError
 
-    from swamp.store.objects import Clients, Objects
+    from swamp.store.clients import Clients
+    from swamp.store.objects import Objects
 
     def make(factor: float, retries: int, stall: bool) -> Any:
         http = _http(target.timeout * factor, target.silence, retries, (endpoint or "").startswith("http://"))

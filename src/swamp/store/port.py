@@ -5,22 +5,23 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final, Protocol
 
 from swamp.errors import CorruptData
+from swamp.values import value
 
 Token = str
 """An object's version, opaque to callers: ETag, generation or our own. Quotes and vendor habits end in the adapter."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CreateOnly:
     """Write only if the key does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Match:
     """Write only if the object's version is still `token`."""
 
@@ -31,7 +32,7 @@ Condition = CreateOnly | Match | None
 CREATE: Final = CreateOnly()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ObjectMeta:
     key: str
     size: int
@@ -39,13 +40,13 @@ class ObjectMeta:
     last_modified: dt.datetime
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fetched:
     meta: ObjectMeta
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Uploaded:
     """What a finished upload proves: the hash is that of the bytes that were sent."""
 
@@ -62,7 +63,7 @@ class Body(Protocol):
     def __iter__(self) -> Iterator[bytes]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Level:
     """One step down a key hierarchy: `dirs` end without `/`, both are full keys relative to the store."""
 
@@ -76,7 +77,7 @@ UNSAFE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Capabilities:
     """What a store was *seen* to do. Measured by `probe`, never assumed from its name."""
 

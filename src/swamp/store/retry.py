@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeVar
@@ -12,6 +11,7 @@ from typing import Final, TypeVar
 from swamp.env import SYSTEM, Env
 from swamp.errors import OutcomeUnknown, StoreError, Unavailable
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
+from swamp.values import value
 
 T = TypeVar("T")
 _BUSY: Final = (429, 503)
@@ -34,7 +34,7 @@ def pause_after(error: Exception | None, planned: float, env: Env) -> float:
     return env.jitter(planned)
 
 
-@dataclass(frozen=True)
+@value
 class RetryPolicy:
     """How long and how often. `unreachable` bounds attempts at an endpoint that takes no connection at all."""
 
@@ -63,7 +63,11 @@ class Attempts:
             raise error
         pause = min(self._policy.longest_wait, self._policy.first_wait * 2 ** (self._count - 1))
         pause = pause_after(error, pause, self._env)
-        if self._env.clock.monotonic() + pause > self._until:
+        left = self._until - self._env.clock.monotonic()
+        if pause > left and error.details.get("retryAfter") is None:
+            # A pause of our own choosing gives way: under a short limit, too, one 503 is tried again.
+            pause = left / 2 if left > 2 * self._policy.first_wait else pause
+        if pause > left:
             raise error
         self._env.clock.sleep(pause)
 

@@ -1,4 +1,4 @@
-"""ListObjectsV2 by hand, for buckets that hold keys which obstore refuses to name.
+"""ListObjectsV2 by hand: for buckets that hold keys which obstore refuses to name, and to see a listing's true end.
 
 One key such as `a//b`, `a/../b` or one with a control character makes obstore refuse the whole page that it is on.
 Such keys are nobody's files here, but what stands beside them is: this listing shows every key as it is. It knows the
@@ -14,20 +14,25 @@ import urllib.error
 import urllib.request
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from http.client import HTTPException
+from socket import gaierror
+from ssl import SSLError
 from typing import Any, Final
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from swamp.env import Env, parse_rfc3339
-from swamp.errors import StoreError
-from swamp.store.explain import CUT, Answer, Place, to_error
+from swamp.errors import StoreError, Unavailable
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
 from swamp.store.keys import is_key
 from swamp.store.port import Level, ObjectMeta
+from swamp.store.wire import WIRE
+from swamp.values import value
 
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
 
 
-@dataclass(frozen=True)
+@value
 class Keys:
     """Who signs."""
 
@@ -36,7 +41,15 @@ class Keys:
     session: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@value
+class Page:
+    """One answer: some objects in key order, and whether there are no more."""
+
+    objects: Sequence[ObjectMeta]
+    last: bool
+
+
+@value
 class RawListing:
     """One bucket, page by page. `keys` returns None for a bucket that wants no signature."""
 
@@ -48,8 +61,7 @@ class RawListing:
     timeout: float
 
     def pages(self, prefix: str, after: str | None) -> Iterator[Sequence[ObjectMeta]]:
-        asked = {"prefix": prefix} | ({"start-after": after} if after else {})
-        for answer in self._answers(asked):
+        for answer in self._answers(_asked(prefix, after)):
             yield [_meta(node) for node in answer.iter() if _tag(node) == "Contents"]
 
     def level(self, prefix: str) -> Level:
@@ -59,6 +71,40 @@ class RawListing:
             objects += [_meta(node) for node in answer.iter() if _tag(node) == "Contents"]
             dirs += [_text(n, "Prefix").removesuffix("/") for n in answer.iter() if _tag(n) == "CommonPrefixes"]
         return Level(tuple(filter(is_key, dirs)), tuple(o for o in objects if is_key(o.key)))
+
+    def level_if_allowed(self, prefix: str) -> Level | None:
+        """As `level`; None where the store refuses it to us (a login that works for obstore alone)."""
+        try:
+            return self.level(prefix)
+        except Unavailable:
+            raise
+        except StoreError:
+            return None
+
+    def page_if_plain(self, prefix: str, after: str | None) -> Page | None:
+        """The first page; None where the store refuses it to us, or where it has keys that are no file's."""
+        try:
+            answer = next(self._answers(_asked(prefix, after)))
+        except Unavailable:
+            raise
+        except StoreError:
+            return None
+        found = [_meta(node) for node in answer.iter() if _tag(node) == "Contents"]
+        last, plain = _text(answer, "IsTruncated") != "true", all(is_key(meta.key) for meta in found)
+        if _text(answer, "EncodingType") != "url":  # it did not encode what was decoded here
+            plain = plain and not any("%" in key or "+" in key for key in _raw_keys(answer))
+        return Page(found, last) if plain and (found or last) else None
+
+    def ends(self, prefix: str, after: str | None) -> bool:
+        """Whether no file's key stands behind `after`; also where the store refuses to say so. One that does not answer
+        properly raises Unavailable."""
+        try:
+            page = next(iter(self.pages(prefix, after)))
+        except Unavailable:
+            raise
+        except StoreError:
+            return True
+        return not any(is_key(meta.key) for meta in page)
 
     def _answers(self, asked: Mapping[str, str]) -> Iterator[xml.Element]:
         more: dict[str, str] = {}
@@ -73,13 +119,19 @@ class RawListing:
     def _answer(self, asked: Mapping[str, str]) -> xml.Element:
         query = "&".join(f"{quote(k, safe='')}={quote(v, safe='')}" for k, v in sorted(asked.items()))
         request = urllib.request.Request(f"{self.bucket_url}?{query}", headers=self._headers(query))
+        WIRE.count()
         try:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-                return xml.fromstring(answer.read())
+                found = xml.fromstring(answer.read())
         except urllib.error.HTTPError as refusal:
             raise to_error(self.place, Answer("LIST", None, refusal.code, code=_code(refusal))) from None
-        except (OSError, xml.ParseError):
-            raise to_error(self.place, Answer("LIST", None, failure=CUT)) from None
+        except (OSError, xml.ParseError, HTTPException) as error:
+            if isinstance(getattr(error, "reason", None), SSLError):
+                raise StoreError("Python does not trust its certificate", hint="set SSL_CERT_FILE") from None
+            raise to_error(self.place, Answer("LIST", None, failure=_failure(error))) from None
+        if _tag(found) != "ListBucketResult":
+            raise to_error(self.place, Answer("LIST", None, failure=CUT))
+        return found
 
     def _headers(self, query: str) -> dict[str, str]:
         """Signature version 4 over an empty body."""
@@ -120,6 +172,19 @@ def _keys(found: Mapping[str, Any]) -> Keys:
     return Keys(str(found["access_key_id"]), str(found["secret_access_key"]), session)
 
 
+def send_delete(url: str, if_match: str) -> int | None:
+    """A signed delete with a condition: its status, or None if there was no answer. The URL carries a signature: it
+    goes into no message."""
+    request = urllib.request.Request(url, method="DELETE", headers={"If-Match": if_match})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+    except (OSError, HTTPException):
+        return None
+
+
 def unnameable(place: Place, error: StoreError) -> StoreError:
     """For stores where nothing but obstore can list: which key is in the way, and what to do about it."""
     what = error.message.partition("[")[2] or error.message
@@ -130,6 +195,10 @@ def unnameable(place: Place, error: StoreError) -> StoreError:
     )
 
 
+def _asked(prefix: str, after: str | None) -> dict[str, str]:
+    return {"prefix": prefix} | ({"start-after": after} if after else {})
+
+
 def _tag(node: xml.Element) -> str:
     return node.tag.rpartition("}")[2]
 
@@ -137,6 +206,17 @@ def _tag(node: xml.Element) -> str:
 def _text(node: xml.Element, name: str, *, decoded: bool = True) -> str:
     found = next((child.text or "" for child in node if _tag(child) == name), "")
     return unquote_plus(found) if decoded else found
+
+
+def _failure(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return TIMEOUT
+    return CONNECT if isinstance(reason, ConnectionRefusedError | gaierror) else CUT
+
+
+def _raw_keys(answer: xml.Element) -> Iterator[str]:
+    return (_text(node, "Key", decoded=False) for node in answer.iter() if _tag(node) == "Contents")
 
 
 def _meta(node: xml.Element) -> ObjectMeta:

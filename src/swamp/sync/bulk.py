@@ -7,17 +7,17 @@ an executor does is true before the engine commits it. inv[spark.publish-once]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from swamp.cache.files import Hint
 from swamp.sync.progress import Patience
 from swamp.sync.result import Cause, EngineName
+from swamp.values import value
 
 Stage = Literal["compare", "hash", "upload", "download", "discover", "verify", "collect", "compact"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Work:
     """What the choice of an engine depends on."""
 
@@ -26,25 +26,18 @@ class Work:
     size: int
 
 
-class _Posted:
-    """Goes to another process as its values: what dataclasses do by themselves costs more than a small file's hash."""
+@value
+class Upload:
+    """`packed`: it may share an object with others, where the store's format knows slices."""
 
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        names: tuple[str, ...] = type(self).__slots__
-        return type(self), tuple([getattr(self, name) for name in names])
-
-
-@dataclass(frozen=True, slots=True)
-class Upload(_Posted):
     path: str
     file: str
     size: int = 0
+    packed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sent(_Posted):
+@value
+class Sent:
     """One upload call. `hint` is the stat from before the first byte was read; `changed`: it differs afterwards."""
 
     path: str
@@ -58,8 +51,8 @@ class Sent(_Posted):
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Download(_Posted):
+@value
+class Download:
     """`staging` is the directory for the file; `mtime_ns` backdates it so that its hint can be trusted.
 
     Who asks for a file that need not be `durable` flushes it before it is renamed; an executor may do it all the same.
@@ -74,8 +67,8 @@ class Download(_Posted):
     durable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Got(_Posted):
+@value
+class Got:
     """A whole, verified file at `file`; or why there is none."""
 
     path: str
@@ -87,14 +80,14 @@ class Got(_Posted):
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hash:
     path: str
     file: str
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hashed:
     path: str
     size: int = 0

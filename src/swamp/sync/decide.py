@@ -6,10 +6,10 @@ whether both sides hold the same bytes. Rows do not overlap and cover every comb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from swamp.rules import rule
+from swamp.values import value
 
 Local = Literal["same", "absent", "deleted", "edited", "found"]
 """same: = base · absent: not here, nobody deleted it · deleted: not here, a delete row says so · edited: differs from
@@ -23,7 +23,7 @@ Verb = Literal["nothing", "pull", "aside", "delete", "restore", "forget", "adopt
 conflicts/ instead of letting it rise from the dead."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """One row: `equal` None means that it does not matter."""
 

@@ -4,72 +4,46 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import TypeVar
 
 from swamp.cache.files import Staged, place
 from swamp.cache.layout import CacheDir
 from swamp.cache.locks import FileLock
 from swamp.cache.paths import resolve_inside, safe_path
-from swamp.cache.rows import Pending
 from swamp.cache.scan import Observed, scan
-from swamp.cache.state import Hook, State
+from swamp.cache.state import Hook, State, StateRebuilt, once_more
 from swamp.cache.sweep import sweep_staging
 from swamp.commit.alone import commit_lease
-from swamp.commit.commit import Committer
+from swamp.commit.commit import Committer, RootRead
+from swamp.commit.obey import Word
 from swamp.env import SYSTEM, Env
-from swamp.errors import CorruptData, Failed, NotFound, SwampError, Unavailable
+from swamp.errors import NotFound, StoreError, Unavailable
 from swamp.index.root import Root, Writer
 from swamp.rules import rule
-from swamp.store.port import UNSAFE, Capabilities, ObjectStore
+from swamp.store.port import UNSAFE, ObjectStore
 from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
+from swamp.sync.inline import Inline
 from swamp.sync.look import Looker
+from swamp.sync.mend import Mender
 from swamp.sync.plan import Plan
+from swamp.sync.policy import EngineStatus as EngineStatus
+from swamp.sync.policy import Policy as Policy
 from swamp.sync.port import Kind, Owed, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
+from swamp.sync.recall import recalled
 from swamp.sync.record import Parts, vouching
-from swamp.sync.result import LOST, Cause, Mode, SyncResult
+from swamp.sync.result import LOST, Mode, SyncResult, unfetched
 from swamp.sync.run import Run
 from swamp.sync.settle import tree_exclusive
-from swamp.sync.transfer import Inline, download_one
-from swamp.sync.unchanged import nothing_owed
+from swamp.sync.transfer import download_one
+from swamp.sync.unchanged import has_taken_in, newest_mark, nothing_owed
 from swamp.sync.units import unit_of
+from swamp.trace import traced
 
-
-@dataclass(frozen=True)
-class Policy:
-    """What can be tuned about an engine."""
-
-    hydrate: Literal["full", "lazy"] = "full"
-    push_concurrency: int = 32
-    pull_concurrency: int = 32
-    timeout: float = 300.0
-    """Seconds *without progress* after which a sync gives up."""
-    lock_timeout: float = 60.0
-    commit_every: float = 60.0
-    delete_fraction: float = 0.2
-    delete_floor: int = 100
-    allow_deletes: int | None = None
-    portion: int = 100_000
-    """Paths that a first pull holds at a time: about 140 MB, and a minute or two of transfer."""
-    exclude: Callable[[str, bool], bool] = lambda path, directory: False
-    capabilities: Capabilities = field(default_factory=Capabilities)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """What can be said without asking the store."""
-
-    seq: int
-    last_sync_at: str | None
-    pending: Pending
-    files: int
-    bytes: int
-    remote_only: int
-    conflicts: int
-    tree: Path
+T = TypeVar("T")
 
 
 class Engine:
@@ -103,11 +77,14 @@ class Engine:
         state = (
             State.open(cache.state_db, hook, durable=durable) if hook else State.open(cache.state_db, durable=durable)
         )
-        alone = commit_lease(store, env, policy.capabilities, timeout=policy.lock_timeout, local=cache.base / "leases")
+        alone = commit_lease(store, env, timeout=policy.lock_timeout, local=cache.base / "leases")
+        said = recalled(state)
+        ignored = said is not None or not policy.capabilities.safe
+        word = Word(ignored, said, policy.measure, policy.doubted, policy.convicted)
         parts = Parts(
             state=state,
             cache=cache,
-            committer=Committer(store, writer, env, policy.capabilities, alone),
+            committer=Committer(store, writer, env, word, alone),
             env=env,
             pick=pick or _inline(store, env, policy),
             expect=expect,
@@ -119,8 +96,13 @@ class Engine:
             commit_every=policy.commit_every,
             lock_timeout=policy.lock_timeout,
             portion=policy.portion,
+            packs=policy.packs,
         )
         return cls(parts, policy, store, cancel or Cancel())
+
+    @property
+    def store_url(self) -> str:
+        return self._store.url
 
     def close(self) -> None:
         self._parts.state.close()
@@ -170,29 +152,71 @@ class Engine:
         return list(rows)
 
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
-        return (RemoteFile(r.path, r.size, r.sha256) for r in self.state.remote_only(prefix))
+        told = ""
+        try:
+            for r in self.state.remote_only(prefix):
+                told = r.path
+                yield RemoteFile(r.path, r.size, r.sha256)
+            return
+        except StateRebuilt:
+            self._compare_again()
+        for r in self.state.remote_only(prefix):
+            if r.path > told:
+                yield RemoteFile(r.path, r.size, r.sha256)
+
+    def _compare_again(self) -> None:
+        """After the state was lost: what the store holds is known here again, without content. If it is away, the next
+        sync compares. inv[cache.disposable]"""
+        if self._parts.tree_lock.shared_here:
+            return  # in the middle of a change: its push compares
+        with suppress(StoreError):
+            self.before_commit(lazy=True).pull()
+
+    def _known(self, ask: Callable[[], T]) -> T:
+        """What the state says; if it had to be begun again, after everything was compared."""
+        try:
+            return ask()
+        except StateRebuilt:
+            self._compare_again()
+            return ask()
 
     def owed(self, prefix: str) -> Sequence[Owed]:
-        found = self.state.deferred_below(prefix)
+        found = self._known(lambda: self.state.deferred_below(prefix))
         return [Owed(entry.path, why) for entry, why in found if not os.path.lexists(self.root / entry.path)]
 
     def touched_since(self, mark: int) -> Touched:
-        newest, paths = self.state.touched_since(mark)
+        newest, paths = self._known(lambda: self.state.touched_since(mark))
         return Touched(newest, paths)
+
+    @property
+    def mender(self) -> Mender:
+        """What vanished from the tree, and how it comes back."""
+        return Mender(self._parts, self.hydrate)
+
+    def bring_back(self, prefix: str) -> None:
+        self._known(lambda: self.mender.bring_back(prefix))
 
     def materialize(self, path: str) -> Path:
         """The local file or directory of `path`, fetched first where only the bucket has it."""
+        return self._known(lambda: self._materialize(path))
+
+    def _materialize(self, path: str) -> Path:
         for row in list(self.state.remote_only(path)):
             self.hydrate(row.path)
+        for gone in self.mender.missing_at(path):
+            self.hydrate(gone)
         found = resolve_inside(self.root, path)
         if not found.exists():
             raise NotFound(f"{path} does not exist in this datastore")
         return found
 
     def hydrate(self, path: str) -> Path:
-        """Fetches one remote-only file. If the bucket has moved on, its whole unit is pulled."""
+        """Fetches one file that is not here. If the bucket has moved on, its whole unit is pulled."""
+        return self._known(lambda: self._hydrate(path))
+
+    def _hydrate(self, path: str) -> Path:
         row = self.state.base(path)
-        if row is None or row.present:
+        if row is None or (row.present and os.path.lexists(self.root / path)):
             return resolve_inside(self.root, path)
         job = Download(path, row.key, row.size, row.sha256, str(self.cache.staging), self._past())
         patience = self._patience()
@@ -200,7 +224,7 @@ class Engine:
         if got.file is None:
             if got.cause in LOST:  # a machine that still had it may have put it back under another key
                 return self._pull_unit(path)
-            raise _unfetched(path, got.error, got.cause)
+            raise unfetched(path, got.error, got.cause)
         staged = Staged(got.file, got.size, got.sha256 or "")
         with tree_exclusive(self._parts, "tree-lock.rename"), self.state.transaction() as tx:
             now = tx.base(path)
@@ -208,6 +232,9 @@ class Engine:
                 hint = place(staged, self.root, path)
                 vouched = vouching(hint, self._parts.now_ns())
                 tx.put_base(replace(row, sha256=got.sha256, present=True, hint=vouched))
+                if row.present:  # it had vanished
+                    tx.undefer(path)
+                    tx.touch([path])
             else:
                 staged.discard()
         return resolve_inside(self.root, path)
@@ -218,7 +245,7 @@ class Engine:
     def _pull_unit(self, path: str) -> Path:
         result = self._run("pull", (unit_of(path),), full=False, hydrating=True)
         if result.failed:
-            raise _unfetched(path, result.failed[0].error, result.failed[0].cause)
+            raise unfetched(path, result.failed[0].error, result.failed[0].cause)
         row = self.state.base(path)
         if row is not None and not row.present:  # no root spoke of it: a directory that is not mounted looks like this
             raise Unavailable(
@@ -229,9 +256,10 @@ class Engine:
 
     # -- sync
 
-    def push(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
-        """Makes what was announced here true in the store. `full` also finds what nobody announced."""
-        return self._run("push", scope, full)
+    def push(self, scope: tuple[str, ...] = (), *, full: bool = False, after_pull: bool = False) -> SyncResult:
+        """Makes what was announced here true in the store. `full` also finds what nobody announced; `after_pull`: the
+        root that a pull of this process read a moment ago will do for the plan."""
+        return self._run("push", scope, full, after_pull=after_pull)
 
     def pull(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
         """Makes what is true in the store present here. Never pushes."""
@@ -241,10 +269,32 @@ class Engine:
         """A pull, then a push on the same root."""
         return self._run("sync", scope, full)
 
+    def before_commit(self, *, lazy: bool = False) -> Engine:
+        """The same engine, for who pulls first and commits then. `lazy` leaves content in the store until somebody
+        reads it; in a full cache it is owed: not in sync, and the next sync brings it. inv[sync.derived]"""
+        parts = replace(self._parts, lazy=lazy or self._parts.lazy, committing=True)
+        return Engine(parts, self._policy, self._store, self._cancel)
+
+    @once_more
+    def refresh(self, read: RootRead, wait: float = 60.0) -> SyncResult:
+        """Takes in what is new in a root that a read has fetched and that harms nobody. Moves no mark."""
+        from swamp.sync.refresh import refresh
+
+        patience = self._patience()
+        with self._parts.sync_lock.exclusive(wait):
+            if read.root is not None and read.root.seq < newest_mark(self.state):
+                read = self._looker(patience).read()  # another process has seen a later one while this one waited
+            if read.root is None or has_taken_in(self.state, read.root.op):
+                return SyncResult("pull", fast_path=True, seq=read.root.seq if read.root else 0)
+            return refresh(self, read, patience)
+
+    @once_more
     def plan(self, mode: Mode, scope: tuple[str, ...] = (), *, full: bool = False) -> Plan:
         """What `mode` would do. Changes nothing, here or there."""
         looker = self._looker(self._patience())
         scope = tuple(unit_of(path) for path in scope)
+        if mode != "push":
+            looker.vanished = self.mender.vanished(scope or ("",))
         read = looker.previewed()
         hydrating = mode != "push" and not self._parts.lazy
         look = looker.look(read, scope, full=full, hydrating=hydrating, dry=True)
@@ -259,7 +309,11 @@ class Engine:
     def _policy_for_plan(self) -> tuple[float, int, int | None]:
         return self._policy.delete_fraction, self._policy.delete_floor, self._policy.allow_deletes
 
-    def _run(self, mode: Mode, scope: tuple[str, ...], full: bool, hydrating: bool | None = None) -> SyncResult:
+    @traced(lambda engine, mode, *_, **__: (mode, {"store": engine.store_url}))
+    @once_more
+    def _run(
+        self, mode: Mode, scope: tuple[str, ...], full: bool, hydrating: bool | None = None, after_pull: bool = False
+    ) -> SyncResult:
         """One command: timed, metered, alone in this cache."""
         clock = self._parts.env.clock
         started, requests = clock.monotonic(), _requests(self._store)
@@ -268,10 +322,12 @@ class Engine:
         scope = tuple(unit_of(path) for path in scope)  # inv[unit.whole]: a scope never cuts a version in two
         with self._alone():
             sweep_staging(self.cache.staging, clock.now().timestamp())
-            run = Run(self, self._looker(patience), patience, scope, full, want)
+            if mode != "push":
+                self.mender.note(scope or ("",))
+            run = Run(self, self._looker(patience), patience, scope, full, want, after_pull)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
         result = replace(result, warnings=(*result.warnings, *run.looker.warnings))
-        if not self._policy.capabilities.safe:
+        if not self.committer.enforced:
             result = replace(result, warnings=(*result.warnings, UNSAFE))
         return replace(
             result,
@@ -288,6 +344,7 @@ class Engine:
 
     # -- status
 
+    @once_more
     def status(self) -> EngineStatus:
         files, size, remote = self.state.base_count()
         kept = sum(1 for p in self.cache.conflicts.rglob("*") if p.is_file())
@@ -301,6 +358,11 @@ class Engine:
             conflicts=kept,
             tree=self.root,
         )
+
+    def knows_all(self, within: float = float("inf")) -> bool:
+        """Whether all that the root holds which this process has read or committed last is in the tree."""
+        root = self._parts.recent.root(within, self._parts.env.clock)
+        return root is not None and self._parts.committer.enforced and self.nothing_to_pull(root)
 
     def in_sync(self, root: Root) -> bool:
         """Computed, never a flag: nothing owed in either direction, and the recorded pull is this root."""
@@ -327,14 +389,3 @@ def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:
 def _requests(store: ObjectStore) -> int:
     """Requests so far, where a meter counts them."""
     return int(getattr(store, "requests", 0))
-
-
-_UNFETCHED: Final[dict[Cause | None, type[SwampError]]] = {
-    "missing": CorruptData,
-    "corrupt": CorruptData,
-    "away": Unavailable,
-}
-
-
-def _unfetched(path: str, why: str | None, cause: Cause | None) -> SwampError:
-    return _UNFETCHED.get(cause, Failed)(f"{path} could not be fetched: {why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
@@ -10,9 +10,10 @@ from swamp.index.entry import Entry, Row, Tombstone
 from swamp.rules import rule
 from swamp.sync.decide import Decision, Local, Remote, decide
 from swamp.sync.units import is_content
+from swamp.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Facts:
     """One path, seen from three sides. `sha256` is the local content's hash where it had to be learned."""
 
@@ -71,7 +72,7 @@ class Facts:
         """A missing hash is unknown, and unknown means: read it before deciding."""
         if self.local is None or not isinstance(self.remote, Entry) or self.remote.sha256 or self.remote_sha256:
             return False
-        if self.base is not None and self.remote.key == self.base.key and self.unchanged:
+        if self.base is not None and self.remote.identity == self.base.identity and self.unchanged:
             return False
         return self.remote.size == self.local.size
 
@@ -95,7 +96,7 @@ class Facts:
                 return "same" if self._is_base(entry) else "newer"
 
     def _is_base(self, entry: Entry) -> bool:
-        """R = B by key: the key is a file's remote identity.
+        """R = B by identity: content that was only moved is not news. inv[pack.identity]
 
         For a delete the number counts too: what was undeleted since is not what was deleted. inv[delete.by-key]
         """
@@ -103,9 +104,9 @@ class Facts:
             return False
         if not rule("delete.by-key") and entry.sha256 == self.base.sha256:
             return True
-        if entry.key != self.base.key:
+        if entry.identity != self.base.identity:
             return False
-        return not (self.deleted and self.local is None and entry.seq > self.base.seq)
+        return not (self.deleted and self.local is None and entry.number > self.base.number)
 
     def decision(self) -> Decision:
         return decide(self.local_label, self.remote_label, self.equal)
@@ -123,7 +124,8 @@ class Facts:
 
     @property
     def _quiet(self) -> bool:
-        """Nobody has announced anything, and the root still says what base says."""
+        """Nobody has announced anything, and the root still says what base says, the place included: base has to learn
+        a new one."""
         told = self.edited or self.deleted or self.owed
         if told or self.base is None or not isinstance(self.remote, Entry):
             return False

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
+from typing import Final
 
-from swamp.cache.paths import ancestors, is_below, is_internal
-from swamp.cache.rows import BaseRow, JournalRow
-from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, scan, stat_one
+from swamp.cache.paths import ancestors, is_below
+from swamp.cache.rows import BaseRow, JournalRow, StagedRow
+from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, is_left_out, scan, stat_one
 from swamp.cache.state import State
 from swamp.index.entry import Entry, Row, Tombstone
 from swamp.rules import rule
 from swamp.sync.facts import Facts
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, as_entry
+from swamp.values import value
 
 Scope = tuple[str, ...]
+_BEHIND_ALL: Final = "\U0010ffff" * 2
+"""Sorts behind every path."""
 
 
-@dataclass(frozen=True)
+@value
 class Snapshot:
     """The journal as it was when nobody was mutating: rows later than `last` belong to the next sync."""
 
@@ -34,26 +36,32 @@ class Snapshot:
     """Rows that this sync added itself for files it found: they are no news to it."""
 
     def intent(self) -> Intent:
-        writes = {r.path for r in self.rows if r.kind == "write"}
+        written = {r.path: r.id for r in self.rows if r.kind == "write"}
         found = {r.path for r in self.rows if r.kind == "found"}
-        deletes = {r.path for r in self.rows if r.kind == "delete"}
-        return Intent(writes, found, deletes)
+        deleted = {r.path: r.id for r in self.rows if r.kind == "delete"}
+        again = {path for path, number in deleted.items() if written.get(path, 0) > number}
+        return Intent(set(written), found, set(deleted), again)
 
 
-@dataclass(frozen=True)
+@value
 class Intent:
     """Which paths were announced, as files or through a directory above them."""
 
     writes: set[str]
     found: set[str]
     deletes: set[str]
+    again: set[str]
+    """Paths that were deleted and written again since: if such a file vanishes, nobody has deleted it."""
 
     def edited(self, path: str, *, by_name: bool = False) -> bool:
         """Announced by itself or, unless `by_name`, through a directory above it."""
+        if not self.writes:
+            return False
         return path in self.writes or (not by_name and any(a in self.writes for a in ancestors(path)))
 
-    def deleted(self, path: str) -> bool:
-        return path in self.deletes
+    def deleted(self, path: str, *, absent: bool) -> bool:
+        """Whether a delete row stands for this path as it is now. inv[tree.damage]"""
+        return path in self.deletes and not (absent and path in self.again)
 
 
 @dataclass
@@ -106,27 +114,30 @@ class Gatherer:
         else:
             triples = self.everything(out) if everything else self._announced(out)
         unit: list[Facts] = []
+        name = ""
         private = _Private(self.exclude)
         for path, base, local, remote in triples:
-            if not self._in_scope(path):
+            if self.scope and not self._in_scope(path):
                 continue
             known = base is not None or remote is not None
             if not known and private(path):
                 continue  # announced or not: what stays on this machine is never pushed (L23, L24)
             if known and local is None and private(path):
                 local = self._look_again(path, out)  # what is shared already stays shared, whatever is left out now
-            if unit and unit_of(unit[0].path) != unit_of(path):
+            belongs = unit_of(path)
+            if unit and name != belongs:
                 out.facts += self._worth_keeping(unit)
                 unit = []
                 if most is not None and len(out.facts) >= most:
                     # What hides a part of the unit that begins here has been met already: it stays with its unit.
-                    begun = {p: row for p, row in out.hidden.items() if unit_of(p) == unit_of(path)}
+                    begun = {p: row for p, row in out.hidden.items() if unit_of(p) == belongs}
                     yield replace(out, hidden={p: row for p, row in out.hidden.items() if p not in begun})
                     out.facts, out.hidden = [], begun
-            if local is None and any(p.hides(path) for p in out.problems):
+            if local is None and out.problems and any(p.hides(path) for p in out.problems):
                 out.hidden[path] = remote  # neither present nor absent: nothing is concluded. inv[scan.honest]
                 continue
             unit.append(self._facts(path, base, local, remote, intent))
+            name = belongs
         out.facts += self._worth_keeping(unit)
         yield out
 
@@ -140,7 +151,10 @@ class Gatherer:
 
     def _worth_keeping(self, unit: list[Facts]) -> list[Facts]:
         """A unit is decided as a whole, so it is kept or left out as a whole. inv[unit.whole]"""
-        return [] if all(f.trivial or (self.lazy and f.resting) for f in unit) else unit
+        for f in unit:
+            if not (f.trivial or (self.lazy and f.resting)):
+                return unit
+        return []
 
     def _facts(
         self, path: str, base: BaseRow | None, local: Observed | None, remote: Row | None, intent: Intent
@@ -156,7 +170,7 @@ class Gatherer:
             local,
             remote,
             edited=edited,
-            deleted=intent.deleted(path),
+            deleted=intent.deleted(path, absent=local is None),
             in_history=self.view.in_history,
             owed=path in self.deferred,
             arrived=self._arrived(local, remote) if buried else None,
@@ -167,12 +181,21 @@ class Gatherer:
         if path not in self._staged or not rule("staged.mine"):
             return base
         for staged in self.state.staged_for(path):
-            named = remote is not None and remote.key == staged.key
-            if named or staged.key in self.view.dropped:
-                seq = remote.seq if named and remote is not None else self.view.dropped[staged.key].seq
-                if base is None or base.key != staged.key:
-                    base = BaseRow(path, staged.key, staged.size, staged.sha256, seq, present=True)
+            landed = self._landed(staged, remote)
+            if landed is not None and (base is None or base.identity != landed.identity):
+                base = landed
         return base
+
+    def _landed(self, staged: StagedRow, remote: Row | None) -> BaseRow | None:
+        """What base was to become with that upload, if the root shows that it did: the row of its path names it, by
+        place or by identity, or a dropped row of that path does."""
+        made = BaseRow(staged.path, staged.key, staged.size, staged.sha256, 0, present=True)
+        if remote is not None and staged.key in (remote.key, remote.identity):
+            return replace(made, key=remote.key, seq=remote.seq, id=remote.id, id_seq=remote.id_seq)
+        gone = self.view.dropped.get(staged.key)
+        if gone is None or gone.path != staged.path:
+            return None
+        return replace(made, key=gone.key, seq=gone.seq, id=gone.id)
 
     def _arrived(self, local: Observed | None, buried: Row | None) -> BaseRow | None:
         """A pull that died between its rename and its record left the root's bytes under an old row of the journal.
@@ -184,7 +207,8 @@ class Gatherer:
             return None
         if buried.size != local.size or buried.seq <= self._pulled:
             return None
-        return BaseRow(buried.path, buried.key, buried.size, buried.sha256, buried.seq, present=True)
+        told = (buried.path, buried.key, buried.size, buried.sha256, buried.seq)
+        return BaseRow(*told, present=True, id=buried.id, id_seq=buried.id_seq)
 
     @cached_property
     def _pulled(self) -> int:
@@ -195,7 +219,7 @@ class Gatherer:
         return self.state.staged_paths()
 
     def _in_scope(self, path: str) -> bool:
-        return not self.scope or any(is_below(path, prefix) for prefix in self.scope)
+        return any(is_below(path, prefix) for prefix in self.scope)
 
     def everything(self, out: Gathered) -> Iterator[_Triple]:
         """Every path of base, tree and index, in order; what could not be looked at goes to `out`."""
@@ -238,7 +262,7 @@ class _Private:
         self._directories: dict[str, bool] = {"": False}
 
     def __call__(self, path: str) -> bool:
-        return is_internal(path) or self._exclude(path, False) or self._inside(path.rpartition("/")[0])
+        return is_left_out(path, False) or self._exclude(path, False) or self._inside(path.rpartition("/")[0])
 
     def _inside(self, directory: str) -> bool:
         known = self._directories.get(directory)
@@ -256,29 +280,32 @@ def _merge(
     bases: Iterable[BaseRow], locals_: Iterable[Seen], remotes: Iterable[Row], out: Gathered
 ) -> Iterator[_Triple]:
     """Three streams in path order as one: nothing is held but the path at hand."""
-    streams = (
-        ((r.path, 0, r) for r in bases),
-        ((s.path, 1, s) for s in locals_),
-        ((r.path, 2, r) for r in remotes),
-    )
-    merged: Iterator[tuple[str, int, BaseRow | Seen | Row]] = heapq.merge(*streams, key=lambda t: (t[0], t[1]))
+    known, here, there = iter(bases), iter(locals_), iter(remotes)
+    next_base, next_local, next_remote = next(known, None), next(here, None), next(there, None)
     last = ""
-    for path, group in groupby(merged, key=lambda t: t[0]):
+    while True:
+        path = min(
+            _BEHIND_ALL if next_base is None else next_base.path,
+            _BEHIND_ALL if next_local is None else next_local.path,
+            _BEHIND_ALL if next_remote is None else next_remote.path,
+        )
+        if path is _BEHIND_ALL:
+            return
         base: BaseRow | None = None
         local: Observed | None = None
         remote: Row | None = None
         hidden = False
-        for _, _, item in group:
-            match item:
-                case BaseRow():
-                    base = item
-                case Observed():
-                    local = item
-                case ScanProblem():
-                    out.problems.append(item)
-                    hidden = True
-                case _:
-                    remote = item
+        while next_base is not None and next_base.path == path:
+            base, next_base = next_base, next(known, None)
+        while next_local is not None and next_local.path == path:
+            if isinstance(next_local, ScanProblem):
+                out.problems.append(next_local)
+                hidden = True
+            else:
+                local = next_local
+            next_local = next(here, None)
+        while next_remote is not None and next_remote.path == path:
+            remote, next_remote = next_remote, next(there, None)
         if hidden:
             out.hidden[path] = remote
             continue

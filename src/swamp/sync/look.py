@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final, Literal
 
 from swamp.cache.paths import ancestors
 from swamp.cache.scan import ScanProblem
 from swamp.commit.commit import RootRead
-from swamp.commit.log import Standing, put_log, standing
+from swamp.commit.log import Standing, is_newest, put_log, standing
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
+from swamp.index.payload import open_payload
+from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY, Root, decode, first_root
 from swamp.rules import rule
 from swamp.sync.bulk import Executor, Hash, Work
@@ -20,11 +23,13 @@ from swamp.sync.facts import Facts
 from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts
+from swamp.sync.recall import refuse_put_back
+from swamp.sync.record import Parts, mark_read
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, look
 
+JUST_S: Final = 2.0
 ANOTHER_STORE: Final = (
     "the store is not the one this machine knew (emptied, re-created or replaced): "
     "everything was compared again and nothing was removed"
@@ -58,32 +63,81 @@ class Looker:
     patience: Patience
     executor: Executor | None = None
     warnings: list[str] = field(default_factory=list)
+    vanished: Mapping[str, Row] = field(default_factory=dict)
+    """What a dry run found gone from the tree: a real one has noted it as owed."""
 
     def read(self) -> RootRead:
         """The root: one conditional request; an unchanged one is the copy that is kept here."""
         state, store = self.parts.state, self.parts.committer.store
-        token, body = state.meta("seenToken"), state.meta("seenBody")
-        if token is None or body is None:
+        token = state.meta("seenToken")
+        if token is None or state.meta("seenBody") is None:
             return self.parts.committer.read()
         try:
             fetched = store.get_if_changed(ROOT_KEY, token)
         except ObjectMissing:
             return RootRead(None, None)
-        if fetched is None:
-            kept = body.encode("utf-8", "surrogatepass")
-            return RootRead(decode(kept), token, kept)
-        return RootRead(decode(fetched.body), fetched.meta.token, fetched.body)
+        if fetched is None and (kept := self._kept()) is not None:
+            return kept
+        root, fetched = read_root(store, fetched)
+        return RootRead(root, fetched.meta.token, fetched.body)
+
+    def _kept(self) -> RootRead | None:
+        """The root that was seen last, as it is kept here."""
+        token, body = self.parts.state.meta("seenToken"), self.parts.state.meta("seenBody")
+        if token is None or body is None:
+            return None
+        kept = body.encode("utf-8", "surrogatepass")
+        return RootRead(decode(kept), token, kept)
+
+    def _owes_nothing(self) -> bool:
+        """Where conditions are not enforced, whether no commit of this machine can stand there without its record: then
+        the log's names tell all. Else what it left behind would be decided as if that commit had not been."""
+        state = self.parts.state
+        return not self.parts.committer.enforced and state.journal_empty() and not state.staged_keys()
+
+    def _was_empty(self) -> bool:
+        """Whether a pull has just found nothing at all: the first root is created only where there still is none."""
+        recent = self.parts.recent
+        nothing = recent.read is not None and recent.read.root is None and recent.read.token is None
+        return nothing and self.parts.env.clock.monotonic() - recent.at <= JUST_S
+
+    def just_read(self) -> RootRead | None:
+        """The root that a pull of this process has read within the last moments; it is handed out once."""
+        recent = self.parts.recent
+        read = recent.read
+        recent.read = read if read is not None and read.root is None else None
+        if read is None or read.root is None or self.parts.env.clock.monotonic() - recent.at > JUST_S:
+            return None
+        # Another thread of this process may have pushed since: then it is not what was seen last.
+        state = self.parts.state
+        seen = read.token == state.meta("seenToken") and read.root.seq >= int(state.meta("pulledSeq") or 0)
+        certain = self.parts.committer.enforced or not state.staged_keys()  # see `_owes_nothing`
+        return read if seen and certain else None
 
     def established(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
         """The root, made from a listing, an older format or the log where there is none."""
+        found = self._established(create=create)
+        self.parts.recent.read, self.parts.recent.at = found[0], self.parts.env.clock.monotonic()
+        return found
+
+    def _established(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
         from swamp.commit.establish import establish, repair
 
         pace = self.patience.check
+        kept = self._kept() if self.parts.committing and self._owes_nothing() else None
+        if kept is not None and kept.root is not None and is_newest(self.parts.committer.store, kept.root):
+            return kept, False, ()  # a root that was written late is met, and put right, by the commit
+        if create and self._was_empty():
+            done = establish(self.parts.committer, pace, create=True, known=RootRead(None, None), empty=True)
+            return done.read, done.discovered, done.warnings
         try:
             read = self.read()
         except CorruptData:
             done = establish(self.parts.committer, pace, create=create)
             return done.read, done.discovered, done.warnings
+        refuse_put_back(self.parts.state, read.root)
+        if read.root is not None:
+            self.parts.committer.word.hear(read.root)
         stands = "recorded" if read.root is None else self._standing(read)
         if stands == "rolled back":
             done = repair(self.parts.committer, pace)
@@ -92,18 +146,21 @@ class Looker:
             # A root that may yet be put aside is no reason to retire anything.
             return self.parts.committer.confirmed(pace), False, ()
         if read.root is not None:
+            self.parts.committer.word.refuse_lost(read.root)
             return read, False, ()
         done = establish(self.parts.committer, pace, create=create, known=read, discover=self._discover())
         return done.read, done.discovered, done.warnings
 
+    def stands(self, read: RootRead) -> bool:
+        """Whether this root may be believed as it is: where conditions are enforced, always."""
+        return self._standing(read) == "recorded"
+
     def _standing(self, read: RootRead) -> Standing:
         """Where conditions are not enforced a late write can undo later commits: the log still knows them.
 
-        A root that is byte for byte the one seen last was not written late, so a no-op stays one request.
+        Also where the root is byte for byte the one seen last: it may be the very one that was written late.
         """
-        if self.parts.committer.capabilities.safe or read.root is None:
-            return "recorded"
-        if read.token == self.parts.state.meta("seenToken"):
+        if self.parts.committer.enforced or read.root is None:
             return "recorded"
         return standing(self.parts.committer.store, read.root)
 
@@ -131,6 +188,7 @@ class Looker:
         except CorruptData:
             read = RootRead(None, None)
         if read.root is not None:
+            refuse_put_back(self.parts.state, read.root)
             return read
         committer = self.parts.committer
         empty = first_root("", "", rfc3339(self.parts.env.clock.now()), committer.writer)
@@ -139,6 +197,11 @@ class Looker:
     def look(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False) -> Look:
         """Facts and plan against `read`. inv[journal.survives]: rows announced from now on belong to the next sync."""
         gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating, dry=dry)
+        return self._planned(gatherer, gatherer.gather())
+
+    def news(self, read: RootRead, view: View) -> Look:
+        """Facts and plan of what `view` says is new. Asks nothing more of this machine's past, and writes nothing."""
+        gatherer = self._gatherer(read, (), full=False, hydrating=False, dry=True, view=view)
         return self._planned(gatherer, gatherer.gather())
 
     def portions(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool) -> Iterator[Look]:
@@ -154,19 +217,21 @@ class Looker:
         yield Look(gatherer.view, gatherer.snapshot, Plan(), [], set(), executor=self.executor, covers="end")
 
     def _gatherer(
-        self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False
+        self,
+        read: RootRead,
+        scope: tuple[str, ...],
+        *,
+        full: bool,
+        hydrating: bool,
+        dry: bool = False,
+        view: View | None = None,
     ) -> Gatherer:
         assert read.root is not None
         if not dry:
             self.bind(read.root)
             self._log(read)
         snapshot = self._snapshot()
-        try:
-            view = look(self.parts.committer.store, self.parts.state, read.root)
-        except ObjectMissing as gone:
-            raise CorruptData(
-                f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
-            ) from gone
+        view = view or self._view(read.root, everything=full)
         return Gatherer(
             state=self.parts.state,
             tree=self.parts.cache.tree,
@@ -175,11 +240,19 @@ class Looker:
             scope=scope,
             full_local=full,
             exclude=self.parts.exclude,
-            deferred=self.parts.state.deferred(),
+            deferred={**self.vanished, **self.parts.state.deferred()},
             hydrating=hydrating,
             lazy=self.parts.lazy and not hydrating,
             compare=self._compare(view) if full or view.full else None,
         )
+
+    def _view(self, root: Root, *, everything: bool) -> View:
+        try:
+            return look(self.parts.committer.store, self.parts.state, root, everything=everything)
+        except ObjectMissing as gone:
+            raise CorruptData(
+                f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
+            ) from gone
 
     def _planned(self, gatherer: Gatherer, gathered: Gathered) -> Look:
         view, snapshot = gatherer.view, gatherer.snapshot
@@ -187,7 +260,8 @@ class Looker:
         blocked = frozenset(unit_of(p) for p in [*unread, *gathered.hidden])
         planned = plan(facts, self._plan_policy(snapshot, gatherer.hydrating), self._clash(view), blocked)
         hidden = dict(gathered.hidden)
-        hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
+        if blocked:
+            hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
         return Look(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)
 
     def _log(self, read: RootRead) -> None:
@@ -199,7 +273,7 @@ class Looker:
         root = read.root
         if root is None or not read.body or not state.staged_keys() or state.meta("loggedOp") == root.op:
             return
-        if not committer.capabilities.safe:
+        if not committer.enforced:
             return  # `established` has seen its record
         put_log(committer.store, committer.env, root, read.body)
         with state.transaction() as tx:
@@ -217,6 +291,7 @@ class Looker:
                 tx.drop_all_deletes()
                 tx.set_meta("pulledOp", None)
                 tx.set_meta("pulledSeq", None)
+                mark_read(tx, None)
             tx.set_meta("storeId", root.store_id)
         if known is not None:
             self.warnings.append(ANOTHER_STORE)
@@ -271,7 +346,7 @@ class Looker:
 
         digest = hashlib.sha256()
         try:
-            with self.parts.committer.store.open(entry.key) as body:
+            with open_payload(self.parts.committer.store, entry.key, entry.size) as body:
                 for chunk in body:
                     digest.update(chunk)
                     self.patience.progressed()
@@ -287,12 +362,19 @@ class _Clash:
     parts: Parts
     view: View
 
+    @cached_property
+    def _has_base(self) -> bool:
+        """Whether this cache knows anything of the store: a first push asks nobody for each of its files."""
+        return self.parts.state.has_base()
+
     def __call__(self, path: str, leaving: frozenset[str]) -> str | None:
-        others = [*self.parts.state.folded(path), *self.parts.state.overlapping(path)]
+        others = [*self.parts.state.folded(path), *self.parts.state.overlapping(path)] if self._has_base else []
         for other in others:
             if other in leaving:
                 continue
             row = self.view.delta.get(other)
             if row is None or isinstance(row, Entry):
                 return other
+        if not self.view.delta:
+            return None
         return next((a for a in ancestors(path) if isinstance(self.view.delta.get(a), Entry)), None)

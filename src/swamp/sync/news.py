@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from swamp.cache.paths import ancestors, fold
 from swamp.index.entry import Entry, Row
 from swamp.sync.plan import UnitPlan
 from swamp.sync.units import unit_of
+from swamp.values import value
 
 
-@dataclass(frozen=True)
+@value
 class News:
     """Rows that appeared, looked up and never walked through: a long push has a hundred thousand of its own."""
 
@@ -60,5 +60,8 @@ class News:
 
 
 def _same_row(row: Row, planned: Row | None) -> bool:
-    """The same key under the same number: what was undeleted since is not what was looked at."""
-    return planned is not None and type(row) is type(planned) and (row.key, row.seq) == (planned.key, planned.seq)
+    """The same content under the same number: what was moved since is, what was undeleted since is not what was
+    looked at. inv[pack.identity]"""
+    if planned is None or type(row) is not type(planned):
+        return False
+    return (row.identity, row.number) == (planned.identity, planned.number)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import Any
 
 from swamp.cache.paths import ancestors, fold
+from swamp.cache.scan import collisions
 from swamp.index.entry import Entry
+from swamp.rules import rule
 from swamp.sync.decide import Verb
 from swamp.sync.facts import Facts
 from swamp.sync.result import Mode
 from swamp.sync.units import is_content, is_record, is_version, metadata_of, unit_of
+from swamp.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Action:
     """What is to be done about one path, and why."""
 
@@ -35,7 +38,7 @@ class Action:
         return self.facts.remote.size if self.facts.remote else 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UnitPlan:
     """The actions of one unit: all of them happen, or none."""
 
@@ -44,14 +47,14 @@ class UnitPlan:
 
     @property
     def verbs(self) -> frozenset[Verb]:
-        return frozenset(a.verb for a in self.actions)
+        return frozenset([a.verb for a in self.actions])
 
     @property
     def is_record(self) -> bool:
         return is_record(self.unit)
 
 
-@dataclass(frozen=True)
+@value
 class Plan:
     """Whole units in path order; `held` are units that wait, with the reason."""
 
@@ -97,7 +100,7 @@ Clash = Callable[[str, frozenset[str]], str | None]
 """The path already in the store that cannot stand beside this one, if any; paths that are leaving do not count."""
 
 
-@dataclass(frozen=True)
+@value
 class PlanPolicy:
     lazy: bool = False
     delete_fraction: float = 0.2
@@ -148,11 +151,13 @@ def _stale_base(facts: Facts) -> bool:
 
 def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
     """The rules that hold for a unit as a whole. A text says why it waits. inv[unit.whole]"""
+    if len(actions) == 1 and actions[0].path == unit:
+        return _alone(actions[0], room)
     version = any(is_version(unit, a.path) for a in actions)
     actions = _edit_beats_delete(actions)
     actions = _deleted_for_good(unit, actions) if version else actions
     actions = actions if _is_rewritten(unit, actions) else _all_deletes_or_none(actions)
-    clashing = next((other for a in actions if a.verb == "push" and (other := room.clash(a)) is not None), None)
+    clashing = room.clash_of(actions)
     if clashing is not None:
         actions = [
             replace(a, verb="conflict", why=f"cannot stand beside {clashing}") if a.facts.local else a for a in actions
@@ -165,6 +170,17 @@ def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:
         if a.verb == "push":
             room.take(a.path)
     return UnitPlan(unit, tuple(a for a in actions if a.verb != "nothing" or _announced(a.facts)))
+
+
+def _alone(action: Action, room: _Room) -> UnitPlan:
+    """The same for a file that is a unit of its own: nothing but another name can stand in its way."""
+    if action.verb == "push":
+        clashing = room.clash(action)
+        if clashing is None:
+            room.take(action.path)
+        else:
+            action = replace(action, verb="conflict", why=f"cannot stand beside {clashing}")
+    return UnitPlan(action.path, (action,) if action.verb != "nothing" or _announced(action.facts) else ())
 
 
 def _announced(facts: Facts) -> bool:
@@ -259,20 +275,35 @@ class _Room:
                 self.take(f.path)
         self._leaving = frozenset(leaving)
 
+    def clash_of(self, actions: list[Action]) -> str | None:
+        """A path beside which one that is to be pushed cannot stand: in the store, in this plan or in its own unit."""
+        pushed = [a for a in actions if a.verb == "push"]
+        found = next((other for a in pushed if (other := self.clash(a)) is not None), None)
+        if found is None and len(pushed) > 1 and rule("coexist.unit"):  # inv[coexist.unit]
+            inside = collisions(a.path for a in pushed)
+            found = inside[0].second if inside else None
+        return found
+
     def clash(self, action: Action) -> str | None:
         if isinstance(action.facts.remote, Entry):
             return None
         path = action.path
-        other = self._folds.get(fold(path))
+        folded = fold(path)
+        other = self._folds.get(folded)
         if other is not None and other != path:
             return other
-        above = next((self._folds[fold(a)] for a in ancestors(path) if fold(a) in self._folds), None)
-        return above or self._directories.get(fold(path)) or self._clash(path, self._leaving)
+        for above in ancestors(folded):
+            if above in self._folds:
+                return self._folds[above]
+        return self._directories.get(folded) or self._clash(path, self._leaving)
 
     def take(self, path: str) -> None:
-        self._folds[fold(path)] = path
-        for above in ancestors(path):
-            self._directories.setdefault(fold(above), path)
+        folded = fold(path)
+        self._folds[folded] = path
+        if folded.rpartition("/")[0] in self._directories:
+            return  # and so is every directory above it
+        for above in ancestors(folded):
+            self._directories.setdefault(above, path)
 
 
 def _capped(planned: Plan, policy: PlanPolicy) -> Plan:

@@ -10,17 +10,10 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
-from swamp.env import SYSTEM
-
 THREADS: Final = 16
 IN_HAND: Final = 64
 """Per thread: the caller may be busy placing a batch while the others go on."""
 TICK_SECONDS: Final = 0.5
-BREATHS: Final = 4
-BREATH_SECONDS: Final = 0.005
-BACKLOG: Final = 8
-"""While so many jobs wait for each thread, results of transfers may gather for a few breaths, so that nobody is woken
-for each one (docs/decisions/0010-a-second-process.md)."""
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -32,20 +25,17 @@ def pooled(
     threads: int = THREADS,
     tick: Callable[[], None] | None = None,
     discard: Callable[[R], None] | None = None,
-    *,
-    gather: bool = False,
 ) -> Iterator[R]:
     """Results as they are ready; a slow job holds up nobody and at most `IN_HAND` per thread are in hand (P08, P09).
 
     One thread means the caller's own, in order. `tick` is called whenever no result is ready, at least every half
-    second then, and may raise to stop. What is ready when the caller goes away is handed to `discard`. With `gather`
-    results may wait for others, while there is more to do.
+    second then, and may raise to stop. What is ready when the caller goes away is handed to `discard`.
     """
     if threads <= 1:
         yield from map(work, jobs)
         return
     feed = iter(jobs)
-    crew = Crew(work, threads, gather=gather)
+    crew = Crew(work, threads)
     try:
         for job in islice(feed, threads * IN_HAND):
             crew.give(job)
@@ -63,20 +53,14 @@ def pooled(
 class Crew(Generic[J, R]):
     """Up to `threads` workers between two queues. Plain queues: futures cost more than a small file's upload."""
 
-    def __init__(self, work: Callable[[J], R], threads: int, *, gather: bool = False) -> None:
+    def __init__(self, work: Callable[[J], R], threads: int) -> None:
         self.in_hand = 0
         self.threads = threads
-        self._breaths = BREATHS if gather else 0
         self._work = work
         self._workers: list[threading.Thread] = []
         self._todo: SimpleQueue[Any] = SimpleQueue()
         self._done: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
         self._ready: deque[tuple[R | None, BaseException | None]] = deque()
-
-    @property
-    def ready(self) -> bool:
-        """Whether the next result can be had without a look at the others."""
-        return bool(self._ready)
 
     def give(self, job: J) -> None:
         self.in_hand += 1
@@ -85,10 +69,6 @@ class Crew(Generic[J, R]):
             worker = threading.Thread(target=self._labour, name=f"transfer-{len(self._workers)}")
             self._workers.append(worker)
             worker.start()
-
-    def deliver(self, result: R) -> None:
-        """A result from elsewhere, for whoever takes the next one."""
-        self._done.put((result, None))
 
     def take(self, tick: Callable[[], None] | None) -> R:
         """The next result, or what its job raised. `tick` is called whenever it had to look for more."""
@@ -101,8 +81,7 @@ class Crew(Generic[J, R]):
         return result  # type: ignore[return-value]
 
     def _gather(self, tick: Callable[[], None] | None) -> None:
-        """All that is ready; waits for the first, and where all have plenty to do a little for more."""
-        breathe(self._todo, self.threads, self._breaths)
+        """All that is ready; waits for the first."""
         while not self._ready:
             with suppress(Empty):
                 self._ready.append(self._done.get(timeout=TICK_SECONDS))
@@ -132,14 +111,6 @@ class Crew(Generic[J, R]):
                 self._done.put((self._work(job), None))
             except BaseException as error:  # noqa: BLE001  (raised again where the result is taken)
                 self._done.put((None, error))
-
-
-def breathe(todo: SimpleQueue[Any], threads: int, most: int = BREATHS) -> None:
-    """Lets results gather for at most so many breaths, and for none in which the threads could run out of work."""
-    for _ in range(most):
-        if todo.qsize() < BACKLOG * threads:
-            return
-        SYSTEM.clock.sleep(BREATH_SECONDS)
 
 
 _GO_HOME: Final = object()

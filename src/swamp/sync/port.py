@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from swamp.values import value
 
 Kind = Literal["write", "delete", "found"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RemoteFile:
     """A file that this (lazy) cache knows of and does not hold."""
 
@@ -20,7 +21,7 @@ class RemoteFile:
     sha256: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Owed:
     """A file that a pull was to bring and could not; the next one tries again."""
 
@@ -28,7 +29,7 @@ class Owed:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Touched:
     """Paths changed since a mark, by anyone: pulls, announcements, other processes. None: too long ago, rebuild."""
 
@@ -60,10 +61,14 @@ class Tree(Protocol):
         """Files below the directory `prefix` that the store has and the last pull could not bring."""
         ...
 
+    def bring_back(self, prefix: str) -> None:
+        """Fetches metadata and records below `prefix` that were here and are gone; what cannot come is owed."""
+        ...
+
     def touched_since(self, mark: int) -> Touched: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlainTree:
     """A directory without sync: announcing is a no-op and everything is here."""
 
@@ -90,6 +95,9 @@ class PlainTree:
     def owed(self, prefix: str) -> Sequence[Owed]:
         del prefix
         return ()
+
+    def bring_back(self, prefix: str) -> None:
+        """Nobody else has what a plain directory has lost."""
 
     def touched_since(self, mark: int) -> Touched:
         return Touched(mark, ())

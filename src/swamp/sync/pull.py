@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.flush import can_flush_together, flush_together
+from swamp.cache.flush import FLUSH_TOGETHER, can_flush_together, flush_together
 from swamp.cache.places import Places
 from swamp.cache.rows import BaseRow
 from swamp.cache.transact import Transaction
@@ -22,14 +23,23 @@ from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
 from swamp.sync.result import LOST, Conflict
-from swamp.sync.settle import Moment, adopt, forget, keep_both, leave, put_aside, tree_exclusive, void_strangers
+from swamp.sync.settle import (
+    Moment,
+    adopt,
+    forget,
+    keep_both,
+    leave,
+    put_aside,
+    take_places,
+    tree_exclusive,
+    void_strangers,
+)
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
 from swamp.sync.view import View
 
-PLACE_BATCH: Final = 1000
-FLUSH_TOGETHER: Final = 64
-"""From so many files on, one flush of the file system is cheaper than theirs, unless others have much unwritten."""
+PLACE_BATCH: Final = 4000
+"""Units that are placed at a time: a flush and a transaction each, and about as many as small files fill a pack."""
 _QUIET_NS: Final = 3_000_000_000
 _FETCHED = frozenset({"pull", "restore", "conflict"})
 _PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", "bury", "nothing"})
@@ -105,7 +115,7 @@ class Pull:
     def _job(self, action: Action, staging: str, latest: int) -> Download:
         remote = action.facts.remote
         assert isinstance(remote, Entry)
-        quiet = min(latest, _mtime_of(remote, latest))
+        quiet = min(latest, _mtime_of(remote.last_modified) or latest)
         return Download(action.path, remote.key, remote.size, remote.sha256, staging, quiet, not self.together)
 
     def _downloaded(self, jobs: list[Download]) -> Iterator[Got]:
@@ -220,7 +230,7 @@ class Pull:
         remote, got = action.facts.remote, self.got.pop(action.path)
         assert isinstance(remote, Entry) and got.file is not None
         hint = vouching(places.put(got.file, action.path), now)
-        self.held.append(BaseRow(action.path, remote.key, remote.size, got.sha256, remote.seq, True, hint))
+        self.held.append(BaseRow.of(remote, got.sha256, True, hint))
         self.tally.files_pulled += 1
         self.tally.bytes_pulled += got.size
         if action.verb == "restore":
@@ -244,6 +254,7 @@ class Pull:
             marked = not self.scope and unmoved
             if marked:
                 mark_pulled(tx, root)
+                take_places(tx, self.planned, self.hidden)
                 void_strangers(tx, self.planned)
         if marked and self.parts.lazy:  # only then is everything here that has to be (S11)
             make_tiers(self.parts.state, self.parts.cache.tree)
@@ -265,16 +276,17 @@ class Pull:
                     tx.undefer(path)  # everything was compared: nobody is owed this any more
 
 
-def _mtime_of(entry: Entry, otherwise: int) -> int:
+@lru_cache(maxsize=256)  # the files of a pack share it
+def _mtime_of(last_modified: str) -> int | None:
     """An mtime that lies in the past, so that the file's stat can vouch for it at once. inv[hint.racy]"""
     try:
-        return int(parse_rfc3339(entry.last_modified).timestamp() * 1e9)
+        return int(parse_rfc3339(last_modified).timestamp() * 1e9)
     except ValueError:
-        return otherwise
+        return None
 
 
 def _news(base: BaseRow | None, remote: Row | None) -> bool:
     """Whether base, once the mark has moved, would no longer tell what the root says of a path."""
     if not isinstance(remote, Entry):
         return base is not None or remote is not None
-    return base is None or base.key != remote.key or remote.missing
+    return base is None or base.identity != remote.identity or base.number != remote.number or remote.missing

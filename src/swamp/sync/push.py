@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
-from swamp.cache.files import hash_file, hint_of, read_atomic
+from swamp.cache.files import read_atomic
 from swamp.cache.paths import is_internal
-from swamp.cache.rows import BaseRow, StagedRow
+from swamp.cache.places import Places
+from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, stat_one
 from swamp.cache.transact import Transaction
 from swamp.commit.commit import Changes, Committed, RootRead
-from swamp.errors import ObjectMissing, SwampError
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.errors import ObjectMissing
+from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.formats import allows
+from swamp.index.keys import object_of
 from swamp.index.root import Root
 from swamp.rules import rule
-from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.news import News
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
-from swamp.sync.settle import settle, tree_exclusive, void_strangers
+from swamp.sync.settle import settle, take_places, tree_exclusive, void_strangers
+from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import View, since
 
-STAGED_BATCH: Final = 256
 COMMIT_ROWS: Final = 20_000
 CONFIRM_BATCH: Final = 2_000
 
@@ -46,10 +48,19 @@ class Push:
     tally: Tally
     compared: bool = False
     """Everything was compared and nothing is owed to a pull: the fast path may start here again (L20)."""
-    uploads: dict[str, StagedRow] = field(default_factory=dict)
-    sent: dict[str, Sent] = field(default_factory=dict)
-    unsaved: list[StagedRow] = field(default_factory=list)
+    own: set[str] = field(default_factory=set)
+    """My commits that stand on the plan's root with nobody else's between them."""
     news: tuple[str, News] | None = None
+    looked: tuple[str, dict[str, bool]] | None = None
+    """Objects of mine that were looked for after reading a root, by its op."""
+    puts: tuple[Entry, ...] = ()
+    """What the commit that was proposed last puts at its paths."""
+
+    @cached_property
+    def stager(self) -> Stager:
+        root = self.view.root
+        packs = self.parts.packs and allows(root.version, "slices")
+        return Stager(self.parts, self.tally, self.patience, root.gc_epoch, packs)
 
     def run(self) -> RootRead:
         """The root after the last commit (or as it was read, when nothing was to be committed)."""
@@ -58,9 +69,7 @@ class Push:
         self._report_waiting()
         self._settle()
         units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.tally.unresolved]
-        staged = self._deliver([u for u in units if not u.is_record], [])
-        records = [u for u in units if u.is_record and not self._names_waiting(u)]
-        self._commit(self._deliver(records, staged))  # a run's record and the data it names: one commit, or neither
+        self._deliver(sorted(units, key=lambda u: u.is_record))
         self._retire()
         return self.read
 
@@ -87,6 +96,7 @@ class Push:
                 # With the settling or not at all: a mark without its base rows would hide what the root says.
                 remember(tx, self.parts, self.view.root, self.read.token, self.read.body)
                 mark_pulled(tx, self.view.root)
+                take_places(tx, self.planned)
                 void_strangers(tx, self.planned)
         self.tally.unresolved |= waiting
         self.tally.again |= bool(waiting)
@@ -105,24 +115,24 @@ class Push:
 
     # -- stage
 
-    def _deliver(self, units: list[UnitPlan], ready: list[UnitPlan]) -> list[UnitPlan]:
-        """Uploads them behind those that are `ready`; what is staged and not committed yet, in that order."""
+    def _deliver(self, units: list[UnitPlan]) -> None:
+        """Uploads and commits them. A run's record goes with the last commit, or stays behind with what it names."""
         changing = self._changing(units)
         units = [u for u in units if u.unit not in changing]
-        if not units:
-            return ready
-        missing = {u.unit: {a.path for a in u.actions if a.verb == "push"} for u in units}
+        missing = {u.unit: sum(a.verb == "push" for a in u.actions) for u in units}
         by_name = {u.unit: u for u in units}
+        ready: list[UnitPlan] = []
+        records: list[UnitPlan] = []
         started = self.parts.env.clock.monotonic()
-        for unit, path in self._staged(units, missing):
-            missing[unit].discard(path)
+        for unit, path in self.stager.staged(units, missing):
+            missing[unit] -= bool(path)
             if missing[unit] or unit in self.tally.unresolved:
                 continue
-            ready.append(by_name[unit])
+            (records if by_name[unit].is_record else ready).append(by_name[unit])
             if self.parts.env.clock.monotonic() - started > self.parts.commit_every or len(ready) >= COMMIT_ROWS:
                 self._commit(ready)
                 ready, started = [], self.parts.env.clock.monotonic()
-        return ready
+        self._commit([*ready, *(u for u in records if not self._names_waiting(u))])
 
     def _changing(self, units: list[UnitPlan]) -> set[str]:
         """Units that the walk may have seen in the middle of a write: they wait for another look (L47).
@@ -132,9 +142,9 @@ class Push:
         files = [(u.unit, a) for u in units for a in u.actions if a.verb == "push"]
         moved: set[str] = set()
         for start in range(0, len(files), CONFIRM_BATCH):
-            with tree_exclusive(self.parts, "tree-lock.plan"):
+            with tree_exclusive(self.parts, "tree-lock.plan"), Places(self.parts.cache.tree) as places:
                 for unit, action in files[start : start + CONFIRM_BATCH]:
-                    now = stat_one(self.parts.cache.tree, action.path)
+                    now = places.look(action.path)
                     planned = action.facts.local
                     if planned is None or not isinstance(now, Observed) or now.hint != planned.hint:
                         moved.add(unit)
@@ -142,91 +152,22 @@ class Push:
         self.tally.again |= bool(moved)
         return moved
 
-    def _staged(self, units: list[UnitPlan], missing: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
-        """Units and paths as their bytes are known to be in the bucket; a unit without uploads comes at once."""
-        jobs: list[Upload] = []
-        tree, known = os.fspath(self.parts.cache.tree), self.parts.state.staged_paths()
-        for unit in units:
-            if not missing[unit.unit]:
-                yield unit.unit, ""
-            for action in unit.actions:
-                if action.verb != "push" or action.facts.local is None:
-                    continue
-                if action.path in known and self._reused(action):
-                    yield unit.unit, action.path
-                else:
-                    jobs.append(Upload(action.path, f"{tree}/{action.path}", action.facts.local.size))
-        if jobs:
-            yield from self._uploaded(jobs, {a.path: a for u in units for a in u.actions})
-
-    def _uploaded(self, jobs: list[Upload], actions: dict[str, Action]) -> Iterator[tuple[str, str]]:
-        total = sum(j.size for j in jobs)
-        executor = self.tally.executor = self.parts.pick(Work("upload", len(jobs), total))
-        epoch = self.view.root.gc_epoch
-        self.parts.progress.begin("pushing", len(jobs), total)
-        try:
-            for sent in executor.upload(jobs, self.patience):
-                if not executor.reports_progress:
-                    self.parts.progress.advance(1, sent.size)
-                if self._accept(sent, actions[sent.path], epoch):
-                    yield unit_of(sent.path), sent.path
-        finally:
-            self._save_staged()
-            self.parts.progress.end()
-
-    def _accept(self, sent: Sent, action: Action, epoch: int) -> bool:
-        """A file whose stat changed since the plan is left for the next push: what was sent may be a mixture."""
-        local = action.facts.local
-        if sent.error is not None or sent.key is None or sent.sha256 is None:
-            self.tally.fail(sent.path, sent.error or "the upload failed", sent.cause)
-        elif sent.changed or local is None or (sent.hint is not None and sent.hint != local.hint):
-            self.tally.fail(sent.path, "it changed while it was being pushed; the next push takes it")
-        else:
-            row = StagedRow(sent.key, sent.path, sent.sha256, sent.size, epoch)
-            self.uploads[sent.path] = row
-            self.sent[sent.path] = sent
-            self.unsaved.append(row)
-            if len(self.unsaved) >= STAGED_BATCH:
-                self._save_staged()
-            return True
-        self.tally.unresolved.add(unit_of(sent.path))
-        return False
-
-    def _save_staged(self) -> None:
-        """Finished uploads are known to later attempts, and prove a commit whose answer was lost."""
-        if self.unsaved:
-            with self.parts.state.transaction() as tx:
-                tx.put_staged(self.unsaved)
-            self.unsaved.clear()
-
-    def _reused(self, action: Action) -> bool:
-        """An upload of an earlier attempt, if the file still holds those bytes."""
-        rows = self.parts.state.staged_for(action.path)
-        local = action.facts.local
-        if not rows or local is None:
-            return False
-        try:
-            found = hash_file(self.parts.cache.tree / action.path)
-        except SwampError:
-            return False  # the upload itself will report it
-        row = next((r for r in rows if r.sha256 == found.sha256), None)
-        if row is None or hint_of(found.stat) != local.hint:
-            return False
-        self.uploads[action.path] = row
-        return True
-
     # -- commit
 
     def _commit(self, units: list[UnitPlan]) -> None:
         """Publishes whole units; those that the newest root no longer allows wait for another look."""
-        self._save_staged()
+        self.stager.save()
         if not units:
             return
         going: list[UnitPlan] = []
+        self.puts = ()
 
         def propose(root: Root) -> Changes | None:
             going[:] = self._allowed(units, root)
-            return self._changes(going, root) if going else None
+            if not going:
+                return None
+            self.puts = (changes := self._changes(going, root)).puts
+            return changes
 
         logged = self.parts.state.meta("loggedOp") or ""
         done = self.parts.committer.commit(propose, self.patience.check, start=self.read, logged=logged)
@@ -261,10 +202,14 @@ class Push:
 
     def _untouched(self, unit: UnitPlan, root: Root) -> bool:
         """Nobody else changed the unit, or what may stand beside it, since the plan looked."""
-        if root.op == self.view.root.op:
+        if self._unmoved(root):
             return True
         news = self._news(root)
         return news is not None and news.leave(unit)
+
+    def _unmoved(self, root: Root) -> bool:
+        """Whether nobody but me has committed since the plan's root: what I commit touches each unit once."""
+        return root.op == self.view.root.op or root.op in self.own
 
     def _news(self, root: Root) -> News | None:
         """What has come since the plan's root; None when that root is not in this one's past."""
@@ -279,47 +224,64 @@ class Push:
         for action in unit.actions:
             if action.verb != "push":
                 continue
-            row = self.uploads[action.path]
-            if row.key in root.collecting and rule("gc.collecting-check"):
-                self._give_up(row)
+            row = self.stager.rows[action.path]
+            condemned = root.condemns(row.key) and rule("gc.collecting-check")
+            moved = row.gc_epoch != root.gc_epoch and rule("gc.epoch-check")
+            if condemned or (moved and not self._exists(object_of(row.key), root)):
+                self.stager.give_up(row)
                 return False
-            if row.gc_epoch != root.gc_epoch and rule("gc.epoch-check"):
-                try:
-                    self.parts.committer.store.head(row.key)
-                except ObjectMissing:
-                    self._give_up(row)
-                    return False
-                self.uploads[action.path] = StagedRow(row.key, row.path, row.sha256, row.size, root.gc_epoch)
+            if moved:
+                self.stager.rows[action.path] = replace(row, gc_epoch=root.gc_epoch)
         return True
 
-    def _give_up(self, row: StagedRow) -> None:
-        with self.parts.state.transaction() as tx:
-            tx.drop_staged(row.key)
+    def _exists(self, name: str, root: Root) -> bool:
+        """Whether an object is there, asked once after each root, however many files lie in it. inv[gc.objects]"""
+        if self.looked is None or self.looked[0] != root.op:
+            self.looked = (root.op, {})
+        known = self.looked[1]
+        if name not in known:
+            known[name] = True
+            try:
+                self.parts.committer.store.head(name)
+            except ObjectMissing:
+                known[name] = False
+        return known[name]
 
     def _changes(self, units: Iterable[UnitPlan], root: Root) -> Changes:
         puts: list[Entry] = []
         deletes: list[Tombstone] = []
         dropped: list[Dropped] = []
         for action in (a for u in units for a in u.actions):
-            remote = action.facts.remote
+            remote = self._now(action, root)
             if action.verb == "push":
-                row = self.uploads[action.path]
-                at = self.sent[action.path].last_modified if action.path in self.sent else ""
-                puts.append(Entry(action.path, row.key, row.size, row.sha256, at or ""))
-                if isinstance(remote, Entry) and remote.key != row.key:
-                    dropped.append(Dropped(remote.key, action.path))
+                puts.append(self._put(action, remote))
+                if isinstance(remote, Entry) and remote.key != puts[-1].key:
+                    dropped.append(Dropped.of(remote, _known_hash(action, remote)))
             elif action.verb == "delete" and isinstance(remote, Entry):
-                deletes.append(Tombstone(action.path, remote.key, remote.size, remote.sha256))
+                deletes.append(Tombstone.of(remote, _known_hash(action, remote)))
         internal = frozenset(p for p in root.entries if is_internal(p))
         return Changes(tuple(puts), tuple(deletes), tuple(dropped), forgotten=internal, learned=self._learned(root))
+
+    def _now(self, action: Action, root: Root) -> Row | None:
+        """What this very root names at the path: since the plan it may have been moved. inv[pack.place-now]"""
+        news = None if self._unmoved(root) or not rule("pack.place-now") else self._news(root)
+        return news.rows.get(action.path, action.facts.remote) if news else action.facts.remote
+
+    def _put(self, action: Action, remote: Row | None) -> Entry:
+        """The entry of an upload; bytes that the bucket had lost come back as what they were. inv[pack.identity]"""
+        row = self.stager.rows[action.path]
+        at = self.stager.modified.get(action.path, "")
+        entry = Entry(action.path, row.key, row.size, row.sha256, at)
+        healed = isinstance(remote, Entry) and remote.missing and remote.sha256 == row.sha256
+        return replace(remote.rewritten(row.key), last_modified=at) if healed else entry  # type: ignore[union-attr]
 
     def _learned(self, root: Root) -> tuple[Entry, ...]:
         """Hashes of adopted content that reading it has taught us go along with a real commit."""
         found: list[Entry] = []
         for entry in root.entries.values():
             base = self.parts.state.base(entry.path) if entry.sha256 is None else None
-            if base is not None and base.sha256 and base.key == entry.key:
-                found.append(Entry(entry.path, entry.key, entry.size, base.sha256, entry.last_modified, entry.seq))
+            if base is not None and base.sha256 and base.identity == entry.identity:
+                found.append(replace(entry, sha256=base.sha256))
         return tuple(found)
 
     # -- record
@@ -327,35 +289,47 @@ class Push:
     def _record(self, units: list[UnitPlan], done: Committed) -> None:
         """Base says what the bucket now holds; the mark moves only if this commit built on what was pulled."""
         with self.parts.state.transaction() as tx:
-            tx.hold([self._recorded(a, done.root.seq) for u in units for a in u.actions if a.verb == "push"])
+            puts = {p.path: p.at(done.root.seq) for p in self.puts}
+            tx.hold([self._recorded(a, puts[a.path]) for u in units for a in u.actions if a.verb == "push"])
             for action in (a for u in units for a in u.actions):
                 if action.verb == "delete":
                     tx.drop_base(action.path)
                     tx.drop_staged_for(action.path)
                     tx.undefer(action.path)
                     self.tally.files_deleted += 1
-            self._retire_rows(tx, {a.path for u in units for a in u.actions})
+            retired = self._retire_rows(tx, {a.path for u in units for a in u.actions})
             remember(tx, self.parts, done.root, done.token, done.body)
             tx.set_meta("loggedOp", done.root.op)
             if done.token and (done.root.prev_op == tx.meta("pulledOp") or not rule("pulled.op")):
                 mark_pulled(tx, done.root)
+        if retired:
+            self.snapshot = replace(self.snapshot, rows=tuple(r for r in self.snapshot.rows if r.id not in retired))
+        self.stager.release(a.path for u in units for a in u.actions)
+        if done.root.prev_op == self.view.root.op or done.root.prev_op in self.own:
+            self.own.add(done.root.op)
         self.read = RootRead(done.root, done.token, done.body) if done.token else self.parts.committer.read()
+        self.parts.recent.read, self.parts.recent.at = self.read, self.parts.env.clock.monotonic()
 
-    def _recorded(self, action: Action, seq: int) -> BaseRow:
-        row = self.uploads[action.path]
+    def _recorded(self, action: Action, entry: Entry) -> BaseRow:
         local = action.facts.local
         hint = vouching(local.hint, self.snapshot.at_ns) if local else None
         self.tally.files_pushed += 1
-        self.tally.bytes_pushed += row.size
-        return BaseRow(action.path, row.key, row.size, row.sha256, seq, present=True, hint=hint)
+        self.tally.bytes_pushed += entry.size
+        return BaseRow.of(entry, entry.sha256, True, hint)
 
-    def _retire_rows(self, tx: Transaction, committed: set[str]) -> None:
-        """Rows of what this commit delivered; those of directories go with the last one."""
+    def _retire_rows(self, tx: Transaction, committed: set[str]) -> set[int]:
+        """Rows of what this commit delivered, by number; those of directories go with the last one."""
         rows = tuple(r for r in self.snapshot.rows if r.path in committed)
-        retire(tx, replace(self.snapshot, rows=rows), self.scope, self.tally.unresolved)
+        return {r.id for r in retire(tx, replace(self.snapshot, rows=rows), self.scope, self.tally.unresolved)}
 
     def _retire(self) -> None:
         skipped = {a.path for a in self.planned.actions("pull", "restore", "aside")}
         left = (self.tally.unresolved | skipped) - self.planned.unfinished()
         with self.parts.state.transaction() as tx:
             retire(tx, self.snapshot, self.scope, left)
+
+
+def _known_hash(action: Action, remote: Entry) -> str | None:
+    """The hash of what stands remotely: the index's, or what reading that very object has taught this cache."""
+    base = action.facts.base
+    return remote.sha256 or (base.sha256 if base is not None and base.key == remote.key else None)

@@ -12,19 +12,34 @@ from swamp.cache.paths import ancestors, is_below
 from swamp.cache.rows import JournalRow
 from swamp.cache.state import State
 from swamp.cache.transact import Transaction
-from swamp.commit.commit import Committer
-from swamp.env import Env, rfc3339
+from swamp.commit.commit import Committer, RootRead
+from swamp.env import Clock, Env, rfc3339
 from swamp.index.root import Root
 from swamp.rules import rule
 from swamp.sync.bulk import Executor, Expect, Pick
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.progress import Progress
+from swamp.sync.recall import recall
 from swamp.sync.result import LOST, Cause, Conflict, FailedFile, Mode, SyncResult
 from swamp.sync.unchanged import SEEN_OP
 from swamp.sync.units import name_of
+from swamp.values import value
 
 
-@dataclass(frozen=True)
+@dataclass
+class Recent:
+    """The root that was read last, and when: who pushes right after a pull need not ask for it again. Nothing rests on
+    it: a commit is swapped on the token that was read, and made again on whatever stands there instead."""
+
+    read: RootRead | None = None
+    at: float = 0.0
+
+    def root(self, within: float, clock: Clock) -> Root | None:
+        """The root, if it was read or committed so many seconds ago at most."""
+        return None if self.read is None or clock.monotonic() - self.at > within else self.read.root
+
+
+@value
 class Parts:
     """The live parts of one engine."""
 
@@ -43,6 +58,11 @@ class Parts:
     lock_timeout: float
     portion: int
     """How many paths a first pull holds at a time."""
+    packs: bool = False
+    """Whether small files may share objects, where the store's format knows slices."""
+    recent: Recent = field(default_factory=Recent)
+    committing: bool = False
+    """A commit follows what is pulled, and compares the root with the log under its lease."""
 
     def now_ns(self) -> int:
         return int(self.env.clock.now().timestamp() * 1e9)
@@ -115,17 +135,22 @@ class Tally:
         )
 
 
-def retire(tx: Transaction, snapshot: Snapshot, scope: Scope, unresolved: Iterable[str]) -> None:
-    """Drops the snapshot's rows whose paths now equal base, and that nobody announced again. inv[journal.survives]"""
+def retire(tx: Transaction, snapshot: Snapshot, scope: Scope, unresolved: Iterable[str]) -> list[JournalRow]:
+    """Drops the snapshot's rows whose paths now equal base, and that nobody announced again; says which they were.
+
+    inv[journal.survives]
+    """
     open_paths = set(unresolved)
     above = {a for p in open_paths for a in ancestors(p)}
-    done = [r for r in snapshot.rows if _settled(r, scope, open_paths, above)]
+    everything = not scope and not open_paths
+    done = [r for r in snapshot.rows if everything or _settled(r, scope, open_paths, above)]
     if not rule("journal.survives"):
         tx.drop_journal_of(r.path for r in done)  # the mistake that the rule is there for: by path, whoever wrote it
-        return
+        return []
     if done and tx.rows_after(snapshot.last, snapshot.own):
         done = [r for r in done if not tx.newer_row_over(r.path, snapshot.last, snapshot.own)]
     tx.drop_journal(r.id for r in done)
+    return done
 
 
 def _settled(row: JournalRow, scope: Scope, open_paths: set[str], above: set[str]) -> bool:
@@ -137,16 +162,37 @@ def _settled(row: JournalRow, scope: Scope, open_paths: set[str], above: set[str
 
 
 def remember(tx: Transaction, parts: Parts, root: Root, token: str | None, body: bytes) -> None:
-    """The root as last seen: the next conditional GET asks for anything newer."""
+    """The root as last seen by a sync: the next conditional GET asks for anything newer."""
+    see(tx, root, token, body)
+    tx.set_meta("lastSyncAt", rfc3339(parts.env.clock.now()))
+
+
+def see(tx: Transaction, root: Root, token: str | None, body: bytes) -> None:
+    """The same for who only looked: nothing is claimed to be in step."""
     asks = any(entry.missing for entry in root.entries.values())  # bytes that the bucket lost, and we may have (L32)
     tx.set_meta("seenToken", token)
+    tx.set_meta("seenRoot", root.op)
     tx.set_meta(SEEN_OP, None if asks else root.op)
     tx.set_meta("seenBody", body.decode("utf-8", "surrogatepass") if token else None)
     tx.set_meta("storeId", root.store_id)
-    tx.set_meta("lastSyncAt", rfc3339(parts.env.clock.now()))
+    recall(tx, root)
 
 
 def mark_pulled(tx: Transaction, root: Root) -> None:
     """From now on only what comes after this root is news. inv[sync.derived]"""
     tx.set_meta("pulledSeq", str(root.seq))
     tx.set_meta("pulledOp", root.op)
+    mark_read(tx, None)
+
+
+def mark_read(tx: Transaction, root: Root | None, waiting: int = 0) -> None:
+    """The newest root of which a read has taken in what harms nobody; None: a pull has taken in more than that.
+    `waiting` units hold news that wait for a sync.
+
+    It is no claim to be in sync. It saves the next read from looking again, and it binds the rows of base that a read
+    wrote to the history they came from. inv[state.bound]
+    """
+    tx.set_meta("readSeq", None if root is None else str(root.seq))
+    tx.set_meta("readOp", None if root is None else root.op)
+    before = int(tx.meta("readWaits") or 0) if root is not None else 0
+    tx.set_meta("readWaits", str(before + waiting) if before + waiting else None)

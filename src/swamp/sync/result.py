@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Literal
+
+from swamp.errors import CorruptData, Failed, SwampError, Unavailable
+from swamp.values import value
 
 Mode = Literal["push", "pull", "sync"]
 EngineName = Literal["none", "inline", "spark"]
 
 
-@dataclass(frozen=True, slots=True)
+_ENGINES: Final[tuple[EngineName, ...]] = ("none", "inline", "spark")
+"""By what a command that used several of them is known: Spark ran if it ran at all."""
+
+
+@value
 class Conflict:
     """Both sides are kept: the remote at `path`, the local bytes at `kept` (below `conflicts/`)."""
 
@@ -21,16 +28,26 @@ Cause = Literal["missing", "corrupt", "away"]
 """What the store has to do with a failure: it has lost the file, holds other bytes, or did not answer."""
 LOST: Final = ("missing", "corrupt")
 """What only a machine that still holds the file can mend."""
+_ERRORS: Final[dict[Cause | None, type[SwampError]]] = {
+    "missing": CorruptData,
+    "corrupt": CorruptData,
+    "away": Unavailable,
+}
 
 
-@dataclass(frozen=True, slots=True)
+def unfetched(path: str, why: str | None, cause: Cause | None) -> SwampError:
+    """The error for who reads a file that could not be fetched: 65 for lost or other bytes, 69 for a store away."""
+    return _ERRORS.get(cause, Failed)(f"{path} could not be fetched: {why}")
+
+
+@value
 class FailedFile:
     path: str
     error: str
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SyncResult:
     mode: Mode
     files_pushed: int = 0
@@ -86,8 +103,8 @@ class SyncResult:
             conflicts=self.conflicts + later.conflicts,
             failed=tuple({failed.path: failed for failed in (*self.failed, *later.failed)}.values()),
             fast_path=self.fast_path and later.fast_path,
-            engine=later.engine if self.engine == "none" else self.engine,
-            engine_reason=later.engine_reason or self.engine_reason,
+            engine=max(self.engine, later.engine, key=_ENGINES.index),
+            engine_reason=max(self, later, key=lambda one: (_ENGINES.index(one.engine), one is later)).engine_reason,
             spark=later.spark or self.spark,
             requests=self.requests + later.requests,
             duration_ms=self.duration_ms + later.duration_ms,

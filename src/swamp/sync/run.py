@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from swamp.cache.rows import JournalRow
 from swamp.cache.scan import Observed, scan
 from swamp.commit.commit import RootRead
 from swamp.commit.establish import refuse_old_client
@@ -34,6 +35,8 @@ class Run:
     scope: tuple[str, ...]
     full: bool
     hydrating: bool
+    after_pull: bool = False
+    """The caller has pulled for this very push: a root that was read a moment ago need not be asked for again."""
 
     def both(self) -> SyncResult:
         pulled, read = self._pull()
@@ -113,6 +116,8 @@ class Run:
         warnings: tuple[str, ...] = ()
         total: SyncResult | None = None
         for turn in range(ROUNDS):
+            if read is None and turn == 0 and self.after_pull and not self.full:
+                read = self.looker.just_read()
             if read is None:
                 read, found, warnings = self.looker.established(create=self._something_to_push())
                 discovered |= found
@@ -186,9 +191,9 @@ class Run:
         with self.engine.state.transaction() as tx:
             first = tx.last_row() + 1
             tx.announce(fresh, "found")
-            look.snapshot = replace(look.snapshot, own=(first, tx.last_row()))
-        rows = [r for r in self.engine.state.journal() if look.snapshot.own[0] <= r.id <= look.snapshot.own[1]]
-        look.snapshot = replace(look.snapshot, rows=look.snapshot.rows + tuple(rows))
+            own = (first, tx.last_row())  # one transaction numbers its rows without a gap
+        rows = tuple(JournalRow(number, path, "found", False) for number, path in enumerate(fresh, first))
+        look.snapshot = replace(look.snapshot, own=own, rows=look.snapshot.rows + rows)
 
 
 def _note_look(tally: Tally, look: Look) -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 
 from swamp.cache.files import move_aside
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, Seen, scan, stat_one
 from swamp.cache.transact import Transaction
-from swamp.index.entry import Entry
+from swamp.index.entry import Entry, Row
 from swamp.rules import rule
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.record import Parts, Tally, vouching
 from swamp.sync.result import Conflict
+from swamp.values import value
 
 
 def tree_exclusive(parts: Parts, switch: str) -> AbstractContextManager[None]:
@@ -26,7 +26,7 @@ def tree_exclusive(parts: Parts, switch: str) -> AbstractContextManager[None]:
     return parts.tree_lock.exclusive(parts.lock_timeout) if rule(switch) else nullcontext()
 
 
-@dataclass(frozen=True)
+@value
 class Moment:
     """Base and journal while nobody mutates, read once for all paths of a batch."""
 
@@ -65,7 +65,7 @@ def _differs(base: BaseRow | None, facts: Facts) -> bool:
     """Base moved since the plan. A base that the plan took from `staged` is not in the table yet."""
     if base is None or facts.base is None:
         return base is not None
-    return base.key != facts.base.key and base.seq > facts.base.seq
+    return base.identity != facts.base.identity and base.number > facts.base.number
 
 
 def adopt(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
@@ -74,8 +74,7 @@ def adopt(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
     assert isinstance(remote, Entry)
     known = remote.sha256 or facts.remote_sha256 or facts.sha256
     hint = vouching(facts.local.hint, snapshot.at_ns) if facts.local else None
-    present = facts.local is not None
-    tx.put_base(BaseRow(facts.path, remote.key, remote.size, known, remote.seq, present, hint))
+    tx.put_base(BaseRow.of(remote, known, facts.local is not None, hint))
     tx.drop_staged_for(facts.path)
     tx.undefer(facts.path)
 
@@ -122,12 +121,27 @@ def put_aside(tx: Transaction, parts: Parts, action: Action, op: str) -> None:
     forget(tx, action)
 
 
+def take_places(tx: Transaction, planned: Plan, hidden: Mapping[str, Row | None] | None = None) -> None:
+    """Base learns where its content lies now, of every path, also of those that wait for a push: once the mark has
+    moved nobody tells it again. inv[pack.place-now]"""
+    told = [(f.path, f.remote) for f in (*(a.facts for a in planned.actions()), *planned.waiting) if f.base is not None]
+    told += (hidden or {}).items()
+    moved = {path: row for path, row in told if isinstance(row, Entry)}
+    if not moved or not rule("pack.place-now"):
+        return
+    for path, base in tx.bases(list(moved)).items():
+        row = moved[path]
+        if base.identity == row.identity and (base.key, base.seq) != (row.key, row.seq) and base.number == row.number:
+            tx.put_base(base.moved(row))
+
+
 def void_strangers(tx: Transaction, planned: Plan) -> None:
     """What base knows from another history, and this root does not, is void once the mark moves: it is still to be
     pushed, and must not be taken for something that the root has (L53). inv[state.bound]"""
-    for facts in (*(a.facts for a in planned.actions("push")), *planned.waiting):
-        if not facts.in_history and facts.remote is None:
-            tx.drop_base(facts.path)
+    told = (*(a.facts for a in planned.actions("push")), *planned.waiting)
+    strange = [facts.path for facts in told if not facts.in_history and facts.remote is None]
+    for path in tx.bases(strange):
+        tx.drop_base(path)
 
 
 def settle(

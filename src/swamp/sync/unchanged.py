@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from swamp.cache.damage import look_in_turn, remember_whole
 from swamp.cache.files import on_disk
 from swamp.cache.state import State
 from swamp.errors import ObjectMissing
@@ -16,7 +17,7 @@ SEEN_OP: Final = "seenOp"
 """The commit whose root was seen last, if that root asks nothing of this cache."""
 
 
-def unchanged_at(state: State, store: ObjectStore, tree: Path, *, lazy: bool) -> int | None:
+def unchanged_at(state: State, store: ObjectStore, tree: Path, now_ns: int, *, lazy: bool) -> int | None:
     """The sequence, if this cache is in step with a root that is still the very one seen last; else None.
 
     inv[sync.derived]: computed from what is owed in either direction, and from the store's own answer.
@@ -24,7 +25,7 @@ def unchanged_at(state: State, store: ObjectStore, tree: Path, *, lazy: bool) ->
     token, op = state.meta("seenToken"), state.meta(SEEN_OP)
     if token is None or op is None or op != state.meta("pulledOp"):
         return None
-    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy):
+    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy) or not is_whole(state, tree, now_ns):
         return None
     try:
         changed = store.get_if_changed(ROOT_KEY, token)
@@ -33,11 +34,28 @@ def unchanged_at(state: State, store: ObjectStore, tree: Path, *, lazy: bool) ->
     return None if changed is not None else int(state.meta("pulledSeq") or 0)
 
 
+def has_taken_in(state: State, op: str) -> bool:
+    """Whether a read has nothing left to take in of the root `op`: it was pulled, or read before."""
+    return op in (state.meta("pulledOp"), state.meta("readOp"))
+
+
+def newest_mark(state: State) -> int:
+    """The number of the newest root that a pull or a read here has taken in."""
+    return max(int(state.meta("pulledSeq") or 0), int(state.meta("readSeq") or 0))
+
+
 def nothing_owed(state: State, tree: Path, *, lazy: bool) -> bool:
     """Whether every pull so far is complete here, and what base calls present still has its place (S11)."""
     if not state.deferred_empty() or (not lazy and next(state.remote_only(), None) is not None):
         return False
     return tiers_present(state, tree)
+
+
+def is_whole(state: State, tree: Path, now_ns: int) -> bool:
+    """Whether nothing that base calls present has vanished (S20). inv[tree.damage]"""
+    found = look_in_turn(state, tree, now_ns)
+    remember_whole(state, found)
+    return not found.missing
 
 
 def tiers_present(state: State, tree: Path) -> bool:

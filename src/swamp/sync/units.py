@@ -7,7 +7,8 @@ from typing import Final
 from swamp.rules import rule
 
 METADATA: Final = "metadata.yaml"
-_CONTENT: Final = frozenset({METADATA, "raw"})
+MANIFEST: Final = "parts.parquet"
+_CONTENT: Final = frozenset({METADATA, MANIFEST, "raw"})
 _RECORDS: Final = ("outputs/", "workflow-runs/")
 _FIRST_VERSION_PART: Final = 4  # data / type / model id / name / N
 
@@ -41,7 +42,7 @@ def metadata_of(unit: str) -> str:
 def is_content(path: str) -> bool:
     """Whether a lazy cache may leave this file in the bucket: only the raw bytes of a version."""
     unit = unit_of(path)
-    return unit != path and path != metadata_of(unit)
+    return unit != path and path not in (metadata_of(unit), f"{unit}/{MANIFEST}")
 
 
 def is_record(path: str) -> bool:

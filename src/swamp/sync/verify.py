@@ -6,23 +6,32 @@ A payload that is not there never removes its entry. inv[entry.keeps]
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import chain, islice
+from typing import Final, Literal
 
 from swamp.cache.files import hash_file
 from swamp.commit.commit import Changes
-from swamp.errors import NotFound, ObjectMissing, SwampError
+from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError
 from swamp.index.entry import Dropped, Entry, Tombstone
-from swamp.index.lookup import live_rows
+from swamp.index.lookup import live_rows, lookup
+from swamp.index.payload import open_payload
 from swamp.index.root import Root
+from swamp.rules import rule
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Upload
+from swamp.sync.fetch import AT_ONCE, grouped, sound_slices
 from swamp.sync.pool import pooled
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts
 from swamp.sync.transfer import upload_one
 from swamp.sync.units import unit_of
+
+TOGETHER: Final = 100_000
+"""Rows that are held to find those of one pack: a larger index reads some packs once for each so many rows."""
 
 Verdict = Literal["good", "missing", "corrupt"]
 
@@ -42,29 +51,56 @@ class VerifyReport:
     corrupt: tuple[str, ...] = ()
     healed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    """Files of this cache that vanished and could not be brought back; the store has them. inv[tree.damage]"""
 
     @property
     def ok(self) -> bool:
-        return not self.missing and not self.corrupt
+        return not self.missing and not self.corrupt and not self.gone
 
 
 def inspect(store: ObjectStore, entry: Entry) -> Finding:
     """One payload, streamed and hashed. An adopted entry without a hash is held to its size."""
     digest, size = hashlib.sha256(), 0
     try:
-        with store.open(entry.key) as body:
+        with open_payload(store, entry.key, entry.size) as body:
             for chunk in body:
                 digest.update(chunk)
                 size += len(chunk)
     except ObjectMissing:
         return Finding(entry, "missing")
+    except CorruptData:
+        return Finding(entry, "corrupt", size)
     right = size == entry.size and entry.sha256 in (None, digest.hexdigest())
     return Finding(entry, "good" if right else "corrupt", size)
 
 
+def inspect_group(store: ObjectStore, entries: list[Entry]) -> list[Finding]:
+    """One payload, or the files of one range of a pack by one request; what seems wrong is read again by itself."""
+    if len(entries) == 1:
+        return [inspect(store, entries[0])]
+    try:
+        sound = sound_slices(store, [(e.key, e.size, e.sha256) for e in entries])
+    except ObjectMissing:
+        return [Finding(entry, "missing") for entry in entries]
+    return [
+        Finding(entry, "good", entry.size) if good else inspect(store, entry)
+        for entry, good in zip(entries, sound, strict=True)
+    ]
+
+
 def inspect_all(parts: Parts, entries: Iterable[Entry], patience: Patience, threads: int) -> Iterator[Finding]:
-    store = parts.committer.store
-    for finding in pooled(entries, lambda e: inspect(store, e), threads, patience.check):
+    """Findings as they come. The files of a pack are read together, as far as they are among so many rows."""
+    store, room = parts.committer.store, threading.Semaphore(AT_ONCE)
+
+    def look(group: list[Entry]) -> list[Finding]:
+        with room if len(group) > 1 else nullcontext():
+            return inspect_group(store, group)
+
+    rows = iter(entries)
+    pages = iter(lambda: list(islice(rows, TOGETHER)), [])
+    jobs = chain.from_iterable(grouped(page, lambda entry: entry.key) for page in pages)
+    for finding in chain.from_iterable(pooled(jobs, look, threads, patience.check)):
         patience.progressed()
         parts.progress.advance(1, finding.size)
         yield finding
@@ -134,7 +170,7 @@ def _heal(parts: Parts, patience: Patience, bad: list[Finding]) -> dict[str, tup
             continue  # not here, or not readable here: another cache may have it
         sent = upload_one(parts.committer.store, Upload(entry.path, str(file)), parts.env, patience)
         if sent.key and sent.sha256 == entry.sha256:
-            again = replace(entry, key=sent.key, last_modified=sent.last_modified or "", missing=False)
+            again = replace(entry.rewritten(sent.key), last_modified=sent.last_modified or "")
             healed[entry.path] = (entry, again)
     return healed
 
@@ -147,10 +183,13 @@ def _publish(
     left: list[Finding],
 ) -> None:
     def propose(root: Root) -> Changes | None:
-        puts = [new for old, new in healed.values() if _still(root, old)]
-        dropped = [Dropped(old.key, old.path) for old, new in healed.values() if _still(root, old)]
-        marks = [replace(f.entry, missing=True) for f in left if f.verdict == "missing" and _still(root, f.entry)]
-        tombs = [Tombstone(e.path, e.key, e.size, e.sha256) for e in _with_units(parts, root, gone)]
+        still = _unchanged(parts, root, [*(old for old, _ in healed.values()), *(f.entry for f in (*gone, *left))])
+        puts = [new for old, new in healed.values() if old.path in still]
+        dropped = [Dropped.of(old) for old, _ in healed.values() if old.path in still]
+        lost = (f.entry for f in left if f.verdict == "missing" and f.entry.path in still)
+        marks = [entry.rewritten(entry.key, missing=True) for entry in lost]
+        given_up = [f.entry for f in gone if f.entry.path in still]
+        tombs = [Tombstone.of(e) for e in _with_units(parts, root, given_up)]
         if not (puts or marks or tombs):
             return None
         return Changes(puts=(*puts, *marks), deletes=tuple(tombs), dropped=tuple(dropped))
@@ -158,13 +197,19 @@ def _publish(
     parts.committer.commit(propose, patience.check)
 
 
-def _with_units(parts: Parts, root: Root, gone: list[Finding]) -> list[Entry]:
+def _with_units(parts: Parts, root: Root, gone: list[Entry]) -> list[Entry]:
     """What is given up, and what is no version any more without it. inv[unit.whole]"""
-    units = {unit_of(f.entry.path) for f in gone if _still(root, f.entry)}
+    units = {unit_of(entry.path) for entry in gone}
     return [row for row in live_rows(root, parts.committer.fetch) if unit_of(row.path) in units] if units else []
 
 
-def _still(root: Root, entry: Entry) -> bool:
-    """Nobody has replaced it in the newest layer since it was read."""
-    row = root.row(entry.path)
-    return row is None or (isinstance(row, Entry) and row.key == entry.key)
+def _unchanged(parts: Parts, root: Root, entries: list[Entry]) -> frozenset[str]:
+    """Paths whose winning row on this root, segments included, is still the one that was examined. inv[verify.winner]
+
+    A row that has left the newest layer may have been replaced in a segment: its absence there proves nothing (L71).
+    """
+    rows = lookup(root, [entry.path for entry in entries], parts.committer.fetch)
+    if not rule("verify.winner"):
+        rows = {**{e.path: e for e in entries}, **{p: row for p, row in rows.items() if root.row(p) is not None}}
+    found = ((entry, rows.get(entry.path)) for entry in entries)
+    return frozenset(e.path for e, row in found if isinstance(row, Entry) and (row.key, row.seq) == (e.key, e.seq))

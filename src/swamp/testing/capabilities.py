@@ -14,6 +14,7 @@ TITLES = {
     "directory": "directory (`file://`)",
     "moto": "S3: moto",
     "ministack": "S3: ministack",
+    "s3-double": "S3: strict double of this package",
     "azurite": "Azure Blob: azurite",
     "gcs": "GCS: strict double of the JSON API",
     "rclone": "S3: `rclone serve s3`",

@@ -16,13 +16,13 @@ import re
 import threading
 from dataclasses import dataclass, field
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
 
 from swamp.env import SYSTEM, Env, rfc3339
+from swamp.testing.listen import LoopbackHandler, LoopbackServer
 
 _OBJECT = re.compile(r"^/storage/v1/b/([^/]+)/o/([^/]+)$")
 _OBJECTS = re.compile(r"^/storage/v1/b/([^/]+)/o$")
@@ -114,10 +114,7 @@ def _condition_not_met() -> Refused:
     return Refused(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 65536
-    disable_nagle_algorithm = True
+class Handler(LoopbackHandler):
     buckets: Buckets
 
     def do_GET(self) -> None:
@@ -131,9 +128,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         self._serve(self._delete)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        return
 
     def _serve(self, act: Any) -> None:
         url = urlsplit(self.path)
@@ -278,18 +272,13 @@ def _multipart(content_type: str, body: bytes) -> tuple[str, bytes]:
     return json.loads(first.partition(b"\r\n\r\n")[2])["name"], media
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
 class GcsDouble:
     """The double on a free loopback port. A context manager; `endpoint` is its STORAGE_EMULATOR_HOST."""
 
     def __init__(self, *buckets: str, env: Env = SYSTEM) -> None:
         self.buckets = Buckets(env, {name: {} for name in buckets})
         handler = type("BoundHandler", (Handler,), {"buckets": self.buckets})
-        self._server = Server(("127.0.0.1", 0), handler)
+        self._server = LoopbackServer(("127.0.0.1", 0), handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> GcsDouble:

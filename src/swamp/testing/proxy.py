@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
-import socket
-import struct
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from swamp.env import SYSTEM
+from swamp.testing.listen import LoopbackHandler, LoopbackServer
 
 Action = Literal["drop", "freeze", "lose", "cut", "stall", "delay", "trickle", "answer", "pass"]
 FOR_EVER = float("inf")
@@ -69,7 +66,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         target = urlsplit(endpoint)
         handler = type("BoundHandler", (_Handler,), {"proxy": self, "host": target.hostname, "port": target.port})
-        self._server = _Server(("127.0.0.1", 0), handler)
+        self._server = LoopbackServer(("127.0.0.1", 0), handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}{target.path}"
 
     def __enter__(self) -> FaultProxy:
@@ -89,20 +86,7 @@ class FaultProxy:
             return rule
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up on a stalled answer is what tests are after."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 65536
-    disable_nagle_algorithm = True
+class _Handler(LoopbackHandler):
     proxy: FaultProxy
     host: str
     port: int
@@ -112,16 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._handle
         raise AttributeError(name)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        return
-
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         rule = self.proxy.pick(self.command, self.path, dict(self.headers.items()))
         action = rule.action if rule else "pass"
         if rule and action == "drop":
             rule.then()
-            return self._reset()
+            return self.reset()
         if rule and action == "freeze":
             return self._hold(FOR_EVER)
         if rule and action == "answer":
@@ -131,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             SYSTEM.clock.sleep(rule.seconds)
         if rule and action == "lose":
             rule.then()
-            return self._reset()
+            return self.reset()
         if rule and action in ("cut", "stall"):
             if answer:
                 self._send(status, headers, answer[: len(answer) // 2], len(answer))
@@ -176,25 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(None if seconds == FOR_EVER else max(seconds, 0.001))
         with contextlib.suppress(OSError):
             self.connection.recv(1)
-        self._reset()
-
-    def _reset(self) -> None:
-        """Closes with a reset, as a broken network does."""
-        self.close_connection = True
-        self.wfile.flush()
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
-        self.wfile = self.rfile = _Nowhere()  # type: ignore[assignment]
+        self.reset()
 
 
 _PIECES = 20
-
-
-class _Nowhere:
-    closed = True
-
-    def flush(self) -> None:
-        return
-
-    def close(self) -> None:
-        return

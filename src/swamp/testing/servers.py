@@ -134,6 +134,12 @@ def _azurite(stack: ExitStack) -> Running:
     return running
 
 
+def _s3_double(stack: ExitStack) -> Running:
+    from swamp.testing.s3_double import S3Double
+
+    return stack.enter_context(S3Double(BUCKET)).running()
+
+
 def _gcs_double(stack: ExitStack) -> Running:
     from swamp.testing.gcs_double import GcsDouble
 
@@ -166,12 +172,13 @@ STARTERS: Final[Mapping[str, Callable[[ExitStack], Running]]] = {
     "directory": _directory,
     "moto": _moto,
     "ministack": _ministack,
+    "s3-double": _s3_double,
     "azurite": _azurite,
     "gcs": _gcs_double,
     "rclone": _rclone,
     "gcs-emulator": _gcs_emulator,
 }
-SAFE: Final = ("memory", "directory", "moto", "ministack", "azurite", "gcs")
+SAFE: Final = ("memory", "directory", "moto", "ministack", "s3-double", "azurite", "gcs")
 """Those that enforce conditions; the others accept and ignore them."""
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import getpass
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from swamp.data.records import RecordFiles
 from swamp.data.runs import RUNS, RunSummary, path_of
 from swamp.env import rfc3339
-from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, UsageError
 from swamp.repo.alive import Verdict
 from swamp.workflows.presence import Presence
-from swamp.workflows.run import Driver, stop_path
-from swamp.workflows.state import JobState, RunState, StepState, job_outcome, run_of
+from swamp.workflows.run import Driver
+from swamp.workflows.state import RunState, StepState, run_of
+from swamp.workflows.stop import stop_all, stop_path
 
 Decision = Literal["approved", "rejected"]
 
@@ -87,6 +88,10 @@ def _waits(step: StepState) -> bool:
 # -- cancelling
 
 
+TRIES: Final = 4
+ANSWER_SECONDS: Final = 30.0
+
+
 @dataclass(frozen=True)
 class Cancelled:
     run_id: str
@@ -94,38 +99,80 @@ class Cancelled:
 
 
 def cancel_run(driver: Driver, run_id: str) -> Cancelled:
-    """Stops a run: at once when nothing runs, else by a request that reaches its process wherever it is."""
-    known = driver.find_anywhere(run_id)
-    path = path_of(known.workflow_id, run_id)
-    with driver.shared_record(path, "workflow cancel"):
-        run = run_of(driver.runs.get(run_id, known.workflow_id))
-        if run.over:
-            raise UsageError(f"run {run_id} is over: {run.status}", hint="there is nothing to cancel")
-        dead = run.status != "running" or _verdict(driver.presence, run, fresh=True) == "dead"
-        if not dead:
-            request = {"requestedAt": rfc3339(driver.shop.env.clock.now())}
-            files = RecordFiles(driver.shop.repo.tree, RUNS)
-            files.write(stop_path(run.workflow_id, run.id), f"{request['requestedAt']}\n".encode())
-            return Cancelled(run_id, "cancelling")
-        with driver.presence.hold(run.workflow_id, run.id), driver.book(run).change():
-            if run_of(driver.runs.get(run_id, run.workflow_id)).over:
-                raise UsageError(f"run {run_id} has just ended", hint="there is nothing to cancel")
-            _stop_all(run, "cancelled", "cancelled before it ran")
-            run.status = "cancelled"
-            run.completed_at = rfc3339(driver.shop.env.clock.now())
-    return Cancelled(run_id, "cancelled")
+    """Stops a run: at once when nothing runs, else by a request that reaches its process wherever it is.
+
+    What this says is in the run's record, or will be: or it says that it came too late. K14, inv[run.decided]
+    """
+    workflow_id = driver.find_anywhere(run_id).workflow_id
+    for _ in range(TRIES):
+        done = _asked_or_stopped(driver, workflow_id, run_id)
+        if done is not None:
+            return done
+    raise LockTimeout(f"run {run_id} changes hands all the time", hint="try again, or stop who resumes it")
 
 
-def _stop_all(run: RunState, status: Literal["cancelled", "failed"], error: str) -> None:
-    for job, step in run.steps:
-        if step.status in ("running", "suspended") or (status == "cancelled" and not step.over):
-            step.status, step.error = status, error
-        _settle_job(job)
+def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> Cancelled | None:
+    """None if the run was taken up, or let go of, between the look and the act: look again."""
+    path = path_of(workflow_id, run_id)
+    known = run_of(driver.runs.get(run_id, workflow_id))
+    with driver.shared_record(path, "workflow cancel", known):
+        run = _not_over(driver, workflow_id, run_id, "is over")
+        alive = _is_alive(driver, run)
+        if alive:
+            said = f"{rfc3339(driver.shop.env.clock.now())}\n"
+            RecordFiles(driver.shop.repo.tree, RUNS).write(stop_path(workflow_id, run_id), said.encode())
+    return _acknowledged(driver, run) if alive else _stopped(driver, run)
 
 
-def _settle_job(job: JobState) -> None:
-    if job.status != "skipped":
-        job.status = job_outcome(job)
+def _acknowledged(driver: Driver, asked: RunState) -> Cancelled | None:
+    """The request is in the store. Whoever ends the run after that commit sees it; whoever ended it before is seen."""
+    path, clock = path_of(asked.workflow_id, asked.id), driver.shop.env.clock
+    until = clock.monotonic() + ANSWER_SECONDS
+    while True:
+        with driver.shared_record(path, "workflow cancel", asked):
+            run = run_of(driver.runs.get(asked.id, asked.workflow_id))
+        alive = _verdict(driver.presence, run, fresh=True) != "dead"
+        if run.status == "cancelled":
+            return Cancelled(run.id, "cancelled")
+        if not run.over:
+            return Cancelled(run.id, "cancelling") if alive and run.status == "running" else None
+        if not alive or clock.monotonic() > until:
+            break
+        clock.sleep(0.3)  # it has ended, and its process has yet to look for a request that came at the last moment
+    with driver.shared_record(path, "workflow cancel", asked):
+        RecordFiles(driver.shop.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+    raise Failed(f"run {run.id} had ended before it could be cancelled: {run.status}", hint="what it wrote is there")
+
+
+def _stopped(driver: Driver, seen: RunState) -> Cancelled | None:
+    """Nobody runs it: its record says so, under its lock until that is in the store."""
+    path = path_of(seen.workflow_id, seen.id)
+    try:
+        with (
+            driver.presence.hold(seen.workflow_id, seen.id),
+            driver.shared_record(path, "workflow cancel", seen),
+        ):
+            run = _not_over(driver, seen.workflow_id, seen.id, "has just ended")
+            with driver.book(run).change():
+                stop_all(run, "cancelled", "cancelled before it ran")
+                run.status, run.completed_at = "cancelled", rfc3339(driver.shop.env.clock.now())
+                RecordFiles(driver.shop.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+    except LockTimeout:
+        return None
+    return Cancelled(seen.id, "cancelled")
+
+
+def _not_over(driver: Driver, workflow_id: str, run_id: str, words: str) -> RunState:
+    run = run_of(driver.runs.get(run_id, workflow_id))
+    if run.over:
+        raise UsageError(f"run {run_id} {words}: {run.status}", hint="there is nothing to cancel")
+    return run
+
+
+def _is_alive(driver: Driver, run: RunState) -> bool:
+    """Whether a process may be at it. One that says `running` and that nobody can judge is asked, not overruled."""
+    verdict = _verdict(driver.presence, run, fresh=True)
+    return verdict == "alive" or (run.status == "running" and verdict != "dead")
 
 
 # -- runs whose process is gone
@@ -151,7 +198,7 @@ def interrupt(run: RunState) -> None:
     under_way = [step.name for _, step in run.steps if step.status == "running"]
     at = f" at {', '.join(under_way)}" if under_way else ""
     run.error = f"interrupted{at}: process {run.pid} on {run.host} ended without finishing the run"
-    _stop_all(run, "failed", "interrupted: the process that ran it is gone")
+    stop_all(run, "failed", "interrupted: the process that ran it is gone")
     run.status = "failed"
     run.extra["interrupted"] = True
 
@@ -206,4 +253,24 @@ def search(driver: Driver, query: str, *, status: str | None, since: str | None,
         rows = sorted([*rows, *dead_rows], key=lambda row: row[0].started_at, reverse=True)[:limit]
         total += len(dead_rows)
     results = [summary.to_json() | ({"interrupted": True} if dead else {}) for summary, dead in rows]
-    return {"results": results, "total": total}
+    return {"items": results, "total": total, "results": results}  # `results`: the older name, for one minor version
+
+
+def approvals(driver: Driver, limit: int = 100) -> list[dict[str, Any]]:
+    """Every question that a run waits with, the newest runs first; one of a nested run is told there."""
+    found: list[dict[str, Any]] = []
+    for summary in driver.runs.search(status="suspended", limit=limit).results:
+        run = run_of(driver.runs.get(summary.run_id, summary.workflow_id))
+        found += [
+            {
+                "runId": run.id,
+                "workflowName": run.workflow_name,
+                "job": job.name,
+                "step": step.name,
+                "prompt": step.extra["approval"].get("prompt", ""),
+                "since": step.started_at,
+            }
+            for job, step in run.steps
+            if "approval" in step.extra and _waits(step)
+        ]
+    return found

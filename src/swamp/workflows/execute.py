@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from swamp.data.reads import Read
 from swamp.env import Env
 from swamp.errors import SwampError
 from swamp.sync.progress import Cancel
@@ -28,6 +29,8 @@ class Instance:
     step: Step
     name: str
     item: Any = None
+    read: tuple[Read, ...] = ()
+    """The data that the item comes from."""
 
 
 class Hands(Protocol):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from swamp.data.names import check_name
+from swamp.data.suggest import suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.declare import Method, argument_names
 from swamp.models.define import Definition, Models, write_atomically
-from swamp.models.document import Document, Problem, parse, read_text, refuse, suggest
+from swamp.models.document import Document, Problem, parse, read_text, refuse
 from swamp.models.expressions import has_expression
+from swamp.workflows.ask import Makers, asked_for
 from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
 from swamp.workflows.schema import ModelTask, Step, Workflow, WorkflowTask
 
@@ -52,6 +54,8 @@ class Workflows:
     repo: Path
     models: Models
     env: Env
+    known_data: Callable[[], Mapping[str, set[str]]] = dict
+    """Model name -> the names of its data, as far as this machine knows."""
 
     # -- reading
 
@@ -173,7 +177,19 @@ class Workflows:
                     for inner, message, meant in self._task_problems(step, workflow)
                 ]
         del source
-        return found
+        return [*found, *self._data_problems(workflow, document)]
+
+    def _data_problems(self, workflow: Workflow, document: Document) -> list[Problem]:
+        """Data that an expression asks for by name and that nothing makes, and nobody has."""
+        asked = list(asked_for(document.value))
+        if not asked:
+            return []
+        makers = Makers.of([workflow, *(found.workflow for found in self.all())], self.models, self.known_data())
+        return [
+            document.problem(path, message, meant)
+            for path, model, name in asked
+            for message, meant in makers.problems(model, name)
+        ]
 
     def _task_problems(self, step: Step, workflow: Workflow) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
         task = step.task

@@ -17,6 +17,8 @@ from swamp.workflows.schema import Workflow
 from swamp.workflows.state import RunState
 
 EVALUATED = "workflows-evaluated"
+MOST_SHARED = 4 << 20
+"""A longer log travels when the run ends: with each step it would travel whole."""
 
 
 @dataclass
@@ -40,6 +42,19 @@ class RunLogs:
         """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
         live = self.shop.local / "run-logs" / f"{run.id}.log"
         return live.read_text(encoding="utf-8") if live.exists() else self._kept(run)
+
+    def share(self, run: RunState) -> None:
+        """What was said so far, into the tree for the next push: others follow a run by it (decision 0015).
+
+        Written beside the command's own changes, like the run's record meanwhile: no step answers for its arrival.
+        """
+        log = self._open.get(run.id)
+        if log is not None and log.file.exists() and log.file.stat().st_size <= MOST_SHARED:
+            self.shop.keep_log(log.file, f"workflow-runs/{run.id}.log", self.shop.repo.datastore.tree)
+
+    def is_here(self, run: RunState) -> bool:
+        """Whether this machine writes the log, so that every line of it can be read at once."""
+        return (self.shop.local / "run-logs" / f"{run.id}.log").exists()
 
     def close(self, run: RunState) -> None:
         """Into the tree, where the other machines find it."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from swamp.models.document import Document, Path, Problem, parse, refuse, spell, suggest
+from swamp.data.suggest import suggest
+from swamp.models.document import Document, Path, Problem, parse, refuse, spell
 from swamp.models.inputs import check_schema
 from swamp.workflows.schema import TAGS_IN_LOC, Job, Step, Workflow
 
@@ -59,7 +60,7 @@ def _problems_of(detail: Any, document: Document) -> Iterator[Problem]:
         case _:
             message = str(detail["msg"])
             if detail["type"] == "string_type" and isinstance(_value_at(document.value, where), bool | int | float):
-                message = "YAML does not read it as text: put it in quotes"  # no, yes, on, off, 1.0
+                message = "not read as text by YAML: put it in quotes"  # no, yes, on, off, 1.0
             yield document.problem(where, f"{spell(where)}: {message[:1].lower()}{message[1:]}")
 
 
@@ -111,12 +112,28 @@ def _meaning(workflow: Workflow, document: Document) -> Iterator[Problem]:
         yield document.problem(("name",), "a workflow's name has no `/` and no `..`")
     if workflow.inputs is not None and (wrong := check_schema(workflow.inputs)):
         yield document.problem(("inputs",), wrong)
+    yield from _schedule_meaning(workflow, document)
     jobs = [job.name for job in workflow.jobs]
     yield from _twice("job", ("jobs",), jobs, document)
     for i, job in enumerate(workflow.jobs):
         yield from _dangling(("jobs", i), "job", [d.job for d in job.depends_on], jobs, job.name, document)
         yield from _job_meaning(("jobs", i), job, document)
     yield from _circle(("jobs",), {job.name: [d.job for d in job.depends_on] for job in workflow.jobs}, document)
+
+
+def _schedule_meaning(workflow: Workflow, document: Document) -> Iterator[Problem]:
+    from swamp.workflows.schedule import fault_of
+
+    if workflow.schedule is None:
+        return
+    fault = fault_of(workflow.schedule, workflow.timezone)
+    if fault is not None:
+        yield document.problem((fault[0],), fault[1])
+    schema = workflow.inputs or {}
+    properties = schema.get("properties") or {}
+    for name in schema.get("required") or ():
+        if "default" not in (properties.get(name) or {}):
+            yield document.problem(("schedule",), f"nobody gives `{name}` to a run that a schedule starts")
 
 
 def _job_meaning(path: Path, job: Job, document: Document) -> Iterator[Problem]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from swamp.data.names import DataName
 from swamp.data.outputs import Output, decode
+from swamp.data.reads import Reads, noting
 from swamp.data.records import RecordFiles
-from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError
+from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.models.context import Origin
 from swamp.models.define import Definition
 from swamp.models.expressions import Evaluated, Scope, evaluate, has_expression, truth
 from swamp.models.run import Hooks, Request, Result, run_method
 from swamp.models.workshop import Workshop
 from swamp.sync.progress import Cancel
+from swamp.trace import traced
 from swamp.workflows.book import Book
 from swamp.workflows.execute import Instance
+from swamp.workflows.retry import Limit, attempts_left, attempts_of, pause
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, Workflow, WorkflowTask
 from swamp.workflows.state import JobState, RunState, StepState
 
@@ -48,6 +51,8 @@ class StepHands:
     hold: Hold
     scope_paths: tuple[str, ...] = ()
     """Where a request to cancel may lie: each step looks there when it begins."""
+    share_log: Callable[[RunState], object] = lambda run: None
+    """Called before a step's push: what the run has said so far travels with it."""
     shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The evaluated task of each step, as a record may show it."""
 
@@ -56,10 +61,12 @@ class StepHands:
     def expand(self, job: Job, step: Step) -> list[Instance]:
         """One instance, or one per item of `forEach`. Names are unique, or it is an error."""
         if step.for_each is None:
-            name = evaluate(step.name, self._scope(job), ("name",)).value
-            return [Instance(job, step, str(name))]
-        items = self._items(job, step)
-        instances = [Instance(job, step, self._name(job, step, item, n), item) for n, item in enumerate(items)]
+            return [Instance(job, step, _open_name(evaluate(step.name, self._scope(job), ("name",)), "a step's name"))]
+        with noting(Reads()) as reads:
+            items = self._items(job, step)
+        names = [self._name(job, step, item, n) for n, item in enumerate(items)]
+        pairs = zip(names, items, strict=True)
+        instances = [Instance(job, step, name, item, reads.all()) for name, item in pairs]
         twice = {i.name for i in instances if [other.name for other in instances].count(i.name) > 1}
         if twice:
             raise UsageError(
@@ -69,6 +76,7 @@ class StepHands:
 
     def _items(self, job: Job, step: Step) -> list[Any]:
         assert step.for_each is not None
+        self._take_in()
         found = evaluate(step.for_each.in_, self._scope(job), ("forEach", "in")).value
         if isinstance(found, Mapping):
             return [{"key": key, "value": value} for key, value in found.items()]
@@ -79,21 +87,27 @@ class StepHands:
     def _name(self, job: Job, step: Step, item: Any, position: int) -> str:
         if not has_expression(step.name):
             return f"{step.name}-{position}"
-        return str(evaluate(step.name, self._scope(job, step, item), ("name",)).value)
+        return _open_name(evaluate(step.name, self._scope(job, step, item), ("name",)), "a step's name")
 
     def wanted(self, instance: Instance) -> bool:
         if instance.step.guard is None:
             return True
-        return truth(instance.step.guard, self._scope_of(instance), ("guard",))
+        self._take_in()
+        return truth(instance.step.guard, self.scope_of(instance), ("guard",))
 
     def prompt(self, instance: Instance) -> str:
         task = instance.step.task
         assert isinstance(task, ApprovalTask)
-        return str(evaluate(task.prompt, self._scope_of(instance), ("prompt",)).shown)
+        return str(evaluate(task.prompt, self.scope_of(instance), ("prompt",)).shown)
 
     # -- what an expression sees
 
-    def _scope_of(self, instance: Instance) -> Scope:
+    def _take_in(self) -> None:
+        """Before something is decided by data without a lease: what the store holds is known here. inv[run.fresh]"""
+        if self.shop.repo.datastore.synced:
+            self.shop.repo.datastore.pull_to_commit(lazy=True)
+
+    def scope_of(self, instance: Instance) -> Scope:
         return self._scope(instance.job, instance.step, instance.item, instance.name)
 
     def _scope(self, job: Job, step: Step | None = None, item: Any = None, name: str | None = None) -> Scope:
@@ -116,14 +130,29 @@ class StepHands:
 
     # -- doing it
 
+    @traced(lambda hands, instance, job, *_: ("step", {"job": job.name, "step": instance.name}))
     def perform(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
         """The step's end is in the book when this returns. Only a lost store or a lost run is raised."""
+        while True:
+            self._attempt(instance, job, state, cancel)
+            if state.over or state.status == "suspended":
+                break
+            failed = len(attempts_of(state))
+            self.book.said(job, state, f"attempt {failed} failed: {attempts_of(state)[-1]['error']}")
+            pause(instance.step, failed, cancel, self.shop.env)
+            if cancel.requested:
+                self.book.ended(state, "cancelled", error="cancelled while it waited for its next attempt")
+        if state.status == "cancelled":
+            cancel.request()  # what has not begun is cancelled too, whether this step or the next one heard of it first
+
+    def _attempt(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
+        limit = Limit(cancel, instance.step.timeout, self.shop.env)
         try:
             self.hold.check()
             self.book.started(state)
-            self._do(instance, job, state, cancel)
+            self._do(instance, job, state, limit)
         except Interrupted as error:
-            if not state.over:
+            if not state.over and not self._timed_out(instance, state, limit):
                 self.book.ended(state, "cancelled", error=error.message)
         except SwampError as error:
             done = state.over  # its work is recorded and kept here; what failed is bringing it to the datastore
@@ -131,8 +160,14 @@ class StepHands:
                 self._failed(instance, state, error)
             if done or isinstance(error, StoreError) or self._taken_over():
                 raise
-        if state.status == "cancelled":
-            cancel.request()  # what has not begun is cancelled too, whether this step or the next one heard of it first
+
+    def _timed_out(self, instance: Instance, state: StepState, limit: Limit, **extra: Any) -> bool:
+        """Whether the attempt was stopped because its time was up: then it failed, and was not cancelled."""
+        if not limit.timed_out:
+            return False
+        said = f"it took longer than {instance.step.timeout:g} s and was stopped"
+        self._failed(instance, state, Failed(said, hint="raise the step's `timeout`"), **extra)
+        return True
 
     def _taken_over(self) -> bool:
         try:
@@ -141,7 +176,7 @@ class StepHands:
             return True
         return False
 
-    def _do(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
+    def _do(self, instance: Instance, job: JobState, state: StepState, cancel: Limit) -> None:
         task = instance.step.task
         if isinstance(task, ModelTask):
             self._run_model(instance, task, job, state, cancel)
@@ -151,23 +186,33 @@ class StepHands:
             self._run_nested(instance, task, state, cancel)
 
     def _failed(self, instance: Instance, state: StepState, error: SwampError, **extra: Any) -> None:
+        """The step has failed, or this attempt of it has. inv[run.retries]"""
+        said = self.shop.masker.text(error.message)
         with self.book.change():
+            known = [one["outputId"] for one in attempts_of(state) if one["outputId"]]
+            if extra.get("outputId") in known:
+                return  # told again, because its records were renumbered
+            if attempts_left(instance.step, state, error):
+                state.extra["attempts"] = [*attempts_of(state), {"error": said, "outputId": extra.get("outputId")}]
+                return
             state.allowed_failure = instance.step.allow_failure
-            self.book.ended(state, "failed", error=self.shop.masker.text(error.message), **extra)
+            self.book.ended(state, "failed", error=said, **extra)
 
     def _show(self, instance: Instance, shown: Any) -> None:
         self.shown_tasks[instance.job.name, instance.name] = shown
 
     def _evaluated(self, instance: Instance, task: Any) -> Evaluated:
         document = task.model_dump(mode="json", by_alias=True, exclude_none=True)
-        found = evaluate(document, self._scope_of(instance), ("task",))
+        found = evaluate(document, self.scope_of(instance), ("task",))
         self._show(instance, found.shown)
         return found
 
     # -- a method of a model
 
-    def _run_model(self, instance: Instance, task: ModelTask, job: JobState, state: StepState, cancel: Cancel) -> None:
+    def _run_model(self, instance: Instance, task: ModelTask, job: JobState, state: StepState, cancel: Limit) -> None:
         found = self._evaluated(instance, task)
+        for key in ("modelIdOrName", "modelName"):
+            _open_name(Evaluated(found.value.get(key), found.shown.get(key)), f"`{key}`")
         definition = self._definition(found.value)
         run = self.book.run
         request = Request(
@@ -179,15 +224,30 @@ class StepHands:
             origin=Origin(run.workflow_id, run.workflow_name, run.id, job.name, instance.name),
             run_facts=self._facts(instance.job, instance.name),
             scope=(*self.scope_paths, *([last] if (last := state.extra.get("outputFile")) else [])),
+            read_before=instance.read,
+            resolved=lambda asked: self._resolved(instance, task, asked),
         )
-        run_method(self.shop, request, cancel, self._hooks(instance, definition, job, state))
+        run_method(self.shop, request, cancel, self._hooks(instance, definition, job, state, cancel))
+
+    def _resolved(self, instance: Instance, task: ModelTask, asked: Request) -> Request:
+        """The inputs as the data says that the store holds now, with the lease in hand. inv[run.fresh]"""
+        found = self._evaluated(instance, task)
+        if self._definition(found.value).id != asked.definition.id or found.value["methodName"] != asked.method:
+            raise Failed(
+                f"step {instance.name} means another model or method than when it began to wait for its lease",
+                hint="run it again: what it reads has changed meanwhile",
+            )
+        inputs, shown = found.value.get("inputs") or {}, found.shown.get("inputs") or {}
+        return replace(asked, inputs=inputs, shown_inputs=shown)
 
     def _definition(self, task: Mapping[str, Any]) -> Definition:
         if task.get("modelIdOrName"):
             return self.shop.models.find(str(task["modelIdOrName"]))
         return self.shop.models.auto(str(task["modelType"]), str(task["modelName"]))
 
-    def _hooks(self, instance: Instance, definition: Definition, job: JobState, state: StepState) -> Hooks:
+    def _hooks(
+        self, instance: Instance, definition: Definition, job: JobState, state: StepState, limit: Limit
+    ) -> Hooks:
         last = state.extra.get("outputFile")
 
         def begin(output: Output, path: str) -> None:
@@ -199,9 +259,11 @@ class StepHands:
             if result.error is None:
                 self.book.ended(state, "succeeded", artifacts=result.artifacts, **extra)
             elif isinstance(result.error, Interrupted):
-                self.book.ended(state, "cancelled", error=result.error.message, artifacts=result.artifacts, **extra)
+                if not self._timed_out(instance, state, limit, artifacts=result.artifacts, **extra):
+                    self.book.ended(state, "cancelled", error=result.error.message, artifacts=result.artifacts, **extra)
             else:
                 self._failed(instance, state, result.error, artifacts=result.artifacts, **extra)
+            self.share_log(self.book.run)
 
         return Hooks(
             begin=begin,
@@ -258,17 +320,16 @@ class StepHands:
     # -- assertions and nested workflows
 
     def _check(self, instance: Instance, task: AssertTask, state: StepState) -> None:
-        scope = self._scope_of(instance)
+        self._take_in()
+        scope = self.scope_of(instance)
         self._show(instance, {"type": "assert", "expression": task.expression})
         if truth(task.expression, scope, ("expression",)):
             self.book.ended(state, "succeeded")
             return
         said = evaluate(task.message, scope, ("message",)).shown if task.message else f"not true: {task.expression}"
-        with self.book.change():
-            state.allowed_failure = instance.step.allow_failure
-            self.book.ended(state, "failed", error=self.shop.masker.text(str(said)))
+        self._failed(instance, state, Failed(str(said)))
 
-    def _run_nested(self, instance: Instance, task: WorkflowTask, state: StepState, cancel: Cancel) -> None:
+    def _run_nested(self, instance: Instance, task: WorkflowTask, state: StepState, cancel: Limit) -> None:
         found = self._evaluated(instance, task)
         earlier = state.extra.get("childRunId")
         child_id = earlier or self.nesting.reserve_child()
@@ -280,10 +341,21 @@ class StepHands:
         with self.book.change():
             if child.status == "succeeded":
                 self.book.ended(state, "succeeded", artifacts=artifacts)
+            elif child.status == "cancelled" and self._timed_out(instance, state, cancel, artifacts=artifacts):
+                return
             elif child.status in ("suspended", "cancelled"):
                 self.book.ended(state, child.status, artifacts=artifacts)
             else:
-                state.allowed_failure = instance.step.allow_failure
                 failed = next((s.name for _, s in child.steps if s.status == "failed"), "")
                 said = f"workflow {child.workflow_name} failed" + (f" at {failed}" if failed else "")
-                self.book.ended(state, "failed", error=said, artifacts=artifacts)
+                self._failed(instance, state, Failed(said), artifacts=artifacts)
+
+
+def _open_name(name: Evaluated, what: str) -> str:
+    """A name as it will be written. Raises UsageError if a record would have to hide it. inv[secrets.no-names]"""
+    if name.value != name.shown:
+        raise UsageError(
+            f"{what} comes from a secret: names are written into records and keys as they are",
+            hint="name it after something that everybody may see, such as an input that is not `writeOnly`",
+        )
+    return str(name.value)

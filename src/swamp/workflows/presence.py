@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from swamp.cache.locks import FileLock
 from swamp.env import Env
-from swamp.errors import LockTimeout, StoreError
+from swamp.errors import LockTimeout
 from swamp.repo.alive import Verdict, by_lease, by_lock
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class _Certain:
 
 
 class Presence(Protocol):
-    def hold(self, workflow_id: str, run_id: str) -> AbstractContextManager[Hold]:
-        """Be the process of this run. Raises LockTimeout while another one is."""
+    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> AbstractContextManager[Hold]:
+        """Be the process of this run. Raises LockTimeout while another one is; of a `new` one nobody else can be."""
         ...
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
@@ -64,8 +64,8 @@ class DirectoryPresence:
     env: Env
 
     @contextmanager
-    def hold(self, workflow_id: str, run_id: str) -> Iterator[Hold]:
-        del workflow_id
+    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[Hold]:
+        del workflow_id, new
         file, stack = self._file(run_id), ExitStack()
         try:
             stack.enter_context(FileLock(file, self.env).exclusive(timeout=1.0))
@@ -95,29 +95,29 @@ class BucketPresence:
     repo: Repo
 
     @contextmanager
-    def hold(self, workflow_id: str, run_id: str) -> Iterator[Hold]:
-        from swamp.commit.lease import read_lease
+    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[Hold]:
+        from swamp.commit.lease import AWAY_S, read_lease
 
         key = lease_key(workflow_id, run_id)
-        read_lease(self._store, key)  # an unreachable store is told at once, as what it is
+        if not new:
+            read_lease(self._store, key)  # an unreachable store is told at once, as what it is
         local = self._local(run_id)
         try:
-            lease = self._acquire(key, local, self._patience(local))
+            lease = self._acquire(key, local, self._patience(local), 0.0 if new else AWAY_S)
         except LockTimeout as error:
             raise _still_running(run_id, error) from error
         try:
             yield lease
         finally:
-            lease.release()
             shutil.rmtree(local, ignore_errors=True)
-        self._forget(key)
+            lease.release()  # it stays in the store, marked: who waits for this run may have it already (K14)
 
     def _patience(self, local: Path) -> float:
         """Long enough to see that a dead process renews nothing; one that lives on this machine is not waited out."""
         asked = self.repo.settings.lock_timeout
         return asked if self._here_is(local) == "alive" else max(TAKEOVER_SECONDS, asked)
 
-    def _acquire(self, key: str, local: Path, timeout: float) -> HeldLease:
+    def _acquire(self, key: str, local: Path, timeout: float, away: float) -> HeldLease:
         from swamp.commit.lease import Holder, acquire
 
         datastore = self.repo.datastore
@@ -130,14 +130,8 @@ class BucketPresence:
             capabilities=datastore.capabilities,
             local_lock_dir=local,
             inherited=(),
+            away_s=away,
         )
-
-    def _forget(self, key: str) -> None:
-        """The run is over and its id is never used again: its lease need not stay in the bucket."""
-        try:
-            self._store.delete([key])
-        except StoreError as error:
-            self.repo.notify(f"the finished run's lease {key} stays in the datastore: {error.message}")
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
         here = self._here_is(self._local(run_id))

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from swamp.errors import UsageError
+from swamp.errors import Failed, UsageError
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import MASK, Masker
 from swamp.workflows.graph import after
@@ -22,15 +22,26 @@ def must_be_resumable(run: RunState, from_step: str | None) -> None:
         raise UsageError(f"run {run.id} has succeeded", hint="do a part again with `resume --from STEP`")
 
 
+def must_not_be_cancelled_since(known: RunState, run: RunState) -> None:
+    """Raises Failed for a run that somebody cancelled after this machine last heard of it: who cancelled was told so,
+    and who resumes did not know. A second resume knows, and goes on. inv[run.decided]"""
+    if run.status == "cancelled" and known.status != "cancelled":
+        raise Failed(
+            f"run {run.id} was cancelled meanwhile, at {run.completed_at}",
+            hint="to go on in spite of that, resume it once more",
+        )
+
+
 def inputs_again(masker: Masker, workflow: Workflow, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of the record and those `given` now. A record holds no secrets: they have to be given again."""
-    values = check_inputs({**run.inputs, **given}, workflow.inputs, f"workflow {workflow.name}")
-    masker.learn(value for value in secret_values(values, workflow.inputs) if value != MASK)
-    lost = [name for name, value in values.items() if MASK in json.dumps(value, default=str)]
+    known = {**run.inputs, **given}
+    lost = [name for name, value in known.items() if MASK in json.dumps(value, default=str)]
     if lost:
         raise UsageError(
             f"the input `{lost[0]}` was a secret and is not in the record", hint=f"add --input {lost[0]}=…"
         )
+    values = check_inputs(known, workflow.inputs, f"workflow {workflow.name}")
+    masker.learn_inputs(secret_values(values, workflow.inputs))
     return values
 
 

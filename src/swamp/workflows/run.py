@@ -17,6 +17,7 @@ from swamp.errors import Interrupted, NotFound, SwampError, UsageError
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.workshop import Workshop
 from swamp.sync.progress import Cancel
+from swamp.trace import traced
 from swamp.workflows.book import Book, Nobody, Watcher
 from swamp.workflows.encode import RunEncoder
 from swamp.workflows.execute import Execution
@@ -24,9 +25,10 @@ from swamp.workflows.files import Workflows
 from swamp.workflows.keep import Listener, RunLogs, keep_evaluated
 from swamp.workflows.perform import StepHands
 from swamp.workflows.presence import Hold, Presence, presence_of
-from swamp.workflows.reopen import do_again, inputs_again, must_be_resumable, reopen
+from swamp.workflows.reopen import do_again, inputs_again, must_be_resumable, must_not_be_cancelled_since, reopen
 from swamp.workflows.schema import Workflow
 from swamp.workflows.state import JobState, RunState, StepState, run_of
+from swamp.workflows.stop import requested, stop_all, stop_path
 
 DEEPEST_NESTING = 10
 
@@ -43,7 +45,14 @@ class Driver:
 
     @cached_property
     def files(self) -> Workflows:
-        return Workflows(self.shop.repo.path, self.shop.models, self.shop.env)
+        return Workflows(self.shop.repo.path, self.shop.models, self.shop.env, self._known_data)
+
+    def _known_data(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for row in self.shop.repo.catalog.latest():
+            for model in (row.model_name, row.ref.data.model_id):
+                found.setdefault(model, set()).add(row.ref.data.name)
+        return found
 
     @cached_property
     def runs(self) -> RunRepository:
@@ -65,23 +74,38 @@ class Driver:
         inputs: Mapping[str, Any],
         *,
         tags: Mapping[str, str] | None = None,
-        trigger: str = "cli",
+        trigger: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> RunState:
-        """A new run to its end, or to where it waits for a person."""
+        """A new run to its end, or to where it waits for a person.
+
+        With a `run_id` that has a record already the run is returned as it is: whoever derives the id from an event
+        can ask again after a crash and never starts it twice. inv[run.once]
+        """
         workflow = self.files.find(name).workflow
         if workflow.id in self.ancestors or len(self.ancestors) >= DEEPEST_NESTING:
             raise UsageError(f"workflow {workflow.name} would run inside itself", hint="untangle the nesting")
         values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
-        self.shop.masker.learn(secret_values(values, workflow.inputs))
-        run = self._new(workflow, values, {**workflow.tags, **(tags or {})}, trigger, run_id)
-        with self.presence.hold(run.workflow_id, run.id) as hold:
+        self.shop.masker.learn_inputs(secret_values(values, workflow.inputs))
+        run = self.new_run(workflow, values, {**workflow.tags, **(tags or {})}, trigger or {"kind": "cli"}, run_id)
+        with self.presence.hold(run.workflow_id, run.id, new=run_id is None) as hold:
             book = self.book(run)
             with self._not_left_running(book):
-                with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"), book.change():
-                    pass
-                self._go(workflow, book, hold, "workflow run")
-        return run
+                with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"):
+                    known = self._already(run) if run_id is not None else None
+                    if known is None:
+                        with book.change():
+                            pass
+                if known is None:
+                    self._go(workflow, book, hold, "workflow run")
+        return known or run
+
+    def _already(self, run: RunState) -> RunState | None:
+        """The record that this run has, pulled just now, while nobody else can be its process."""
+        try:
+            return run_of(self.runs.get(run.id, run.workflow_id))
+        except NotFound:
+            return None
 
     @contextmanager
     def _not_left_running(self, book: Book) -> Iterator[None]:
@@ -95,9 +119,15 @@ class Driver:
                     run.error = self.shop.masker.text(str(error) or type(error).__name__)
             raise
 
-    def _new(
-        self, workflow: Workflow, inputs: dict[str, Any], tags: dict[str, str], trigger: str, run_id: str | None
+    def new_run(
+        self,
+        workflow: Workflow,
+        inputs: dict[str, Any],
+        tags: dict[str, str],
+        trigger: Mapping[str, Any],
+        run_id: str | None,
     ) -> RunState:
+        """A run that has not begun and is written nowhere."""
         jobs = [JobState(job.name, "pending", [StepState(s.name, s.name) for s in job.steps]) for job in workflow.jobs]
         return RunState(
             id=run_id or self.shop.env.uuid(),
@@ -110,7 +140,8 @@ class Driver:
             tags=tags,
             pid=os.getpid(),
             host=socket.gethostname(),
-            trigger_source=trigger,
+            trigger_source=_source_of(trigger),
+            trigger=trigger,
         )
 
     # -- going on
@@ -125,6 +156,9 @@ class Driver:
             path = path_of(workflow_id, run_id)
             with self.shared_record("", "workflow resume"):  # only pulls: what was done elsewhere is built on here
                 run = run_of(self.runs.get(run_id, workflow_id))
+            if requested(self.shop.repo.tree.root, run) and not run.over:
+                return self._cancelled_instead(run)
+            must_not_be_cancelled_since(known, run)
             workflow = self.workflow_of(run)
             must_be_resumable(run, from_step)
             run.inputs = inputs_again(self.shop.masker, workflow, run, inputs or {})
@@ -137,6 +171,14 @@ class Driver:
                     reopen(run, rfc3339(self.shop.env.clock.now()))
                     self._withdraw_request(run)
                 self._go(workflow, book, hold, "workflow resume", retry=retry)
+        return run
+
+    def _cancelled_instead(self, run: RunState) -> RunState:
+        """Somebody was told that this run would be cancelled, and the process that should have heard of it is gone: the
+        decision comes first. It can be resumed once more, by who wants that in spite of it. inv[run.decided]"""
+        self.shop.repo.notify(f"run {run.id} was asked to stop: it is cancelled now, and `resume` again goes on")
+        with self.shared_record(path_of(run.workflow_id, run.id), "workflow resume", run), self.book(run).change():
+            self._answer_request(run)
         return run
 
     def find(self, run_id: str) -> RunState:
@@ -154,6 +196,17 @@ class Driver:
             engine.pull((RUNS,))
             return self.find(run_id)
 
+    def resolve(self, wanted: str) -> str:
+        """The id of the run that `wanted` means: an id, the beginning of one, `latest`; looked for like a run."""
+        try:
+            return self.runs.resolve(wanted)
+        except NotFound:
+            engine = self.shop.repo.datastore.engine
+            if engine is None:
+                raise
+            engine.pull((RUNS,))
+            return self.runs.resolve(wanted)
+
     def workflow_of(self, run: RunState) -> Workflow:
         try:
             return self.files.find(run.workflow_id).workflow
@@ -165,6 +218,7 @@ class Driver:
 
     # -- the run itself
 
+    @traced(lambda driver, workflow, book, *_, **__: ("run", {"workflow": workflow.name, "run": book.run.id}))
     def _go(self, workflow: Workflow, book: Book, hold: Hold, command: str, *, retry: bool = True) -> None:
         """One pass, then the final record and its push. The error that stopped a run is raised after that."""
         run, stopped = book.run, None
@@ -189,7 +243,8 @@ class Driver:
     ) -> None:
         """The final record, its log and its evaluated workflow, in one push; after a signal they stay for the next."""
         path = path_of(book.run.workflow_id, book.run.id)
-        shared = nullcontext() if self.shop.repo.cancel.requested else self.shared_record(path, command)
+        offline = self.shop.repo.cancel.requested
+        shared = nullcontext() if offline else self.shared_record(path, command, book.run)
         with shared, book.change() as run:
             if error is not None:
                 run.status, run.error = "failed", self.shop.masker.text(error)
@@ -198,7 +253,9 @@ class Driver:
             run.duration_ms = (run.duration_ms or 0) + round((self.shop.env.clock.monotonic() - began) * 1000)
             keep_evaluated(self.shop, workflow, run, hands.shown_tasks)
             self.logs.close(run)
-            self._withdraw_request(run)
+            self._answer_request(run)
+        if not offline:
+            self._answer_latecomer(book, command)
         if self.shop.repo.cancel.requested:
             raise Interrupted(
                 f"interrupted: run {book.run.id} is {book.run.status}",
@@ -207,7 +264,7 @@ class Driver:
 
     def _hands(self, workflow: Workflow, book: Book, hold: Hold) -> StepHands:
         stop_file = stop_path(book.run.workflow_id, book.run.id)
-        return StepHands(self.shop, workflow, book, self, hold, scope_paths=(stop_file,))
+        return StepHands(self.shop, workflow, book, self, hold, scope_paths=(stop_file,), share_log=self.logs.share)
 
     def _asked_to_stop(self, run: RunState) -> bool:
         """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
@@ -215,12 +272,14 @@ class Driver:
         return self.cancel.requested or self.shop.repo.cancel.requested or request.exists()
 
     @contextmanager
-    def shared_record(self, path: str, command: str) -> Iterator[None]:
+    def shared_record(self, path: str, command: str, asked: RunState | None = None) -> Iterator[None]:
         """Pull the record, change it, push it. What stays behind is an error: success is said only after this. C08
 
-        Without a path everything is pulled: another machine's run goes on with the data and logs of its steps.
+        Without a path everything is pulled: another machine's run goes on with the data and logs of its steps. With
+        `asked` a request to cancel that run comes along.
         """
-        with self.shop.repo.changes.records(command, (path,) if path else ()) as change:
+        scope = (path, *((stop_path(asked.workflow_id, asked.id),) if asked else ())) if path else ()
+        with self.shop.repo.changes.records(command, scope) as change:
             self._sharing = True
             try:
                 yield
@@ -238,6 +297,30 @@ class Driver:
             (own if self._sharing else aside).write(path, encoder.encode(run))
 
         return Book(run, save, self.shop.env, watcher=Listener(self.watcher, self.logs, run))
+
+    def _answer_request(self, run: RunState) -> None:
+        """A request to cancel is answered in the record, and only then withdrawn. inv[run.decided]"""
+        said = requested(self.shop.repo.tree.root, run)
+        if said is None:
+            return
+        if not run.over:
+            stop_all(run, "cancelled", "cancelled before it ran")
+        if not run.over or run.status == "succeeded":  # who asked was told so; its steps say what they did
+            run.status, run.completed_at = "cancelled", rfc3339(self.shop.env.clock.now())
+        run.extra["cancelRequested"] = {"at": said, "answer": run.status}
+        self._withdraw_request(run)
+
+    def _answer_latecomer(self, book: Book, command: str) -> None:
+        """A request that was committed between the last look and the last push: who made it may have seen the run still
+        running. One more look, which sees it if it came before that push; who comes later sees the record."""
+        run, engine = book.run, self.shop.repo.datastore.engine
+        if engine is None:
+            return
+        if not engine.knows_all():
+            engine.pull((stop_path(run.workflow_id, run.id),))
+        if requested(self.shop.repo.tree.root, run):
+            with self.shared_record(path_of(run.workflow_id, run.id), command, run), book.change():
+                self._answer_request(run)
 
     def _withdraw_request(self, run: RunState) -> None:
         """A request to cancel is answered once: a later resume must not be stopped by it."""
@@ -257,11 +340,11 @@ class Driver:
             try:
                 known = inner.find(child_run_id)
             except NotFound:
-                return inner.start(name, inputs, trigger=f"workflow:{parent.id}", run_id=child_run_id)
+                return inner.start(name, inputs, trigger=_nested(parent), run_id=child_run_id)
             if known.status == "succeeded":
                 return known
             return inner.resume(known.id, inputs=inputs)
-        return inner.start(name, inputs, trigger=f"workflow:{parent.id}")
+        return inner.start(name, inputs, trigger=_nested(parent))
 
     # -- passes without work: after a decision
 
@@ -276,6 +359,11 @@ class Driver:
         return execution.left_waiting
 
 
-def stop_path(workflow_id: str, run_id: str) -> str:
-    """The request to cancel a run: a file of the tree, so that it reaches the run wherever it is."""
-    return f"{RUNS}/{workflow_id}/cancel-{run_id}.request"
+def _nested(parent: RunState) -> dict[str, Any]:
+    """Not the parent's own trigger: a delivery belongs to one run."""
+    return {"kind": "workflow", "runId": parent.id}
+
+
+def _source_of(trigger: Mapping[str, Any]) -> str:
+    """The trigger in one word, as records of earlier versions have it."""
+    return f"workflow:{trigger['runId']}" if trigger["kind"] == "workflow" else str(trigger["kind"])

@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
+
+from swamp.models.shell import parse_seconds
 
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")]
 Expression = str | bool
 
 
+Length = Annotated[float, BeforeValidator(parse_seconds, json_schema_input_type=str | float)]
+
+
 class Strict(BaseModel):
     """A mapping with known keys in camelCase."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="ignore",
+        json_schema_extra={"additionalProperties": False},  # `_known_keys_only` refuses them, with a better message
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -156,6 +167,11 @@ class Step(Strict):
     allow_failure: bool = False
     guard: Expression | None = None
     concurrency: Annotated[int, Field(ge=1)] | None = None
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    backoff: Length = 1.0
+    """Seconds before the second attempt; doubled before each one after it."""
+    timeout: Length | None = None
+    """Seconds that one attempt may take."""
 
 
 class Job(Strict):
@@ -177,6 +193,11 @@ class Workflow(Strict):
     tags: Mapping[str, str] = Field(default_factory=dict)
     inputs: Mapping[str, Any] | None = None
     concurrency: Annotated[int, Field(ge=1)] | None = None
+    schedule: str | None = None
+    """When `swamp serve` starts it by itself: cron, in `timezone`."""
+    timezone: str = "UTC"
+    overlap: Literal["skip", "queue", "cancel-running"] = "skip"
+    catchup: Literal["none", "last"] = "none"
 
     def job(self, name: str) -> Job:
         return next(job for job in self.jobs if job.name == name)

@@ -116,6 +116,7 @@ class RunState:
     pid: int
     host: str
     trigger_source: str
+    trigger: Mapping[str, Any] | None = None
     completed_at: str | None = None
     duration_ms: int | None = None
     error: str | None = None
@@ -150,6 +151,7 @@ class RunState:
             "pid": self.pid,
             "host": self.host,
             "triggerSource": self.trigger_source,
+            **({"trigger": dict(self.trigger)} if self.trigger else {}),
             **self.extra,
         }
 
@@ -169,6 +171,7 @@ _RUN_KEYS = {
     "pid",
     "host",
     "triggerSource",
+    "trigger",
 }
 
 
@@ -192,6 +195,7 @@ def run_from(record: Mapping[str, Any]) -> RunState:
         pid=int(record.get("pid") or 0),
         host=str(record.get("host") or ""),
         trigger_source=str(record.get("triggerSource") or "cli"),
+        trigger=record.get("trigger"),
         extra={key: value for key, value in record.items() if key not in _RUN_KEYS},
     )
 
@@ -211,6 +215,7 @@ def run_of(run: Run) -> RunState:
         "pid": run.pid,
         "host": run.host,
         "triggerSource": run.trigger_source,
+        "trigger": run.trigger,
         "jobs": [
             {"jobName": job.job_name, "status": job.status, "steps": [_step_record(step) for step in job.steps]}
             for job in run.jobs

@@ -10,7 +10,7 @@ from peers import Peer, Watched, content, settled, version
 from swamp.store.layers import MeterStore
 from swamp.sync.bulk import Work
 from swamp.sync.engine import Engine, Policy
-from swamp.sync.transfer import Inline
+from swamp.sync.inline import Inline
 
 
 def test_P01_one_changed_file_costs_no_request_per_partition(store, a, b):

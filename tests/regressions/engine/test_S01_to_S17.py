@@ -477,7 +477,7 @@ def test_S16_hostile_paths_in_an_index_are_never_acted_on(store, a, b, tmp_path)
     root = root_of(a.engine)
     entry = root.entries["files/good"]
     doc = json.loads(encode(root))
-    for path in [*HOSTILE, ".datastore.lock", "_index/x", "data/_catalog.db", "files/.lock"]:
+    for path in [*HOSTILE, ".datastore.lock", "_index/x", "data/_catalog.db", "data/t/id/.lock"]:
         doc["entries"][path] = {
             "key": entry.key,
             "size": 4,

@@ -8,7 +8,7 @@ import pytest
 
 import swamp.commit.establish
 from peers import Watched, content, keys, once, root_of, ruin_root, settled, shared, version
-from swamp.errors import CorruptData
+from swamp.errors import CorruptData, NewerFormat
 from swamp.index.root import ROOT_KEY, decode, encode
 from swamp.store.layers import MeterStore
 
@@ -93,7 +93,11 @@ def test_a_dry_run_shows_what_would_be_found_first_and_changes_nothing(store, a,
     assert (done.files_pulled, done.files_pushed) == (1, 1), "and then it happens"
 
 
-def test_a_record_whose_segments_are_gone_gives_way_to_an_older_whole_one(store, a, b, monkeypatch):
+@pytest.mark.inv("rebuild.newest-record")
+@pytest.mark.parametrize("damage", ["gone", "wrong"])
+def test_a_record_whose_segments_are_damaged_gives_way_to_an_older_one_only_by_consent(
+    store, a, b, monkeypatch, damage
+):
     monkeypatch.setattr("swamp.commit.commit.LAYER_ROWS", 2)
     a.write("files/1", "1")
     a.push()
@@ -102,21 +106,29 @@ def test_a_record_whose_segments_are_gone_gives_way_to_an_older_whole_one(store,
         a.write(f"files/{i}", f"{i}")
     a.push()
     assert root_of(a.engine).segments
-    store.delete([ROOT_KEY, *(ref.key for ref in root_of(a.engine).segments)])
+    for ref in root_of(a.engine).segments:
+        store.put(ref.key, b"another's bytes") if damage == "wrong" else store.delete([ref.key])
+    store.delete([ROOT_KEY])
+    for command in (b.pull, a.pull, a.push):
+        with pytest.raises(CorruptData, match=f"commit {whole.seq} can"):
+            command()
+    assert ROOT_KEY not in keys(store), "an older record forgets what was acknowledged"
+    swamp.commit.establish.repair(a.engine.committer, a.pace)
     b.pull()
     assert set(shared(b.engine)) == set(whole.entries)
+    assert root_of(b.engine).seq > whole.seq + 1, "above every record"
     assert a.read("files/4") == "4"
 
 
 def test_a_newer_version_of_the_index_is_left_alone(store, a):
     a.write("files/x", "x")
     a.push()
-    doc = json.loads(store.get(ROOT_KEY).body) | {"version": 4}
+    doc = json.loads(store.get(ROOT_KEY).body) | {"version": 5}
     newer = json.dumps(doc).encode()
     store.put(ROOT_KEY, newer)
     a.write("files/y", "y")
     for command in (a.pull, a.push, a.sync):
-        with pytest.raises(CorruptData) as told:
+        with pytest.raises(NewerFormat) as told:
             command()
         assert "upgrade" in (told.value.hint or "")
     assert store.get(ROOT_KEY).body == newer

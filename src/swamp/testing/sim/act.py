@@ -7,21 +7,30 @@ from collections.abc import Callable
 
 from swamp.cache.paths import ancestors
 from swamp.commit.collect import collect
+from swamp.commit.commit import Changes
 from swamp.commit.compact import compact
 from swamp.commit.lease import Holder, Terms, acquire, model_key
+from swamp.commit.repack import empty
 from swamp.commit.undelete import undelete
-from swamp.errors import ConditionFailed, LockTimeout, SwampError
+from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
+from swamp.index.keys import object_of, slice_of
+from swamp.index.root import Root
 from swamp.sync.progress import Patience
 from swamp.sync.result import SyncResult
 from swamp.sync.units import unit_of
-from swamp.testing.sim.mutate import TYPE_AND_MODEL, Author
+from swamp.sync.verify import verify
+from swamp.testing.sim.deliver import Courier
+from swamp.testing.sim.mutate import TYPE_AND_MODEL
 from swamp.testing.sim.open import capabilities_of
 from swamp.testing.sim.oracle import Delete, Write, version_of
+from swamp.testing.sim.reading import sha_of
+from swamp.testing.sim.upgrade import upgrade
 
 SYNCING = frozenset({"push", "pull", "sync", "full", "scoped", "lease"})
+"""What may undo a delete: its user is told, or excused. A read never does."""
 
 
-class Process(Author):
+class Process(Courier):
     """One process of a machine: an open engine and the acts of its user."""
 
     def act(self) -> None:
@@ -36,6 +45,8 @@ class Process(Author):
         except ConditionFailed as error:
             self.world.fail("commit.unknown-is-not-failure", f"{name} gave up because somebody was faster: {error}")
         except SwampError as error:
+            if self.world.mix.lies and isinstance(error, CorruptData):
+                self.world.fail("read.twice", f"{name} called a sound store damaged: {error}")
             self.world.refusals[f"{name}: {type(error).__name__}"] += 1
             self.scheduler.note(f"{name} refused: {self.world.said(error)}")
             if name in SYNCING:
@@ -61,7 +72,11 @@ class Process(Author):
     # -- sync
 
     def do_push(self) -> None:
-        self.synced(lambda: self.engine.push())
+        if self.engine.committer.enforced:
+            self.synced(lambda: self.engine.push())
+        else:  # as a command does that pulls first, and believes the log's names
+            self.told(self.engine.before_commit().pull())
+            self.synced(lambda: self.engine.push(after_pull=True))
 
     def do_sync(self) -> None:
         self.synced(lambda: self.engine.sync())
@@ -78,6 +93,28 @@ class Process(Author):
             self.told(self.engine.pull((scope,)))
         else:
             self.synced(lambda: self.engine.push((scope,)), scope)
+
+    def do_read(self) -> None:
+        """A read takes in what harms nobody: what somebody announced stays as it is, and no mark moves."""
+        read = self.engine.committer.read()
+        if read.root is None:
+            return
+        before = self._announced()
+        result = self.engine.refresh(read)
+        self.scheduler.note(f"read: pulled {result.files_pulled} failed {[f.path for f in result.failed]}")
+        if len(self.peer.actors) > 1:
+            return  # whatever has changed may be another process's doing
+        if self._announced() != before or result.conflicts:
+            self.world.fail("read.harmless", f"a read changed what was announced: {before} -> {self._announced()}")
+
+    def _announced(self) -> tuple[str | None, list[int], dict[str, bytes | None]]:
+        """The mark, the journal, and what is at the paths that it names."""
+        state, rows = self.engine.state, self.engine.state.journal()
+        here = dict(self.peer.tree())
+        names = [row.path for row in rows]
+        files = {p: body for p, body in here.items() if any(p == n or p.startswith(f"{n}/") for n in names)}
+        missing = dict.fromkeys(n for n in names if n not in here)
+        return state.meta("pulledSeq"), [row.id for row in rows], {**files, **missing}
 
     def do_plan(self) -> None:
         self.engine.plan("sync")
@@ -105,6 +142,8 @@ class Process(Author):
 
     def told(self, result: SyncResult) -> None:
         conflicts = {c.path for c in result.conflicts}
+        for refused in (c.path for c in result.conflicts if c.kept == c.path and not version_of(c.path)):
+            self.oracle.check_refusal(self.peer.name, refused)
         self.peer.told |= conflicts
         self.excuse_deletes(conflicts)
         summary = f"pushed {result.files_pushed} pulled {result.files_pulled} deleted {result.files_deleted}"
@@ -160,12 +199,68 @@ class Process(Author):
         done = undelete(self.engine.committer, self.pace(), [path], unit_of)
         self.scheduler.note(f"undeleted {path}: {done}")
 
+    def do_move(self) -> None:
+        """What is alive in a pack moves to another one: its identity and number stay. A root that has moved on
+        meanwhile keeps what it has made of a path."""
+        packs = sorted({object_of(live.place) for live in self.oracle.live.values() if slice_of(live.place)})
+        if packs:
+            taken = self.rng.choice(packs)
+            done = empty(self.engine.committer, self.pace(), [taken])
+            self.scheduler.note(f"moved {done.rows} files of {taken}")
+
+    def do_verify(self) -> None:
+        """Every payload is read; what this machine has the bytes of is uploaded again, the rest is marked."""
+        found = verify(self.engine.parts, Patience(self.peer.env, 300.0), threads=1, repair=True)
+        self.scheduler.note(f"verified: healed {found.healed} missing {found.missing}")
+
+    def do_rot(self) -> None:
+        """The bucket loses a payload that some machine still holds."""
+        held = {(p, sha_of(body)) for peer in self.world.peers if not peer.lazy for p, body in peer.tree()}
+        alive = sorted(self.oracle.live.items())
+        kept = {object_of(live.place) for path, live in alive if (path, live.sha) not in held}
+        lost = sorted({object_of(live.place) for _, live in alive} - kept)
+        if lost:
+            key = self.rng.choice(lost)
+            self.scheduler.note(f"ROT of {key}")
+            self.world.bucket.objects.pop(key, None)
+
+    def do_hostile(self) -> None:
+        """A broken client condemns what is not garbage: the root, a lease, live payloads, another tool's objects."""
+        others = [key for key in self.world.bucket.objects if not key.startswith("_index/log/")]
+        listed = self.rng.sample(others, min(len(others), 6))
+        self.scheduler.note(f"HOSTILE collecting {listed}")
+
+        def propose(root: Root) -> Changes | None:
+            return Changes(collecting=tuple(sorted({*root.collecting, *listed, "../outside"})))
+
+        self.engine.committer.commit(propose, self.pace())
+
+    def do_stranger(self) -> None:
+        """Another tool writes again under a plain key that nothing of ours names any more."""
+        named = {live.place for live in self.oracle.live.values()}
+        free = [key for key in self.world.mix.foreign if key in self.oracle.left_at and key not in named]
+        if free:
+            key, body = self.rng.choice(free), b"stranger %07d" % self.world.unique()
+            self.scheduler.note(f"STRANGER writes {key}")
+            self.world.bucket.replace(key, body)
+            self.oracle.strangers[key] = sha_of(body)
+
     def do_damage(self) -> None:
         """Somebody overwrites or removes the root by other means: an old client, a careless hand."""
-        known = self.oracle.root is not None and self.oracle.newest_logged() is not None
+        known = self.oracle.newer is not None or (
+            self.oracle.root is not None and self.oracle.newest_logged() is not None
+        )
         if known and self.world.acting == 1:  # a commit between its swap and its log record has nobody to tell it
             self.scheduler.note("DAMAGE to the root")
             self.oracle.damage(self.rng.random() < 0.5)
+
+    def do_newer(self) -> None:
+        """Somebody upgrades the store to a format that nobody here knows."""
+        if self.world.acting > 1 or self.oracle.newer is not None or self.oracle.damaged or self.oracle.root is None:
+            return
+        if self.oracle.newest_logged() is not None:
+            self.scheduler.note("UPGRADE to a format that nobody here knows")
+            upgrade(self.oracle)
 
     def do_recreate(self) -> None:
         """The bucket is emptied and created anew: no cache may take that for a wish to lose its files."""
@@ -185,7 +280,7 @@ class Process(Author):
             timeout_s=90,
             inherited=(),
             terms=terms,
-            capabilities=capabilities_of(self.world),
+            capabilities=capabilities_of(self.world, self.peer),
         ) as lease:
             for _ in range(self.rng.randint(1, 3)):
                 self.scheduler.sleep(self.rng.choice((1.0, 9.0, 40.0)))

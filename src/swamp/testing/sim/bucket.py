@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from swamp.env import UTC
 from swamp.errors import ConditionFailed, NotFound, ObjectMissing, OutcomeUnknown, Unavailable
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
+from swamp.store.probe import SCRATCH
 from swamp.testing.sim.schedule import EPOCH, Scheduler
 
 T = TypeVar("T")
@@ -116,6 +117,10 @@ class Weather:
     twice: float = 0.01
     ghost: float = 0.005
 
+    def worse(self, times: float) -> Weather:
+        kinds = (self.before, self.lost, self.late, self.twice, self.ghost)
+        return self if times == 1.0 else Weather(*(min(0.18, times * max(odds, 0.004)) for odds in kinds))
+
     def draw(self, rng: random.Random, write: bool) -> Fault:
         drawn = rng.random()
         odds: list[tuple[Fault, float]] = [("before", self.before), ("lost", self.lost)]
@@ -132,10 +137,19 @@ class SimStore:
     """One process's client of the bucket: implements `ObjectStore`."""
 
     def __init__(
-        self, bucket: Bucket, scheduler: Scheduler, weather: Weather, faults: Counter[str], peer: str = ""
+        self,
+        bucket: Bucket,
+        scheduler: Scheduler,
+        weather: Weather,
+        faults: Counter[str],
+        peer: str = "",
+        rough_probe: float = 1.0,
+        lies: float = 0.0,
     ) -> None:
         self.bucket, self._scheduler, self.weather, self.faults = bucket, scheduler, weather, faults
         self._peer = peer
+        self._lies = lies
+        self._probing = weather.worse(rough_probe)
         self.requests = 0
 
     @property
@@ -148,7 +162,7 @@ class SimStore:
         return self._read(f"HEAD {key}", lambda: self.bucket.meta(key))
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        found = self._read(f"GET {key}", lambda: self.bucket.fetch(key))
+        found = self._as_told(key, self._read(f"GET {key}", lambda: self.bucket.fetch(key)))
         if not start and length is None:
             return found
         stop = None if length is None else start + length
@@ -156,7 +170,21 @@ class SimStore:
 
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:
         found = self._read(f"GET? {key}", lambda: self.bucket.fetch(key))
-        return None if found.meta.token == token else found
+        return None if found.meta.token == token else self._as_told(key, found)
+
+    def _as_told(self, key: str, found: Fetched) -> Fetched:
+        """Now and then other bytes than the index has, with the right token; never the same ones twice."""
+        rng = self._scheduler.rng
+        if (
+            not self._lies
+            or self._scheduler.current is None
+            or not key.startswith((".datastore-index", "_index/"))
+            or rng.random() >= self._lies
+        ):
+            return found
+        self.faults["lie"] += 1
+        self._scheduler.note(f"a lie about {key}")
+        return Fetched(found.meta, found.body[: len(found.body) // 2] + f" {rng.random()}".encode())
 
     @contextmanager
     def open(self, key: str, *, start: int = 0) -> Iterator[SimBody]:
@@ -195,6 +223,8 @@ class SimStore:
     # -- writes
 
     def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        if key.startswith("_packs/"):
+            self.bucket.begun.setdefault(key, (self._scheduler.now, self._peer))
         ghosts = condition is not None and self.bucket.conditions
         return self._write(f"PUT {key}", lambda: self.bucket.put(key, body, condition), ghosts=ghosts)
 
@@ -245,7 +275,8 @@ class SimStore:
         scheduler.pause(what)
         if scheduler.current is None:
             return "none"
-        fault = self.weather.draw(scheduler.rng, write)
+        weather = self._probing if write and SCRATCH in what else self.weather
+        fault = weather.draw(scheduler.rng, write)
         if fault == "none":
             scheduler.note(what)
         else:

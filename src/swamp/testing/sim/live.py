@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
@@ -25,6 +27,15 @@ def actors_of(world: World) -> list[Actor]:
             peer.actors.append(actor)
             actors.append(actor)
     return actors
+
+
+PAGE = 4096
+
+
+def _later(directory: Path) -> None:
+    """Time has passed since anybody looked at it: a run is faster than the clock of the file system."""
+    found = directory.stat()
+    os.utime(directory, ns=(found.st_mtime_ns + 1_000_000_000, found.st_mtime_ns + 1_000_000_000))
 
 
 class Life:
@@ -138,6 +149,46 @@ class Life:
             self.peer.known[path].add(sha_of(body))  # base still says so, and a new file there replaces it
         shutil.rmtree(self.peer.cache.tree, ignore_errors=True)
         self.peer.hollow = True
+
+    def _part(self) -> None:
+        """A part of the tree is removed by hand: what was shared comes back, whoever looks first. inv[tree.damage]"""
+        unshared = {w.path for w in self._pending()}
+        files = [path for path, _ in self.peer.tree() if path not in unshared]
+        for path in files:
+            if self.world.rng.random() < 0.5:
+                self.world.scheduler.note(f"loses {path}")
+                file = self.peer.cache.tree / path
+                self.peer.known[path].add(sha_of(file.read_bytes()))
+                self.world.lost.add(sha_of(file.read_bytes()))
+                file.unlink()
+                _later(file.parent)
+
+    def _old_tree(self) -> None:
+        """The tree of an earlier day is put back over today's state, file by file. inv[full.view]"""
+        backup = self.peer.backup
+        if backup is None:
+            return
+        for file in sorted((backup.place / "tree").rglob("*")):
+            path = file.relative_to(backup.place / "tree").as_posix()
+            target = self.peer.cache.tree / path
+            if file.is_file() and not target.exists() and path not in {w.path for w in self._pending()}:
+                self.world.scheduler.note(f"gets {path} of old")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, target)
+                self.world.lost.add(sha_of(file.read_bytes()))
+                self.world.oracle.put_back.add((path, sha_of(file.read_bytes())))
+        self.peer.hollow = True
+
+    def _page(self) -> None:
+        """One page of state.db is zeroed: it is set aside, and costs what losing it costs."""
+        file = self.peer.cache.state_db
+        size = file.stat().st_size if file.exists() else 0
+        if size < 2 * PAGE:
+            return
+        with file.open("r+b") as opened:
+            opened.seek(self.world.rng.randrange(size // PAGE) * PAGE)
+            opened.write(b"\0" * PAGE)
+        self._excuse()
 
     def _state(self) -> None:
         for suffix in ("", "-wal", "-shm"):

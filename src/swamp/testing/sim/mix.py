@@ -23,6 +23,7 @@ EVERYTHING: Final[Mapping[str, float]] = {
     "collect": 3,
     "compact": 2,
     "undelete": 2,
+    "move": 2,
     "damage": 0.3,
     "lease": 3,
     "wait": 4,
@@ -58,6 +59,12 @@ class Mix:
     forget_s: float = 3600.0
     conditions: bool = True
     """False: the store accepts conditions and ignores them."""
+    misled: float = 0.0
+    """How likely a machine begins with a wrong belief about that."""
+    rough_probe: float = 1.0
+    """How much worse the weather is for what a probe writes."""
+    lies: float = 0.0
+    """How often the index is answered with other bytes than it has. Nobody may call it damaged for that."""
 
     def leaning(self, name: str, weights: Mapping[str, float] | None = None, **changes: object) -> Mix:
         chosen = self.weights if weights is None else weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 from swamp.cache.layout import CacheDir
 from swamp.store.layers import MeterStore
 from swamp.store.port import Capabilities
+from swamp.store.probe import ignores_conditions
 from swamp.store.retry import RetryStore
 from swamp.sync.engine import Engine, Policy
 from swamp.testing.sim.schedule import environment
@@ -26,8 +27,11 @@ def open_engine(world: World, peer: Peer) -> Engine:
         push_concurrency=1,
         pull_concurrency=1,
         commit_every=20.0,
+        packs=world.seed % 5 != 0,
         portion=100_000 if world.seed % 3 else 2,
-        capabilities=capabilities_of(world),
+        capabilities=capabilities_of(world, peer),
+        measure=lambda: ignores_conditions(RetryStore(world.store(peer), peer.env), peer.env),
+        doubted=peer.misled and world.mix.conditions,
     )
     return Engine.open(
         MeterStore(RetryStore(world.store(peer), peer.env)),
@@ -40,9 +44,9 @@ def open_engine(world: World, peer: Peer) -> Engine:
     )
 
 
-def capabilities_of(world: World) -> Capabilities:
-    """What a probe of this world's bucket would have found."""
-    enforced = world.mix.conditions
+def capabilities_of(world: World, peer: Peer) -> Capabilities:
+    """What this machine believes of the world's bucket: what a probe would find, unless it was misled."""
+    enforced = world.mix.conditions != peer.misled
     return Capabilities(create_only=enforced, compare_and_swap=enforced)
 
 

@@ -20,7 +20,9 @@ from typing import Any
 
 from swamp.errors import CorruptData
 from swamp.index.entry import is_payload_key
+from swamp.index.keys import object_of
 from swamp.index.root import ROOT_KEY, Root, decode
+from swamp.store.probe import SCRATCH
 from swamp.testing.sim.bucket import Stored
 from swamp.testing.sim.reading import LOG_PREFIX, Live, Reader, follows, name_of, sha_of
 
@@ -50,6 +52,8 @@ class Delete:
     effect: bool = False
     done: float | None = None
     told: bool = False
+    content: str = ""
+    """The identity of what stood there, as far as its machine knew."""
 
 
 @dataclass
@@ -64,6 +68,8 @@ class Oracle(Reader):
     deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
     ever_live: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     killed: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    put_back: set[tuple[str, str]] = field(default_factory=set)
+    """Old files that somebody copied from a backup into a tree, by path and content."""
     dead_keys: set[str] = field(default_factory=set)
     left_at: dict[str, float] = field(default_factory=dict)
     acked: set[tuple[str, str]] = field(default_factory=set)
@@ -72,8 +78,12 @@ class Oracle(Reader):
     undeleted: dict[str, float] = field(default_factory=dict)
     restored: dict[str, float] = field(default_factory=dict)
     """When an undelete's commit brought a key back: a delete that was made before then, on the old root, is done."""
+    strangers: dict[str, str] = field(default_factory=dict)
+    """What another tool has written under plain keys that we had dropped."""
     roots: int = 0
     damaged: bool = False
+    newer: bytes | None = None
+    """The root of a later format that stands there, as this format would write it: nobody may write beside it."""
     _ended: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     """Keys that each root replaced or deleted."""
     _counted: set[tuple[str, int]] = field(default_factory=set)
@@ -113,6 +123,8 @@ class Oracle(Reader):
                 return  # any write of a lease may land at any time: what commits make of it is what counts
             self._on_lease(key, before, after)
         elif after is None:
+            if before is not None and self.strangers.get(key) == sha_of(before.body):
+                self.fail("gc.plain-unchanged", f"{key}, which another tool wrote after we dropped it, was deleted")
             self._on_delete(key)
         elif before is None and key.endswith(".parquet"):
             self.bucket.begun.setdefault(key, (self.scheduler.now, ""))
@@ -120,6 +132,8 @@ class Oracle(Reader):
             self.fail("object.key-once", f"{key} was written twice with different bytes")
 
     def _on_root(self, after: Stored | None) -> None:
+        if self.newer is not None:
+            self.fail("format.newer", "a root was written over one of a later format")
         if after is None:
             self.fail("commit.root-last", "the root was deleted")
         try:
@@ -152,8 +166,11 @@ class Oracle(Reader):
         changed = [p for p in sorted(old.keys() | new.keys()) if old.get(p) != new.get(p)]
         for path in changed:
             self._check_path(path, old.get(path), new.get(path))
-        self._ended[name_of(root)] = {old[path].key for path in changed if path in old}
+            self._check_tombstone(root, path, old.get(path))
+        self._ended[name_of(root)] = {old[p].key for p in changed if p in old and not _same(old.get(p), new.get(p))}
         self._check_units(new, changed)
+        if len({path.lower() for path in new}) < len(new):
+            self.fail("coexist.unit", "two paths of the root are one on some machine")
         listed = {s.key for s in root.segments}
         for segment in self.root.segments if self.root else ():
             if segment.key not in listed:
@@ -164,7 +181,11 @@ class Oracle(Reader):
     def _check_path(self, path: str, old: Live | None, new: Live | None) -> None:
         now = self.scheduler.now
         if old is not None:
-            self.left_at[old.key] = now
+            self.left_at[object_of(old.place)] = now
+        if new is not None and _same(old, new):  # only moved, healed or marked
+            self._check_payload(path, new)
+            return
+        if old is not None:
             self.dead_keys.add(old.key)
         if new is None:
             assert old is not None
@@ -183,6 +204,24 @@ class Oracle(Reader):
             self.fail("commit.single-winner", f"{path}: {_s(new.sha)} replaced {_s(old.sha)} unseen")
         self.ever_live[path].add(new.sha)
 
+    def _check_tombstone(self, root: Root, path: str, old: Live | None) -> None:
+        """It says where that lay which it has deleted, so that it can be brought back. inv[pack.place-now]"""
+        tomb = root.deleted.get(path)
+        if old is not None and tomb is not None and tomb.seq == root.seq and tomb.key != old.place:
+            self.fail("pack.place-now", f"{path}: the tombstone names {tomb.key}, which was moved to {old.place}")
+
+    def check_refusal(self, peer: str, path: str) -> None:
+        """A delete was refused: then what is there is not what its user deleted. inv[pack.identity]
+
+        The newest one counts: it names no content where its cache had lost its state, and nobody can know it then.
+        """
+        mine = [d for d in self.deletes[path] if d.peer == peer]
+        live = self.live.get(path)
+        if not mine or live is None or mine[-1].content != live.key:
+            return
+        if max(self.undeleted.get(live.key, -1.0), self.restored.get(live.key, -1.0)) < mine[-1].at:
+            self.fail("pack.identity", f"{path}: the delete of {live.key} was refused, and nobody has changed it")
+
     def _check_intent(self, path: str, old: Live) -> None:
         begun = max(self.begun(old.key)[0], self.undeleted.get(old.key, 0.0))
         if not any(old.sha in d.seen and d.at >= begun for d in self.deletes[path]):
@@ -199,39 +238,40 @@ class Oracle(Reader):
             self.fail("crash.resolved", f"{path}: {_s(new.sha)} was deleted and has risen from the dead")
 
     def _saw(self, path: str, new: str, old: str) -> bool:
-        return any(w.sha == new and old in w.seen for w in self.writes[path])
+        """Who put an old file back by hand, over what this machine knew, has decided it: the table pushes `found`."""
+        return (path, new) in self.put_back or any(w.sha == new and old in w.seen for w in self.writes[path])
 
     def _check_payload(self, path: str, new: Live) -> None:
-        stored = self.bucket.objects.get(new.key)
-        if stored is None:
-            self.fail("commit.root-last", f"{path} names {new.key}, which is not there")
-        if sha_of(stored.body) != new.sha:
-            self.fail("commit.root-last", f"{path} names {new.key}, which has other bytes")
+        body = self.body_at(new.place)
+        if body is None:
+            self.fail("commit.root-last", f"{path} names {new.place}, which is not there")
+        if sha_of(body) != new.sha:
+            self.fail("commit.root-last", f"{path} names {new.place}, which has other bytes")
         if not any(w.sha == new.sha for w in self.writes[path]):
-            self.fail("journal.first", f"{path} holds bytes that nobody finished writing: {stored.body[:40]!r}")
+            self.fail("journal.first", f"{path} holds bytes that nobody finished writing: {body[:40]!r}")
 
     def _check_units(self, new: Mapping[str, Live], changed: list[str]) -> None:
         """Metadata names the parts of its version; a record names its version. inv[unit.whole]"""
         units = {version_of(p) for p in changed} - {""}
         for unit in sorted(units):
             here = {p: e.sha for p, e in new.items() if version_of(p) == unit}
-            if here and here != self._promised(unit, here):
+            if here and here != self._promised(unit, here, new):
                 self.fail("unit.whole", f"{unit} is not whole: {sorted(here)}")
         for path in changed:
             if path.startswith("outputs/") and path in new:
-                named = _read(self.bucket.objects[new[path].key].body).get("path", "")
+                named = _read(self.body_at(new[path].place) or b"").get("path", "")
                 gone = any(d.path.startswith(named + "/") for ds in self.deletes.values() for d in ds)
                 if named and f"{named}/metadata.yaml" not in new and not gone:
                     self.fail("unit.whole", f"{path} names {named}, which is not there")
 
-    def _promised(self, unit: str, here: Mapping[str, str]) -> dict[str, str] | None:
+    def _promised(self, unit: str, here: Mapping[str, str], new: Mapping[str, Live]) -> dict[str, str] | None:
         meta = f"{unit}/metadata.yaml"
         if meta not in here:
             return None
         for event in self.writes[meta]:
             if event.sha == here[meta] and event.torn:
                 return dict(here)
-        body = next((s.body for s in self.bucket.objects.values() if sha_of(s.body) == here[meta]), None)
+        body = self.body_at(new[meta].place)
         if body is None:
             return None
         parts = _read(body).get("parts", {})
@@ -239,13 +279,17 @@ class Oracle(Reader):
 
     def _on_delete(self, key: str) -> None:
         now = self.scheduler.now
-        if any(e.key == key for e in self.live.values()):
+        if key.startswith(SCRATCH):
+            return
+        if self.newer is not None:
+            self.fail("format.newer", f"{key} was collected beside a root of a later format")
+        if any(object_of(e.place) == key for e in self.live.values()):
             self.fail("entry.keeps", f"the payload {key} of a live entry was deleted")
         if self.root is not None and any(s.key == key for s in self.root.segments):
             self.fail("entry.keeps", f"the segment {key} that the root names was deleted")
         if key.startswith(LOG_PREFIX):
             return
-        if not is_payload_key(key) and not key.startswith("_index/") and key not in self.left_at:
+        if not is_payload_key(key) and not key.startswith(("_index/", "_packs/")) and key not in self.left_at:
             self.fail("entry.keeps", f"{key}, which another tool put there, was deleted")
         since = max(self.left_at.get(key, 0.0), self.begun(key)[0])
         if now - since < self.window - 2:
@@ -293,7 +337,7 @@ class Oracle(Reader):
         assert self.root is not None
         for path, tomb in self.root.deleted.items():
             if (version_of(path) or path) == unit:
-                self.undeleted[tomb.key] = self.scheduler.now
+                self.undeleted[tomb.id or tomb.key] = self.scheduler.now
 
     def forget_unlogged(self, rebuilt: Root) -> None:
         """The root was lost: what counts is the newest log record. inv[commit.logged]"""
@@ -308,9 +352,10 @@ class Oracle(Reader):
         kept = self.live_of(logged) if logged else {}
         ended = set().union(*(self._ended.get(name, set()) for name in logged.recent_ops)) if logged else set()
         for path, entry in self.live.items():
-            if kept.get(path) != entry and (path, entry.key) in self.acked and entry.key not in ended:
+            same = _same(kept.get(path), entry)
+            if not same and (path, entry.key) in self.acked and entry.key not in ended:
                 self.fail("commit.logged", f"{path}: {entry.key} was acknowledged and is in no log record")
-            if kept.get(path) != entry:
+            if not same:
                 self.ever_live[path].discard(entry.sha)
         for path in kept.keys() - self.live.keys():
             self.killed.pop((path, kept[path].sha), None)
@@ -321,15 +366,20 @@ class Oracle(Reader):
 
     def begun(self, key: str) -> tuple[float, str]:
         """When the bytes of a payload were read, and by which machine."""
-        return self.bucket.begun.get(key, (0.0, ""))
+        return self.bucket.begun.get(object_of(key), (0.0, ""))
 
     def knew(self, event: Delete, key: str) -> bool:
         """Whether a delete was of this very payload: its machine had sent or fetched it before."""
         if max(self.undeleted.get(key, -1.0), self.restored.get(key, -1.0)) > event.at:
             return False
         at, author = self.begun(key)
-        fetched = self.bucket.fetched.get((event.peer, key))
+        fetched = self.bucket.fetched.get((event.peer, object_of(key)))
         return (author == event.peer and at < event.at) or (fetched is not None and fetched < event.at)
+
+
+def _same(one: Live | None, other: Live | None) -> bool:
+    """The same content at a path, wherever it lies."""
+    return one is not None and other is not None and (one.key, one.sha) == (other.key, other.sha)
 
 
 def _read(body: bytes) -> dict[str, Any]:

@@ -6,6 +6,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
+import zstandard
+
+from swamp.index.entry import Entry
+from swamp.index.keys import object_of, slice_of
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.testing.sim.bucket import Bucket
 from swamp.testing.sim.schedule import Scheduler, Violation
@@ -14,10 +18,11 @@ LOG_PREFIX = "_index/log/"
 
 
 class Live(NamedTuple):
-    """What a root says of a path that is there."""
+    """What a root says of a path that is there: its identity, its bytes, and where they lie."""
 
     key: str
     sha: str
+    place: str
 
 
 @dataclass
@@ -37,7 +42,7 @@ class Reader:
         for path, tomb in root.deleted.items():
             _offer(best, path, tomb.seq, None)
         for path, entry in root.entries.items():
-            _offer(best, path, entry.seq, Live(entry.key, entry.sha256 or self._sha_at(entry.key)))
+            _offer(best, path, entry.seq, self._live(entry))
         return {p: row for p, (_, row) in best.items() if row is not None}
 
     def _rows(self, key: str, added: int) -> list[tuple[str, int, Live | None]]:
@@ -50,20 +55,31 @@ class Reader:
         return rows
 
     def _parse(self, body: bytes, added: int) -> list[tuple[str, int, Live | None]]:
-        from swamp.index.entry import Dropped, Entry
+        from swamp.index.entry import Dropped
         from swamp.index.segment import read_segment
 
         rows: list[tuple[str, int, Live | None]] = []
         for row in read_segment(body, added):
             if isinstance(row, Entry):
-                rows.append((row.path, row.seq, Live(row.key, row.sha256 or self._sha_at(row.key))))
+                rows.append((row.path, row.seq, self._live(row)))
             elif not isinstance(row, Dropped):
                 rows.append((row.path, row.seq, None))
         return rows
 
-    def _sha_at(self, key: str) -> str:
-        stored = self.bucket.objects.get(key)
-        return sha_of(stored.body) if stored else "?"
+    def _live(self, entry: Entry) -> Live:
+        body = self.body_at(entry.key, entry.size) if entry.sha256 is None else None
+        return Live(entry.id or entry.key, entry.sha256 or (sha_of(body) if body is not None else "?"), entry.key)
+
+    def body_at(self, place: str, size: int | None = None) -> bytes | None:
+        """The bytes of a file, read with eyes of its own; None when they are not there."""
+        cut = slice_of(place)
+        stored = self.bucket.objects.get(object_of(place))
+        if stored is None or cut is None:
+            return stored.body if stored else None
+        part = stored.body[cut.offset : cut.end]
+        if cut.zstd:
+            return zstandard.ZstdDecompressor().decompress(part)
+        return b"" if part == b"\0" and size != 1 else part
 
     def newest_logged(self) -> Root | None:
         keys = sorted(k for k in self.bucket.objects if k.startswith(LOG_PREFIX))

@@ -14,7 +14,7 @@ from typing import NoReturn
 from swamp.cache.layout import CacheDir
 from swamp.commit.log import log_key
 from swamp.env import Env, rfc3339
-from swamp.index.root import ROOT_KEY, Writer, encode, first_root
+from swamp.index.root import ENFORCED, IGNORED, ROOT_KEY, Writer, encode, first_root
 from swamp.testing.sim.bucket import Bucket, SimStore, Weather
 from swamp.testing.sim.mix import Mix
 from swamp.testing.sim.oracle import Oracle, Write
@@ -50,6 +50,8 @@ class Peer:
     running: int = 0
     gate: bool = False
     backup: Backup | None = None
+    misled: bool = False
+    """It was told once that conditions are ignored where they are not, or the other way round."""
     hollow: bool = False
     """Files vanished from its tree unannounced: what of that a write has hidden since takes a full comparison."""
 
@@ -90,6 +92,8 @@ class World:
         self.recreated: float | None = None
         self.acting = 0
         self.survivors: set[str] = set()
+        self.kept: set[str] = set()
+        """Puts that were kept while the store was away, by their `writeId`."""
         self._contents = 0
         self.peers = [self._peer(i) for i in range(self._count())]
         for path in mix.foreign:
@@ -100,7 +104,8 @@ class World:
     def _found_store(self) -> None:
         """Somebody has used this store before and left it empty: runs then need not begin with a race for it."""
         env = self.peers[0].env
-        root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), self.peers[0].writer)
+        word = ENFORCED if self.mix.conditions else IGNORED
+        root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), self.peers[0].writer, word)
         body = encode(root)
         self.bucket.put(ROOT_KEY, body, None)
         self.bucket.put(log_key(root.seq, root.op), body, None)
@@ -119,10 +124,12 @@ class World:
         skew = rng.choice((0.0, 0.0, -7200.0, 86_400.0))
         env = environment(self.scheduler, skew, rng.getrandbits(60))
         lazy = rng.random() < self.mix.lazy
-        return Peer(name, CacheDir(self.place / name), lazy, env, skew)
+        misled = bool(self.mix.misled) and rng.random() < self.mix.misled
+        return Peer(name, CacheDir(self.place / name), lazy, env, skew, misled=misled)
 
     def store(self, peer: Peer) -> SimStore:
-        return SimStore(self.bucket, self.scheduler, self.weather, self.faults, peer.name)
+        rough, lies = self.mix.rough_probe, self.mix.lies
+        return SimStore(self.bucket, self.scheduler, self.weather, self.faults, peer.name, rough, lies)
 
     def content(self) -> bytes:
         """New bytes, all of one size so that only their hash tells them apart; now and then old bytes again."""

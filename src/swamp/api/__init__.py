@@ -1,0 +1,1 @@
+"""What programs and notebooks import: `swamp.open`, what it gives, and the file system `swamp://`."""

@@ -1,0 +1,228 @@
+"""A repository as programs and notebooks use it.
+
+    import swamp
+
+    with swamp.open() as repo:
+        orders = repo.read("web", "orders").to_pandas()
+        repo.write("web", "paid", orders[orders.total > 0], tags={"by": "notebook"})
+
+Every change takes the way of the command line: the model's lease, a pull, the change, one push.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.api.listing import Listing
+from swamp.api.version import SavedVersion
+from swamp.data.reads import Read, Reads, note, read_so_far
+from swamp.data.versions import DataVersion
+from swamp.env import SYSTEM
+from swamp.repo.accept import Puttable
+from swamp.repo.elsewhere import version_item
+from swamp.repo.open import COMMAND
+from swamp.repo.repository import Repo
+from swamp.sync.progress import Cancel, Silent
+from swamp.wiring import open_as, stoppable
+
+if TYPE_CHECKING:
+    from swamp.api.run import StartedRun
+    from swamp.repo.diff import Diff
+    from swamp.repo.lineage import Lineage
+
+_LIST: Final = ("modelName", "name", "version", "contentType", "size", "createdAt")
+_VERSIONS: Final = ("version", "createdAt", "size", "checksum", "isLatest")
+_LOG: Final = logging.getLogger("swamp")
+
+
+def open_repository(
+    path: str | Path | None = None, *, fresh: bool | None = None, settings: Mapping[str, Any] | None = None
+) -> Repository:
+    """The repository at `path`, else of SWAMP_REPO_DIR, else of the working directory or one above it.
+
+    `fresh`: whether reads ask the store first. True: always; False: never, they show what is here; None: unless this
+    machine asked within two seconds. `settings` beat every other source, such as `{"lock_timeout_ms": 5000}`. Remarks
+    go to the logger `swamp`. Raises UsageError when there is no repository.
+    """
+    chosen = {} if fresh is None else {"fresh": "always" if fresh else "never"}
+    return open_as(Repository, path, overrides={**(settings or {}), **chosen}, notify=_LOG.warning)
+
+
+class Repository(Repo):
+    """One open repository: read, write, list, query, compare and run. Close it, or use it as a context manager."""
+
+    # -- reading: the store is asked first, as `fresh` says; without an answer what is here is shown, and that is said
+
+    def read(self, model: str, name: str, version: int | None = None, *, fresh: bool | None = None) -> SavedVersion:
+        """One version of an artifact, the latest by default. Raises NotFound, with what was probably meant.
+
+        What is written afterwards is said to be made from it, unless `write` is told otherwise.
+        """
+        return self._shown(self._note(self.data.find(model, name, version, fresh=fresh)))
+
+    def list(self, model: str | None = None, *, fresh: bool | None = None) -> Listing:
+        """The latest version of every name, of one model or of all."""
+        return Listing([row.listed() for row in self.data.list(model, fresh=fresh)], _LIST)
+
+    def versions(self, model: str, name: str, *, fresh: bool | None = None) -> Listing:
+        """The versions of an artifact, newest first. Raises NotFound."""
+        return Listing([version_item(row) for row in self.data.versions(model, name, fresh=fresh)], _VERSIONS)
+
+    def query(
+        self, predicate: str, *, select: str | None = None, limit: int | None = None, fresh: bool | None = None
+    ) -> Listing | Sequence[Any]:
+        """Versions for which a CEL predicate is true, such as `size > 100 && tags.env == 'prod'`.
+
+        With `select`, a CEL expression, the values of that instead.
+        """
+        found = self.data.query(predicate, select=select, limit=limit, fresh=fresh)
+        for warning in found.warnings:
+            self.notify(warning)
+        return Listing(found.results, _LIST) if select is None else found.results
+
+    def diff(
+        self, model: str, name: str, first: int | None = None, second: int | None = None, *, fresh: bool | None = None
+    ) -> Diff:
+        """What changed between two versions: the last two, `first` and the latest, or `first` and `second`."""
+        from swamp.repo.diff import diff
+
+        old, new = self.data.pair(model, name, first, second, fresh=fresh)
+        return diff(self.data.contents, old, new)
+
+    def lineage(
+        self,
+        model: str,
+        name: str,
+        version: int | None = None,
+        *,
+        up: bool = True,
+        down: bool = True,
+        depth: int | None = None,
+        fresh: bool | None = None,
+    ) -> Lineage:
+        """What a version was made from (`up`) and what was made from it (`down`), at most `depth` steps away."""
+        from swamp.repo.lineage import lineage_of
+
+        return lineage_of(self, self.data.find(model, name, version, fresh=fresh), up=up, down=down, depth=depth)
+
+    # -- changing: shared before it returns
+
+    def write(
+        self,
+        model: str,
+        name: str,
+        value: Puttable,
+        *,
+        content_type: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        lifetime: str | None = None,
+        keep: int | str | None = None,
+        inputs: Iterable[SavedVersion] | None = None,
+    ) -> SavedVersion:
+        """Saves `value` as a new version: a table as Parquet, a dict or list as JSON, text, bytes, a file or a
+        directory (a `Path`). A model without a definition is made.
+
+        `inputs`: the versions it was made from; by default everything that this object has read so far.
+        `lifetime`: `infinite`, `ephemeral`, `30d`, …; `keep`: versions that garbage collection leaves, 10 or `30d`.
+        With the store away the value is kept here and Unavailable says so: the next command delivers it.
+        """
+        self._begin("data put")
+        done = self.data.put(
+            model,
+            name,
+            value,
+            content_type=content_type,
+            tags=tags,
+            lifetime=lifetime,
+            keep=keep,
+            inputs=self._made_from(inputs),
+        )
+        return self._shown(done.version)
+
+    @cached_property
+    def reads(self) -> Reads:
+        """The versions that this object has read."""
+        return Reads()
+
+    def _note(self, found: DataVersion) -> DataVersion:
+        """This version is read, by this object and by the run that the process belongs to, if any."""
+        self.reads.add(found.artifact())
+        note(found.artifact())
+        return found
+
+    def _made_from(self, inputs: Iterable[SavedVersion] | None) -> Sequence[Read]:
+        if inputs is not None:
+            return [one.reference for one in inputs]
+        return Reads([*read_so_far(), *self.reads.all()]).all()
+
+    # -- running
+
+    def run(self, model: str, method: str, /, **inputs: Any) -> StartedRun:
+        """Starts a method of a model: `repo.run("disk", "execute", run="df").wait()`. Raises NotFound, UsageError."""
+        from swamp.api.run import Course, StartedRun, method_work
+
+        cancel = Cancel()
+        work = method_work(self._another(cancel), model, method, inputs, cancel)
+        return StartedRun(f"{model}.{method}", work, cancel, self._saved_at, Course())
+
+    def workflow(self, name: str) -> NamedWorkflow:
+        """The workflow of that name, to run it."""
+        return NamedWorkflow(self, name)
+
+    def _run_workflow(self, name: str, inputs: Mapping[str, Any]) -> StartedRun:
+        from swamp.api.run import Course, StartedRun, workflow_work
+
+        cancel, run_id = Cancel(), self.env.uuid()
+        work = workflow_work(self._another(cancel), name, inputs, cancel, run_id)
+        return StartedRun(f"workflow {name}", work, cancel, self._saved_at, Course(run_id))
+
+    def _another(self, cancel: Cancel) -> Repo:
+        """The same repository for a thread of its own: what that keeps open, it closes."""
+        env = stoppable(SYSTEM, cancel)
+        return Repo(
+            self.path, self.config, self.settings, env=env, cancel=cancel, progress=Silent(), notify=self.notify
+        )
+
+    def _saved_at(self, path: str) -> SavedVersion:
+        from swamp.api.run import saved_at
+
+        return self._shown(saved_at(self, path))
+
+    def _shown(self, found: DataVersion) -> SavedVersion:
+        return SavedVersion(self.data.contents, found)
+
+    def _begin(self, command: str) -> None:
+        """One more command of this process: logged, audited and warned of by itself."""
+        COMMAND.set(command)
+        self.changes.next_command()
+
+    # -- shown
+
+    @property
+    def _where(self) -> str:
+        return self.datastore.url if self.datastore.synced else "a directory of its own"
+
+    def __repr__(self) -> str:
+        return f"<swamp repository {self.path}, data in {self._where}>"
+
+    def _repr_html_(self) -> str:
+        return f"<b>swamp</b> {html.escape(str(self.path))}<br>data in {html.escape(self._where)}"
+
+
+class NamedWorkflow:
+    """A workflow of a repository."""
+
+    def __init__(self, repo: Repository, name: str) -> None:
+        self._repo, self.name = repo, name
+
+    def run(self, **inputs: Any) -> StartedRun:
+        """Starts it with these inputs. Raises NotFound, and UsageError for inputs that do not fit."""
+        return self._repo._run_workflow(self.name, inputs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name} of {self._repo.path}>"

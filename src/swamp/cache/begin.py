@@ -1,0 +1,139 @@
+"""state.db as a file: its tables, made and brought up to date; checked when it is opened, begun again when damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from swamp.cache.left import was_left
+from swamp.cache.rows import JournalRow, journal_row
+from swamp.cache.transact import Transaction
+from swamp.errors import Failed
+
+SCHEMA_VERSION: Final = 3
+_DIRECTORY: Final = "rtrim(rtrim(NEW.path, replace(NEW.path, '/', '')), '/')"
+_DIRECTORIES: Final = (
+    "CREATE TABLE dirs (path TEXT PRIMARY KEY, mtime INTEGER, ctime INTEGER, inode INTEGER) WITHOUT ROWID",
+    # Whatever comes to be present makes its directory one to look at; a directory is never forgotten by whom it befell.
+    "CREATE TRIGGER base_present AFTER INSERT ON base WHEN NEW.present = 1 BEGIN "
+    f"INSERT OR IGNORE INTO dirs (path) VALUES ({_DIRECTORY}); END",
+)
+_SCHEMA: Final = """
+CREATE TABLE base (path TEXT PRIMARY KEY, key TEXT NOT NULL, size INTEGER NOT NULL, sha256 TEXT, seq INTEGER NOT NULL,
+  present INTEGER NOT NULL, fold TEXT NOT NULL, h_size INTEGER, h_mtime INTEGER, h_ctime INTEGER, h_inode INTEGER,
+  id TEXT NOT NULL DEFAULT '', id_seq INTEGER NOT NULL DEFAULT 0)
+  WITHOUT ROWID;
+CREATE INDEX base_fold ON base (fold);
+CREATE INDEX base_remote_only ON base (path) WHERE present = 0;
+CREATE TABLE journal (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL, kind TEXT NOT NULL,
+  confirmed INTEGER NOT NULL);
+CREATE INDEX journal_path ON journal (path);
+CREATE TABLE staged (key TEXT PRIMARY KEY, path TEXT NOT NULL, sha256 TEXT NOT NULL, size INTEGER NOT NULL,
+  gc_epoch INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX staged_path ON staged (path);
+CREATE TABLE deferred (path TEXT PRIMARY KEY, remote TEXT NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE touched (n INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+_MIGRATIONS: Final = {
+    1: (
+        "ALTER TABLE base ADD COLUMN id TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE base ADD COLUMN id_seq INTEGER NOT NULL DEFAULT 0",
+    ),
+    2: (
+        *_DIRECTORIES,
+        f"INSERT OR IGNORE INTO dirs (path) SELECT {_DIRECTORY.replace('NEW.', '')} FROM base WHERE present = 1",
+    ),
+}
+"""What a state.db of an older version needs to become one of the next: nothing is compared again for it."""
+_SIGNS_OF_DAMAGE: Final = (
+    "malformed",
+    "not a database",
+    "no such table",
+    "no such column",
+    "corrupt",
+    "Could not decode to UTF-8",
+)
+
+
+def inode_of(path: Path | None) -> int | None:
+    try:
+        return None if path is None else path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def begun_again(path: Path, durable: bool) -> sqlite3.Connection:
+    """A new file in the place of a damaged one, with the announcements that could still be read."""
+    rows = _set_aside(path)
+    db = connect(path, durable)
+    db.execute("BEGIN IMMEDIATE")
+    Transaction(db).begin_again(rows, int(path.stat().st_mtime * 1000))
+    db.execute("COMMIT")
+    return db
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """A page that is no page, or tables that are no longer found; not a full disk, a lock or a missing right."""
+    text = str(error)
+    return any(word in text for word in _SIGNS_OF_DAMAGE)
+
+
+def is_sound(db: sqlite3.Connection, path: Path) -> bool:
+    """Every page of a file that is not as the last of us left it is looked at once."""
+    return was_left(path) or db.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+
+
+def _set_aside(path: Path) -> list[JournalRow]:
+    """Keeps the damaged file beside; its announcements, if they can still be read, are not forgotten with it."""
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.replace(part.with_name(f"{path.name}.damaged{suffix}"))
+    try:
+        old = sqlite3.connect(path.with_name(f"{path.name}.damaged"), timeout=1)
+        rows = old.execute("SELECT id, path, kind, confirmed FROM journal ORDER BY id").fetchall()
+        old.close()
+        return [journal_row(row) for row in rows]
+    except sqlite3.Error:
+        return []
+
+
+def connect(path: Path, durable: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL" if durable else "PRAGMA journal_mode = MEMORY")
+    db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = OFF")
+    if _version(db) != SCHEMA_VERSION:
+        db.execute("BEGIN IMMEDIATE")  # two processes may open a new cache at once: the second finds it made
+        _upgrade(db)
+        if _version(db) != SCHEMA_VERSION:
+            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                if not name.startswith("sqlite_"):
+                    db.execute(f'DROP TABLE "{name}"')
+            for statement in (*_SCHEMA.split(";"), *_DIRECTORIES):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        db.execute("COMMIT")
+    return db
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Takes an older schema on, step by step; one that is not known is made anew and costs a full comparison."""
+    while steps := _MIGRATIONS.get(_version(db)):
+        before = _version(db)
+        for statement in steps:
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {before + 1}")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def explained(error: sqlite3.DatabaseError, path: Path | None) -> Failed:
+    where = f" at {path}" if path else ""
+    return Failed(
+        f"the cache's state database{where} cannot be used: {error}",
+        hint="check free space and permissions of the cache directory (swamp datastore status shows it)",
+    )

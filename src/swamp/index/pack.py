@@ -1,0 +1,269 @@
+"""Packs: the bytes of many files in one object, which explains itself.
+
+    magic, version | the files' bytes, metadata and records first | footer | its two lengths | magic
+
+A slice is a file's bytes, or a zstd frame of them where that saves an eighth. The footer says of each what it is: path,
+offset, length, size, sha256, codec, identity. It is a zstd frame of JSON, a list for each column. A pack comes from a
+bucket into which others may write: what it claims is checked before anybody believes it (L59).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.cache.paths import is_safe
+from swamp.errors import CorruptData
+from swamp.index.entry import path_of_key
+from swamp.index.keys import MAX_PACK, MAX_SLICE, Slice, object_of, slice_key
+from swamp.values import value
+
+if TYPE_CHECKING:
+    import zstandard
+
+MAGIC: Final = b"swamppak"
+VERSION: Final = 1
+HEAD: Final = struct.Struct("<8sI")
+TAIL: Final = struct.Struct("<II8s")
+LEVEL: Final = 1
+"""Level 3 takes twice the time on what does not compress, and saves 2 % more on what does."""
+SAVES: Final = 8
+"""A frame is kept where it saves this part of the bytes."""
+TRIED: Final = 8
+"""So many files of a kind that did not shrink are enough to try only one of so many from then on."""
+TAIL_BYTES: Final = 512 << 10
+"""Read from a pack's end at first: the footer of 8 MiB of small files is a third of it."""
+MAX_FOOTER: Final = 64 << 20
+MAX_FILES: Final = 1_000_000
+
+
+@value
+class Packed:
+    """One file in a pack. `id` is its identity where that is not the key of this slice."""
+
+    path: str
+    offset: int
+    length: int
+    size: int
+    sha256: str
+    zstd: bool = False
+    id: str = ""
+
+    def key(self, pack: str) -> str:
+        """What a row says of it once the pack has its name."""
+        return slice_key(pack, self.offset, self.length, self.zstd)
+
+    def slice(self, pack: str) -> Slice:
+        return Slice(pack, self.offset, self.length, self.zstd)
+
+
+class PackWriter:
+    """Collects slices and seals them into the bytes of a pack. It does not know the pack's name: whoever has to send
+    it again does so under another one. inv[object.key-once]"""
+
+    def __init__(self) -> None:
+        self._body = bytearray(HEAD.pack(MAGIC, VERSION))  # not a list of bodies: a thread's allocator keeps their room
+        self._files: list[Packed] = []
+
+    @property
+    def size(self) -> int:
+        return len(self._body)
+
+    def add(self, path: str, body: bytes, sha256: str, frame: bytes | None = None, *, id: str = "") -> Packed:  # noqa: A002
+        """A file's bytes, or what `compressed` made of them; an empty file takes a byte (L72). inv[pack.own-offset]"""
+        stored = frame or body or b"\0"
+        made = Packed(path, len(self._body), len(stored), len(body), sha256, frame is not None, id)
+        return self._append(made, stored)
+
+    def copy(self, file: Packed, stored: bytes, id: str) -> Packed:  # noqa: A002
+        """A slice of another pack as it is: for who moves content without reading it."""
+        moved = Packed(file.path, len(self._body), file.length, file.size, file.sha256, file.zstd, id)
+        return self._append(moved, stored)
+
+    def _append(self, file: Packed, stored: bytes) -> Packed:
+        self._body += stored
+        self._files.append(file)
+        return file
+
+    def seal(self) -> bytes:
+        """The whole pack."""
+        columns = {name: [getattr(f, name) for f in self._files] for name in _COLUMNS}
+        text = json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode()
+        footer = _compressor().compress(text)
+        return b"".join((self._body, footer, TAIL.pack(len(footer), len(text), MAGIC)))
+
+
+_COLUMNS: Final = ("path", "offset", "length", "size", "sha256", "zstd", "id")
+
+
+def compressed(body: bytes) -> bytes | None:
+    """A zstd frame of these bytes, if it saves an eighth of them."""
+    if len(body) < 64:
+        return None
+    frame = _compressor().compress(body)
+    return frame if len(frame) <= len(body) - len(body) // SAVES else None
+
+
+class Trials:
+    """Compresses what is worth it. Of a kind of file (by its ending) that did not shrink a few times in a row only one
+    in a few is tried: a trial costs more than reading the file did."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, int] = {}
+
+    def compressed(self, path: str, body: bytes) -> bytes | None:
+        kind = path[path.rfind(".", path.rfind("/") + 1) :]
+        failed = self._failed.get(kind, 0)
+        if failed >= TRIED and failed % TRIED:
+            self._failed[kind] = failed + 1
+            return None
+        frame = compressed(body)
+        self._failed[kind] = failed + 1 if frame is None else 0
+        return frame
+
+
+def unpacked(cut: Slice, stored: bytes | memoryview, size: int) -> bytes | memoryview:
+    """A file's bytes from its slice. Raises CorruptData on what cannot be `size` bytes; the hash is the caller's."""
+    if len(stored) != cut.length:
+        raise CorruptData(f"{cut.key}: {len(stored)} bytes arrived", details={"key": cut.key})
+    if not cut.zstd:
+        if cut.length != max(size, 1):
+            raise CorruptData(f"{cut.key} cannot hold a file of {size} bytes", details={"key": cut.key})
+        return stored[:size]
+    import zstandard
+
+    if size > MAX_SLICE:
+        raise CorruptData(f"{cut.key} cannot hold a file of {size} bytes", details={"key": cut.key})
+    try:
+        told = zstandard.frame_content_size(stored)
+        if told != size:
+            raise CorruptData(f"{cut.key} says that it holds {told} bytes instead of {size}")
+        return _decompressor().decompress(stored, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise CorruptData(f"{cut.key} is not a zstd frame: {error}", details={"key": cut.key}) from error
+
+
+def read_pack(body: bytes) -> list[Packed]:
+    """The files of a whole pack in hand."""
+    if len(body) < HEAD.size + TAIL.size or HEAD.unpack_from(body)[0] != MAGIC:
+        raise _damaged("it does not begin as one")
+    return read_footer(body, len(body))
+
+
+def read_footer(end: bytes, size: int) -> list[Packed]:
+    """The files of a pack of `size` bytes whose last bytes are `end`. Raises `Longer` when those are too few."""
+    if len(end) < TAIL.size or size > MAX_PACK:
+        raise _damaged("it is too short or too long")
+    length, unpacked_length, magic = TAIL.unpack_from(end, len(end) - TAIL.size)
+    if magic != MAGIC:
+        raise _damaged("it does not end as one")
+    if not 0 < length <= size - HEAD.size - TAIL.size or length > MAX_FOOTER or not 0 < unpacked_length <= MAX_FOOTER:
+        raise _damaged("its footer has an impossible length")
+    if length + TAIL.size > len(end):
+        raise Longer(length + TAIL.size)
+    frame = end[len(end) - TAIL.size - length : len(end) - TAIL.size]
+    return _files(_columns(frame, unpacked_length), size - TAIL.size - length)
+
+
+class Longer(Exception):
+    """The footer is longer than what was read: so many bytes from the end hold it."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(f"{length} bytes")
+        self.length = length
+
+
+def _columns(frame: bytes, length: int) -> list[Sequence[Any]]:
+    import zstandard
+
+    try:
+        if zstandard.frame_content_size(frame) != length:
+            raise _damaged("its footer has another length than it says")
+        doc = json.loads(_decompressor().decompress(frame, max_output_size=length))
+        columns = [doc[name] for name in _COLUMNS]
+    except (zstandard.ZstdError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _damaged(f"its footer cannot be read: {error!r:.80}") from error
+    lengths = {len(column) if isinstance(column, list) else -1 for column in columns}
+    if len(lengths) != 1 or not 0 <= lengths.pop() <= MAX_FILES:
+        raise _damaged("its footer's columns are not of one length")
+    return columns
+
+
+def _files(columns: list[Sequence[Any]], end: int) -> list[Packed]:
+    """Rows that could be: slices between the two ends in order, none on top of another. inv[pack.refused]"""
+    files = [Packed(*values) for values in zip(*columns, strict=True)]
+    at = HEAD.size
+    for file in files:
+        if not _plausible(file) or file.offset < at or file.offset + file.length > end:
+            raise _damaged(f"its footer names a slice that cannot be: {file.path!r:.80}")
+        at = file.offset + file.length
+    return files
+
+
+def _plausible(file: Packed) -> bool:
+    whole = all(type(n) is int for n in (file.offset, file.length, file.size))
+    texts = all(isinstance(t, str) for t in (file.path, file.sha256, file.id))
+    if not whole or not texts or type(file.zstd) is not bool or not is_safe(file.path):
+        return False
+    if not 0 < file.length <= MAX_SLICE or not 0 <= file.size <= MAX_SLICE:
+        return False
+    if len(file.sha256) != 64 or not set(file.sha256) <= set("0123456789abcdef") or len(file.id) > 2048:
+        return False
+    return file.zstd or file.length == max(file.size, 1)
+
+
+def upload_of(identity: str) -> str:
+    """What sorts identities by when they were uploaded: the ULID in them. Empty for an adopted one."""
+    name = object_of(identity)
+    return name.rpartition("/")[2] if name != identity else identity[len(path_of_key(identity)) + 1 :]
+
+
+def verified(body: bytes | memoryview, size: int, sha256: str | None) -> bool:
+    return len(body) == size and (sha256 is None or hashlib.sha256(body).hexdigest() == sha256)
+
+
+def _damaged(why: str) -> CorruptData:
+    return CorruptData(f"a pack is damaged: {why}")
+
+
+def ranges(slices: Iterable[Slice], gap: int, most: int) -> Iterator[list[Slice]]:
+    """Slices of one pack in order, in groups that one request brings: neighbours at most `gap` apart, at most `most`
+    bytes. A group is never empty."""
+    group: list[Slice] = []
+    for cut in sorted(slices, key=lambda c: c.offset):
+        if group and (cut.offset - group[-1].end > gap or cut.end - group[0].offset > most):
+            yield group
+            group = []
+        group.append(cut)
+    if group:
+        yield group
+
+
+@cache
+def _zstd_threads() -> Any:
+    import threading
+
+    return threading.local()
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    """One for each thread: they are not to be shared, and making one costs more than a small file."""
+    mine = _zstd_threads()
+    if not hasattr(mine, "compressor"):
+        import zstandard
+
+        mine.compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    return mine.compressor  # type: ignore[no-any-return]
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    mine = _zstd_threads()
+    if not hasattr(mine, "decompressor"):
+        import zstandard
+
+        mine.decompressor = zstandard.ZstdDecompressor()
+    return mine.decompressor  # type: ignore[no-any-return]

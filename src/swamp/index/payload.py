@@ -1,0 +1,55 @@
+"""Reads a row's bytes by its key, wherever they lie: an object of its own, or a slice of a pack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from swamp.errors import CorruptData, ObjectMissing
+from swamp.index.keys import Slice, slice_of
+from swamp.index.pack import TAIL_BYTES, Longer, Packed, read_footer, unpacked
+from swamp.store.port import ObjectMeta, ObjectStore
+
+
+def read_slice(store: ObjectStore, cut: Slice, size: int) -> bytes | memoryview:
+    """The bytes of one packed file: one ranged request."""
+    body = store.get(cut.pack, start=cut.offset, length=cut.length).body
+    return unpacked(cut, body, size)
+
+
+@contextmanager
+def open_payload(store: ObjectStore, key: str, size: int) -> Iterator[Iterator[bytes | memoryview]]:
+    """The bytes of a file of `size` bytes as they come. Raises ObjectMissing, CorruptData."""
+    cut = slice_of(key)
+    if cut is not None:
+        yield iter((read_slice(store, cut, size),))
+        return
+    with store.open(key) as body:
+        yield iter(body)
+
+
+def read_payload(store: ObjectStore, key: str, size: int) -> bytes:
+    """All of a file's bytes in memory."""
+    cut = slice_of(key)
+    return store.get(key).body if cut is None else bytes(read_slice(store, cut, size))
+
+
+def fetch_footer(store: ObjectStore, pack: ObjectMeta) -> list[Packed]:
+    """The files that a pack says it holds: one ranged request, unless they are very many."""
+    length = min(TAIL_BYTES, pack.size)
+    while True:
+        end = store.get(pack.key, start=pack.size - length, length=length).body
+        if len(end) != length:
+            raise CorruptData(f"{pack.key} is not as long as the listing says", details={"key": pack.key})
+        try:
+            return read_footer(end, pack.size)
+        except Longer as more:
+            length = more.length
+
+
+def packed_bytes(store: ObjectStore, pack: ObjectMeta) -> int | None:
+    """The bytes of a pack's slices, from its footer; None where it cannot be read, which `verify` tells."""
+    try:
+        return sum(file.length for file in fetch_footer(store, pack))
+    except (CorruptData, ObjectMissing):
+        return None

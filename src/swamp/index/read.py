@@ -1,0 +1,46 @@
+"""Documents of the index as a store holds them: what cannot be read is read again before anybody calls it damaged."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from swamp.errors import CorruptData
+from swamp.index.root import ROOT_KEY, Root, SegmentRef, decode
+from swamp.rules import rule
+from swamp.store.port import Fetched, ObjectStore
+
+LOOKS: Final = 4
+
+
+def read_root(store: ObjectStore, fetched: Fetched | None = None, key: str = ROOT_KEY) -> tuple[Root, Fetched]:
+    """The root (or the record at `key`) and the bytes it was read from; `fetched` is a reading that was made already.
+
+    inv[read.twice]: one bad reading is the line's or a proxy's, and who repairs after it writes over a sound root. So
+    CorruptData means: two readings have brought the same bytes, and they are no index.
+    """
+    found = store.get(key) if fetched is None else fetched
+    for _ in range(LOOKS):
+        try:
+            return decode(found.body), found
+        except CorruptData:
+            if not rule("read.twice"):
+                raise
+            again = store.get(key)
+            if again.body == found.body:
+                raise
+            found = again
+    return decode(found.body), found
+
+
+def read_segment(store: ObjectStore, ref: SegmentRef) -> bytes:
+    """A segment's bytes; whoever reads rows out of them verifies them first. inv[read.twice]"""
+    body = store.get(ref.key).body
+    for _ in range(LOOKS if rule("read.twice") else 0):
+        if hashlib.sha256(body).hexdigest() == ref.sha256:
+            break
+        again = store.get(ref.key).body
+        if again == body:
+            break
+        body = again
+    return body

@@ -1,0 +1,141 @@
+"""What was changed here and elsewhere: the store's side is in place, the local one is kept beside the cache."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from swamp.cache.files import place, stage_file
+from swamp.cache.paths import resolve_inside
+from swamp.data.names import METADATA, version_of_directory
+from swamp.env import rfc3339
+from swamp.errors import NotFound, UsageError
+from swamp.sync.units import unit_of
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+
+Keep = Literal["mine", "theirs", "both"]
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One side that lost: a file, or all files of a version."""
+
+    id: str
+    """`<op>/<path>`, its place below `conflicts/`."""
+    path: str
+    files: tuple[str, ...]
+    size: int
+    kept_at: str
+    theirs: int | None
+    """The size of what is in its place now, None if nothing is."""
+
+    @property
+    def is_version(self) -> bool:
+        return version_of_directory(self.path) is not None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "path": self.path,
+            "size": self.size,
+            "keptAt": self.kept_at,
+            "theirsSize": self.theirs,
+            "choices": ["mine", "theirs", *(["both"] if self.is_version else [])],
+        }
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """The conflicts of one repository's cache."""
+
+    repo: Repo
+
+    @property
+    def directory(self) -> Path | None:
+        engine = self.repo.datastore.engine
+        return engine.cache.conflicts if engine is not None else None
+
+    def list(self) -> Sequence[Kept]:
+        """Everything that is kept aside, in the order of its id."""
+        top = self.directory
+        if top is None or not top.is_dir():
+            return []
+        groups: dict[str, list[Path]] = {}
+        for file in sorted(found for found in top.rglob("*") if found.is_file() and not found.is_symlink()):
+            op, _, path = file.relative_to(top).as_posix().partition("/")
+            if path:
+                groups.setdefault(f"{op}/{unit_of(path)}", []).append(file)
+        return [self._kept(identity, files) for identity, files in sorted(groups.items())]
+
+    def _kept(self, identity: str, files: Sequence[Path]) -> Kept:
+        path = identity.partition("/")[2]
+        stats = [file.stat() for file in files]
+        at = dt.datetime.fromtimestamp(max(s.st_mtime for s in stats), dt.UTC)
+        names = tuple(file.relative_to(self.top).as_posix() for file in files)
+        return Kept(identity, path, names, sum(s.st_size for s in stats), rfc3339(at), self._theirs(path))
+
+    def _theirs(self, path: str) -> int | None:
+        there = resolve_inside(self.repo.tree.root, path)
+        if there.is_dir():
+            return sum(file.stat().st_size for file in there.rglob("*") if file.is_file())
+        return there.stat().st_size if there.is_file() else None
+
+    @property
+    def top(self) -> Path:
+        """Where the sides that lost are kept. Raises UsageError where there can be none."""
+        top = self.directory
+        if top is None:
+            raise UsageError("a plain directory has no conflicts")
+        return top
+
+    def find(self, identity: str) -> Kept:
+        for kept in self.list():
+            if kept.id == identity:
+                return kept
+        raise NotFound(f"there is no conflict {identity}", hint="it may have been resolved meanwhile")
+
+    def resolve(self, identity: str, keep: Keep) -> dict[str, Any]:
+        """Keeps one side, or for a version both; shared when this returns. What is not wanted any more goes last."""
+        kept = self.find(identity)
+        document: dict[str, Any] = {"id": kept.id, "path": kept.path, "keep": keep}
+        if keep != "theirs":
+            document |= self._save_version(kept) if kept.is_version else self._put_back(kept, keep)
+        for name in kept.files:  # inv[conflict.kept]: only after the choice is in the store
+            (self.top / name).unlink(missing_ok=True)
+        shutil.rmtree(self.top / kept.id, ignore_errors=True)
+        return document
+
+    def _save_version(self, kept: Kept) -> dict[str, Any]:
+        """Versions are never replaced: mine becomes the next one, and theirs stays."""
+        from swamp.data.metadata import decode
+        from swamp.data.versions import DataVersion
+
+        ref = version_of_directory(kept.path)
+        assert ref is not None
+        where = self.top / kept.id
+        lost = DataVersion(ref, decode((where / METADATA).read_bytes(), f"{kept.path}/{METADATA}"))
+        with self.repo.changes.model("conflict resolve", ref.data.type, ref.data.model_id) as change:
+            saved = self.repo.artifacts.save_again(lost, where)
+        change.must_be_delivered()
+        return {"version": saved.version}
+
+    def _put_back(self, kept: Kept, keep: Keep) -> dict[str, Any]:
+        if keep == "both":
+            raise UsageError(f"{kept.path} is not a version: only one side can have its name", hint="mine or theirs")
+        tree = self.repo.tree
+        with self.repo.changes.records("conflict resolve", (kept.path,)) as change:
+            for name in kept.files:
+                path = name.partition("/")[2]
+                target = resolve_inside(tree.root, path)
+                with tree.announce([path]), (self.top / name).open("rb") as content:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    place(stage_file(target.parent, iter(lambda: content.read(_CHUNK), b"")), tree.root, path)
+        change.must_be_delivered()
+        return {}

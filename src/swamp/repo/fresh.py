@@ -1,0 +1,230 @@
+"""What a read shows is what the store holds: one question before it, two seconds of patience, and a word if in vain.
+
+A question is one conditional GET of the root. If there is news, what harms nobody is taken in (`sync.refresh`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from swamp.cache.files import on_disk
+from swamp.cache.state import State, StateRebuilt, once_more
+from swamp.env import Clock, parse_rfc3339
+from swamp.errors import LockTimeout, ObjectMissing, StoreError, SwampError, Unavailable
+from swamp.index.entry import ROOT_KEY
+from swamp.repo.patience import in_time
+from swamp.sync.unchanged import has_taken_in
+
+if TYPE_CHECKING:
+    from swamp.repo.datastore import Datastore
+    from swamp.settings import FreshChoice
+    from swamp.store.layers import MeterStore
+    from swamp.store.port import Fetched
+
+PATIENCE_S: Final = 2.0
+"""How long a read waits for the store and for other commands of this cache, and how long an answer is good for."""
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """Whether what a read shows is what the store holds; if not, since when and why."""
+
+    fresh: bool
+    as_of: dt.datetime | None = None
+    why: str = ""
+    silence: Unavailable | None = None
+    """What the store's silence was, so that nobody waits for it again."""
+
+    def told(self, now: dt.datetime) -> str | None:
+        """One line for people: `as of 10:42, the store did not answer`. None if there is nothing to tell."""
+        if self.fresh or not self.why:
+            return None
+        if self.as_of is None:
+            return f"what is here may be old, {self.why}"
+        local = self.as_of.astimezone()
+        today = local.date() == now.astimezone().date()
+        return f"as of {local:%H:%M}, {self.why}" if today else f"as of {local:%Y-%m-%d %H:%M}, {self.why}"
+
+
+ANSWERED: Final = Freshness(True)
+NOT_ASKED: Final = Freshness(False)
+
+
+class Question:
+    """The one question that a read asks of a datastore."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+        self._env = datastore.context.env
+        self._until = self._env.clock.monotonic() + PATIENCE_S
+
+    def ask(self, choice: FreshChoice) -> Freshness:
+        """Asks, unless nobody wants it or this machine has just asked, and takes in what is new. Never raises for a
+        store that is away, refuses or is damaged: the read goes on with what is here."""
+        if not self._datastore.synced:
+            return ANSWERED
+        if choice == "never" or not self._datastore.is_hydrated:
+            return NOT_ASKED if choice == "never" else ANSWERED  # the first command on a machine brings everything
+        recent = None if choice == "always" else self._asked_just_now()
+        if recent is False:
+            return self._stale("the store did not answer", Unavailable(_AWAY))
+        if recent is None:
+            asked_at = self._env.clock.now().timestamp()
+            found = self._told_or_taken()
+            self._note(asked_at, asked_at if found.fresh else self._noted()[1])
+            if not found.fresh:
+                return found
+        return self._waiting()
+
+    @once_more
+    def _told_or_taken(self) -> Freshness:
+        try:
+            state = State.open(self._datastore.cache.state_db)
+            try:
+                self._taken_in(state)
+            finally:
+                state.close()
+        except StateRebuilt:
+            raise
+        except Unavailable as error:
+            return self._stale("the store did not answer", error)
+        except LockTimeout:
+            return self._stale("another command is at work in this cache")
+        except StoreError as error:
+            return self._stale(f"the store refused: {error.message}")
+        except SwampError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            return self._stale(f"{error.message}{hint}")
+        return ANSWERED
+
+    @once_more
+    def _waiting(self) -> Freshness:
+        """What is known of the store and not shown, because only a sync can take it in."""
+        state = State.open(self._datastore.cache.state_db)
+        try:
+            waiting = int(state.meta("readWaits") or 0)
+        finally:
+            state.close()
+        if not waiting:
+            return ANSWERED
+        return self._stale(f"{waiting} change{'s' if waiting > 1 else ''} of others wait for `swamp datastore sync`")
+
+    def _taken_in(self, state: State) -> None:
+        token = state.meta("seenToken")
+        try:
+            fetched = in_time(self._until - self._env.clock.monotonic(), lambda: self._fetch(token))
+        except ObjectMissing as error:
+            if token is None and state.meta("storeId") is None:
+                return  # nothing has ever been shared there: what is here is all there is
+            raise StoreError(
+                "it has no index any more", hint="`swamp datastore doctor` looks into it", details=error.details
+            ) from error
+        seen = state.meta("seenRoot") if fetched is None else None
+        if seen is None or not has_taken_in(state, seen):
+            self._take_in(state, fetched)
+
+    def _fetch(self, token: str | None) -> Fetched | None:
+        self._datastore.must_be_there()
+        store = self._store
+        return store.get(ROOT_KEY) if token is None else store.get_if_changed(ROOT_KEY, token)
+
+    def _take_in(self, state: State, fetched: Fetched | None) -> None:
+        from swamp.commit.commit import RootRead
+        from swamp.index.read import read_root
+        from swamp.index.root import decode
+        from swamp.repo.latest import derive_latest
+        from swamp.sync.engine import Engine
+
+        if fetched is None:
+            kept = (state.meta("seenBody") or "").encode("utf-8", "surrogatepass")
+            read = RootRead(decode(kept), state.meta("seenToken"), kept)
+        else:
+            root, fetched = read_root(self._store, fetched)
+            read = RootRead(root, fetched.meta.token, fetched.body)
+        left = max(0.0, self._until - self._env.clock.monotonic())
+        context = self._datastore.context
+        engine = Engine.open(
+            self._store,
+            self._datastore.cache.ensure(),
+            writer=self._datastore.writer,
+            env=context.env,
+            policy=replace(self._datastore.policy(), timeout=PATIENCE_S, lock_timeout=PATIENCE_S),
+            progress=context.progress,
+            cancel=context.cancel,
+        )
+        try:
+            result = engine.refresh(read, wait=left)
+            derive_latest(engine.root, result.names)
+        finally:
+            engine.close()
+        for failed in result.failed:
+            if failed.cause == "away":
+                raise Unavailable(f"{failed.path} could not be fetched: {failed.error}")
+
+    @cached_property
+    def _store(self) -> MeterStore:
+        return self._datastore.hurried_store(PATIENCE_S)
+
+    # -- what this machine remembers of having asked
+
+    @property
+    def _file(self) -> Path:
+        return self._datastore.cache.base / "asked"
+
+    def _noted(self) -> tuple[float, float]:
+        """When this machine last asked, and when it was last told everything; zeros if that is not known."""
+        try:
+            asked, answered = map(float, self._file.read_text(encoding="ascii").split())
+        except (OSError, ValueError):
+            return 0.0, 0.0
+        return asked, answered
+
+    def _asked_just_now(self) -> bool | None:
+        """Whether all was told, if this machine asked less than two seconds ago; else None."""
+        asked, answered = self._noted()
+        if asked <= self._committed_beside():
+            return None
+        age = self._env.clock.now().timestamp() - asked
+        return asked == answered if 0 <= age < PATIENCE_S else None
+
+    def _committed_beside(self) -> float:
+        """When a job of this machine last committed to the store past this cache; -1 if none did. inv[read.own-jobs]"""
+        try:
+            return float((self._datastore.cache.base / _COMMITTED).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return -1.0
+
+    def _note(self, asked: float, answered: float) -> None:
+        with on_disk("write", str(self._file)):
+            self._file.write_text(f"{asked!r} {answered!r}", encoding="ascii")
+
+    def _stale(self, why: str, silence: Unavailable | None = None) -> Freshness:
+        return Freshness(False, self._last_known(), why, silence)
+
+    @once_more
+    def _last_known(self) -> dt.datetime | None:
+        """When this cache was last told everything, by an answer to a read or by a sync."""
+        state = State.open(self._datastore.cache.state_db)
+        try:
+            synced = state.meta("lastSyncAt")
+        finally:
+            state.close()
+        answered = dt.datetime.fromtimestamp(self._noted()[1], dt.UTC)
+        known = max(answered, parse_rfc3339(synced)) if synced else answered
+        return known if known.timestamp() > 0 else None
+
+
+_AWAY: Final = "the store did not answer within 2 s"
+_COMMITTED: Final = "committed"
+
+
+def forget_asking(cache: Path, clock: Clock) -> None:
+    """The next read asks again: something was committed beside this cache that it should know of at once (S24).
+
+    A time, not an unlink: a read that has asked before the commit may note that it has asked only after this.
+    """
+    (cache / _COMMITTED).write_text(repr(clock.now().timestamp()), encoding="ascii")

@@ -1,0 +1,221 @@
+"""What a version was made from and what was made from it: read from the metadata of the versions that are here.
+
+Each version names the versions that its writer had read (`inputs` in `metadata.yaml`), so every machine of a bucket
+gives the same answer. `lineage_of(repo, version, depth=1)` has the direct `inputs` and `outputs` of one version.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.cache.files import read_at_most
+from swamp.data.metadata import MAX_METADATA, Metadata, decode
+from swamp.data.names import DATA, METADATA, version_of_directory
+from swamp.data.versions import DataVersion
+from swamp.errors import CorruptData
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+
+_MARK: Final = b"\ninputs:"
+_MADE_BY: Final = (
+    ("workflowName", "workflow_name"),
+    ("workflowRunId", "workflow_run_id"),
+    ("jobName", "job_name"),
+    ("stepName", "step_name"),
+)
+
+
+@dataclass(frozen=True)
+class LineageNode:
+    """One version in a lineage. `here` is False for one that was deleted since, or never came to this machine."""
+
+    path: str
+    model: str
+    name: str
+    version: int
+    here: bool = True
+    created_at: str | None = None
+    made_by: Mapping[str, str] | None = None
+    """The workflow, job, step and record of the run that wrote it; empty for what was put by hand."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}/{self.name} version {self.version}"
+
+    @property
+    def maker(self) -> str:
+        """Who wrote it, in a few words."""
+        made = self.made_by or {}
+        if "workflowName" in made:
+            return f"{made['workflowName']}: {made.get('stepName', '')}"
+        return "run by hand" if "outputId" in made else ""
+
+    def to_json(self) -> dict[str, Any]:
+        document = {"modelName": self.model, "name": self.name, "version": self.version, "path": self.path}
+        known = {"createdAt": self.created_at, "madeBy": dict(self.made_by or {})} if self.here else {}
+        return {**document, "here": self.here, **known}
+
+
+@dataclass(frozen=True, repr=False)
+class Lineage:
+    """Versions and what was made from what: an edge leads from an input to what was made from it, by their paths."""
+
+    of: str
+    nodes: tuple[LineageNode, ...]
+    edges: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def by_path(self) -> dict[str, LineageNode]:
+        return {node.path: node for node in self.nodes}
+
+    @property
+    def inputs(self) -> tuple[LineageNode, ...]:
+        """What the version itself was made from."""
+        return self.before(self.of)
+
+    @property
+    def outputs(self) -> tuple[LineageNode, ...]:
+        """What was made from the version itself."""
+        return self.after(self.of)
+
+    def before(self, path: str) -> tuple[LineageNode, ...]:
+        return tuple(self.by_path[first] for first, second in self.edges if second == path)
+
+    def after(self, path: str) -> tuple[LineageNode, ...]:
+        return tuple(self.by_path[second] for first, second in self.edges if first == path)
+
+    def __repr__(self) -> str:
+        made = f"made from {len(self.inputs)}, used by {len(self.outputs)}"
+        return f"<lineage of {self.by_path[self.of].title}: {made}>"
+
+    def __str__(self) -> str:
+        from swamp.repo.draw import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "of": self.by_path[self.of].to_json(),
+            "nodes": [node.to_json() for node in self.nodes],
+            "edges": [{"from": self._short(first), "to": self._short(second)} for first, second in self.edges],
+        }
+
+    def _short(self, path: str) -> dict[str, Any]:
+        node = self.by_path[path]
+        return {"modelName": node.model, "name": node.name, "version": node.version, "path": path}
+
+
+def lineage_of(
+    repo: Repo, found: DataVersion, *, up: bool = True, down: bool = True, depth: int | None = None
+) -> Lineage:
+    """The versions that led to this one (`up`) and those that came of it (`down`), at most `depth` steps away."""
+    walk = _Walk(repo.tree.root, {})
+    walk.nodes[found.path] = _node(found)
+    edges: dict[tuple[str, str], None] = {}
+    if up:
+        for near, path in _steps(found.path, walk.inputs, depth):
+            edges[path, near] = None
+    if down:
+        users = _users(repo.tree.root)
+        for near, path in _steps(found.path, lambda path: walk.known(users.get(path, ())), depth):
+            edges[near, path] = None
+    return Lineage(found.path, tuple(walk.nodes.values()), tuple(edges))
+
+
+def _steps(start: str, near: Callable[[str], Sequence[str]], depth: int | None) -> Iterator[tuple[str, str]]:
+    """Every (path, neighbour) that can be reached, nearest first; circles end where they were entered."""
+    seen, ring, distance = {start}, [start], 0
+    while ring and (depth is None or distance < depth):
+        following: list[str] = []
+        for path in ring:
+            for other in near(path):
+                yield path, other
+                if other not in seen:
+                    seen.add(other)
+                    following.append(other)
+        ring, distance = following, distance + 1
+
+
+@dataclass
+class _Walk:
+    """Collects nodes from the metadata files below `root`."""
+
+    root: Path
+    nodes: dict[str, LineageNode]
+
+    def inputs(self, path: str) -> list[str]:
+        """What the version at `path` was made from."""
+        found = _read(self.root, path)
+        reads = found.meta.draft.inputs if found is not None else ()
+        for read in reads:
+            self._add(str(read["path"]), str(read.get("modelName") or ""))
+        return [str(read["path"]) for read in reads]
+
+    def known(self, paths: Sequence[str]) -> Sequence[str]:
+        for path in paths:
+            self._add(path, "")
+        return paths
+
+    def _add(self, path: str, model: str) -> None:
+        if path in self.nodes:
+            return
+        found, ref = _read(self.root, path), version_of_directory(path)
+        assert ref is not None  # `is_read` let it through
+        gone = LineageNode(path, model or ref.data.model_id, ref.data.name, ref.version, here=False)
+        self.nodes[path] = gone if found is None else _node(found)
+
+
+def _node(found: DataVersion) -> LineageNode:
+    owner, draft = found.meta.owner, found.meta.draft
+    made = {key: value for key, attribute in _MADE_BY if (value := getattr(owner, attribute)) is not None}
+    if draft.output_id is not None:
+        made["outputId"] = draft.output_id
+    model = found.model_name or found.ref.data.model_id
+    return LineageNode(found.path, model, found.name, found.version, True, found.meta.created_at, made)
+
+
+def _read(root: Path, path: str) -> DataVersion | None:
+    """The version at `path`; None if it is gone or its metadata is damaged, which `data get` tells."""
+    ref, raw = version_of_directory(path), _bytes_of(root / path / METADATA)
+    meta = None if raw is None else _decoded(raw, path)
+    return None if ref is None or meta is None else DataVersion(ref, meta)
+
+
+def _decoded(raw: bytes, path: str) -> Metadata | None:
+    try:
+        return decode(raw, f"{path}/{METADATA}")
+    except CorruptData:
+        return None
+
+
+def _bytes_of(file: Path) -> bytes | None:
+    try:
+        return read_at_most(file, MAX_METADATA)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _users(root: Path) -> dict[str, list[str]]:
+    """By input, the versions that were made from it: one look at every metadata file, few of which are parsed."""
+    users: dict[str, list[str]] = {}
+    for directory, children, files in os.walk(root / DATA):
+        children.sort(key=lambda name: (len(name), name))
+        if METADATA not in files:
+            continue
+        raw = _bytes_of(Path(directory) / METADATA)
+        path = Path(directory).relative_to(root).as_posix()
+        meta = _decoded(raw, path) if raw is not None and _MARK in raw else None
+        for read in meta.draft.inputs if meta is not None else ():
+            users.setdefault(str(read["path"]), []).append(path)
+    return users

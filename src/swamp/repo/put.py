@@ -1,0 +1,129 @@
+"""One put: a version saved under its model's lease, pushed, and proven to stand where it was put."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from swamp.data.definitions import MANUAL_TYPE
+from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
+from swamp.data.metadata import Draft, Owner
+from swamp.data.names import DataName, auto_id, check_model_name
+from swamp.data.versions import DataVersion
+from swamp.errors import NotFound, Unavailable, UsageError
+from swamp.repo.coordinate import NOTHING_KEPT
+from swamp.repo.definitions import ModelRef
+from swamp.repo.outbox import AlreadyDelivered, Writing
+from swamp.sync.result import Conflict, SyncResult
+
+if TYPE_CHECKING:
+    from swamp.cache.outbox import Kept
+    from swamp.repo.repository import Repo
+
+
+@dataclass(frozen=True)
+class Put:
+    """What `put` made, and how it reached the datastore (None: a plain directory)."""
+
+    version: DataVersion
+    sync: SyncResult | None
+
+
+class Putting:
+    """Puts into one repository."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+
+    def put(self, model: str, name: str, content: Path | bytes | BinaryIO, said: Mapping[str, Any]) -> Put:
+        """A new version, or a kept put and Unavailable that says so."""
+        if said.get("keep"):
+            Retention.parse(str(said["keep"]))  # what is wrong is said before anything is kept for later
+        writing = Writing()
+        try:
+            return self._put(model, name, content, said, writing)
+        except Unavailable as error:
+            if writing.begun or not self._repo.datastore.synced:
+                raise
+            error.message = error.message.removesuffix(NOTHING_KEPT)
+            kept = self._repo.kept.keep(model, name, content, said, error)
+            raise kept from error
+
+    def put_kept(self, kept: Kept) -> DataVersion | None:
+        """Delivers one put from the outbox: an ordinary put whose `writeId` says whether it has happened already.
+
+        None if it had, and its version was deleted since. inv[outbox.once]
+        """
+        writing = Writing(kept)
+        try:
+            return self._put(kept.model, kept.name, kept.content, kept.said, writing).version
+        except AlreadyDelivered:
+            return None
+
+    def _put(
+        self, model: str, name: str, content: Path | bytes | BinaryIO, said: Mapping[str, Any], writing: Writing
+    ) -> Put:
+        tags: Mapping[str, str] = said["tags"]
+        lifetime: str | None = said.get("lifetime")
+        known = self._repo.definitions.find(model)
+        ref = known or ModelRef(MANUAL_TYPE, auto_id(MANUAL_TYPE, model), check_model_name(model))
+        data = DataName.of(ref.type, ref.id, name)
+        if tags.get("modelName", ref.name) != ref.name:
+            raise UsageError(
+                "the tag `modelName` is swamp's own: it says which model the data belongs to",
+                hint=f"choose another key; the model is `{ref.name}`",
+            )
+        draft = Draft(
+            owner=Owner.manual(ref.id),
+            content_type=said["contentType"],
+            lifetime=Lifetime.parse(lifetime) if lifetime else FOREVER,
+            tags={**tags, "modelName": ref.name},
+            write_id=writing.kept.write_id if writing.kept else None,
+            inputs=tuple(said.get("inputs") or ()),
+        )
+        self._repo.artifacts.surveyed(data, content)  # before a lease is taken or anything is made for it
+        wanted = Retention.parse(said["keep"]) if said.get("keep") else None
+        auto_path = self._repo.definitions.auto_path(ref.type, ref.name)
+        with self._repo.changes.model("data put", ref.type, ref.id, (auto_path,)) as change:
+            writing.begun = True
+            if known is None:
+                self._repo.definitions.auto(ref.type, ref.name)
+            draft = replace(draft, retention=wanted or self._retention(data))
+            saved = [self._saved(data, draft, content, writing)]
+            change.made = lambda: {saved[-1].path: saved[-1].meta.id}
+            change.save_again = lambda conflicts: saved.append(
+                writing.noted(self._repo, self._saved_again(saved[-1], conflicts))
+            )
+        change.must_be_delivered()
+        return Put(saved[-1], change.sync)
+
+    def _retention(self, data: DataName) -> Retention:
+        """What the newest version that can be read says: a put that says nothing changes nothing about it."""
+        newest = self._repo.artifacts.newest_readable(data)
+        return newest.meta.draft.retention if newest is not None and newest.meta.active else KEEP_TEN
+
+    def _saved(self, data: DataName, draft: Draft, content: Path | bytes | BinaryIO, writing: Writing) -> DataVersion:
+        """A new version; for a kept put the one that an earlier attempt has made, if it made one. inv[outbox.once]"""
+        made = writing.made_before(self._repo, data)
+        if made is not None:
+            with self._repo.tree.announce([made.path]):
+                return made  # saved, and perhaps not pushed: this command's push answers for it
+        writing.begin()
+        return writing.noted(self._repo, self._repo.artifacts.save(data, draft, content))
+
+    def _saved_again(self, lost: DataVersion, conflicts: Sequence[Conflict]) -> DataVersion:
+        """The same bytes as the next version, if another machine was first with this one; any other clash stays."""
+        kept = next((c.kept for c in conflicts if c.path.startswith(f"{lost.path}/")), None)
+        if kept is None or lost.path not in kept or not self._is_taken(lost):
+            return lost
+        directory, _, _ = str(self._repo.datastore.cache.base / kept).partition(f"{lost.path}/")
+        return self._repo.artifacts.save_again(lost, Path(directory) / lost.path)
+
+    def _is_taken(self, lost: DataVersion) -> bool:
+        """Whether that very version is there now, from somewhere else: not merely a name that looks like it (S14)."""
+        try:
+            return self._repo.artifacts.read(lost.ref).meta.id != lost.meta.id
+        except NotFound:
+            return False

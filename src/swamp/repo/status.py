@@ -1,0 +1,238 @@
+"""How a datastore stands: what is known here, whether the store answers within seconds, and what is owed in between."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.cache.outbox import Outbox
+from swamp.cache.paths import TIER_DIRECTORIES
+from swamp.env import Env, parse_rfc3339
+from swamp.errors import ObjectMissing, StoreError, SwampError
+from swamp.index.keys import live_in_packs
+from swamp.index.read import read_root
+from swamp.index.root import Root
+from swamp.repo.patience import in_time
+from swamp.store.port import Capabilities
+
+if TYPE_CHECKING:
+    from swamp.commit.lease_decide import Observed
+    from swamp.repo.datastore import Datastore
+    from swamp.store.layers import MeterStore
+    from swamp.sync.engine import Engine, EngineStatus
+
+SHOWN_AT_MOST: Final = 20
+PATIENCE_S: Final = 2.0
+"""How long one answer is waited for: two of them, and what is here, are shown within five seconds."""
+
+
+class Status:
+    """One look at a datastore."""
+
+    def __init__(self, datastore: Datastore) -> None:
+        self._datastore = datastore
+        self._env = datastore.context.env
+
+    def document(self) -> dict[str, Any]:
+        """What is known here, and whether the store answers. Never raises for a store that does not."""
+        datastore = self._datastore
+        try:
+            address = datastore.address
+        except StoreError as error:
+            return self._unopened(error)
+        document: dict[str, Any] = {
+            "type": datastore.config.type,
+            "url": address,
+            "namespace": datastore.config.namespace,
+            **({"endpoint": datastore.endpoint} if datastore.endpoint else {}),
+        }
+        found = {**document, **(self._remote() if datastore.synced else self._plain())}
+        return {"summary": sentence(found), **found}
+
+    def _unopened(self, error: StoreError) -> dict[str, Any]:
+        """Of a store that cannot even be opened, such as with a login that is not there. Which cache is its is not
+        known then, so nothing is said of what is in it."""
+        config = self._datastore.config
+        unknown = dict.fromkeys(("capabilities", "seq", "behind", "lastSyncAt", "pending", "cache", "packs"))
+        known = {"type": config.type, "url": config.url or config.type, "namespace": config.namespace}
+        said = {"summary": f"The store cannot be opened: {error.message}."}
+        answer = {"healthy": False, "message": error.message, "latencyMs": 0}
+        return {**said, **known, **answer, **unknown, "lock": {"held": None}}
+
+    # -- a plain directory
+
+    def _plain(self) -> dict[str, Any]:
+        root = self._datastore.directory
+        files = size = 0
+        for tier in TIER_DIRECTORIES:
+            for directory, _, names in os.walk(root / tier):
+                files += len(names)
+                size += sum(os.stat(os.path.join(directory, name)).st_size for name in names)  # noqa: PTH116, PTH118
+        healthy = not root.exists() or os.access(root, os.W_OK)
+        return {
+            "healthy": healthy,
+            "message": "a plain directory, no sync" if healthy else f"{root} cannot be written",
+            "latencyMs": 0,
+            "capabilities": Capabilities().to_json(),
+            "seq": 0,
+            "behind": 0,
+            "lastSyncAt": None,
+            "packs": {"count": 0, "liveBytes": 0},
+            "pending": {"writes": 0, "deletes": 0, "found": 0, "outbox": 0},
+            "cache": {"path": str(root), "files": files, "bytes": size, "remoteOnly": 0, "conflicts": 0},
+            "lock": self._plain_lock(),
+        }
+
+    def _plain_lock(self) -> dict[str, Any]:
+        held = self._datastore.directory_leases.whole_store_holder()
+        if held is None:
+            return {"held": False}
+        return {"held": True, **{key: held[key] for key in ("holder", "ageMs") if key in held}}
+
+    # -- a store
+
+    def _remote(self) -> dict[str, Any]:
+        # First the store, and in haste: what else is opened below must not wait for one that is away.
+        root, answer = self._asked()
+        if not answer["healthy"]:
+            self._datastore.rely_on_record()
+        engine = self._datastore.engine
+        assert engine is not None  # a plain directory has its own status
+        known = engine.status()
+        answer |= self._compared(root, known, engine.state.meta("storeId")) if answer["healthy"] else {}
+        answer["capabilities"] = self._datastore.capabilities.to_json()
+        if answer["healthy"] and not self._datastore.capabilities.safe:
+            answer["message"] = "this store does not enforce conditions: two machines must not write at once"
+        return {
+            **answer,
+            "seq": root.seq if root else known.seq,
+            "behind": answer.get("behind"),
+            "packs": self._packs(engine),
+            "hydrate": "lazy" if engine.parts.lazy else "full",
+            "lastSyncAt": known.last_sync_at,
+            "pending": {
+                "writes": known.pending.writes,
+                "deletes": known.pending.deletes,
+                "found": known.pending.found,
+                "outbox": Outbox(engine.cache, self._env).count(),
+            },
+            "cache": {
+                "path": str(known.tree),
+                "files": known.files,
+                "bytes": known.bytes,
+                "remoteOnly": known.remote_only,
+                "conflicts": known.conflicts,
+                **self._lacking(engine),
+            },
+        }
+
+    def _packs(self, engine: Engine) -> dict[str, int]:
+        """As far as this cache knows the index: nothing is listed. `datastore doctor` tells what is dead in them."""
+        live = live_in_packs(engine.state.base_keys())
+        return {"count": len(live), "liveBytes": sum(live.values())}
+
+    def _lacking(self, engine: Engine) -> dict[str, Any]:
+        """What belongs here and is not: vanished since, or never brought, with the reason. S20, S23"""
+        gone, owed = engine.mender.missing(), engine.owed("")
+        first = [{"path": file.path, "reason": file.why} for file in owed[:SHOWN_AT_MOST]]
+        return {"gone": len(gone), "owed": len(owed), **({"notHere": first} if first else {})}
+
+    def _asked(self) -> tuple[Root | None, dict[str, Any]]:
+        """One look at the root and one at the global lease, timed."""
+        clock = self._env.clock
+        started = clock.monotonic()
+        # Whether somebody holds the lease is not known until the store has said so.
+        found: dict[str, Any] = {"healthy": True, "message": "ok", "lock": {"held": None}}
+        root: Root | None = None
+        try:
+            root = self.root()
+            found["latencyMs"] = int((clock.monotonic() - started) * 1000)
+            found["lock"] = in_time(PATIENCE_S, self._lock)
+        except SwampError as error:
+            found |= {"healthy": False, "message": error.message}
+            found.setdefault("latencyMs", int((clock.monotonic() - started) * 1000))
+        return root, found
+
+    def _compared(self, root: Root | None, known: EngineStatus, store_id: str | None) -> dict[str, Any]:
+        """How this cache stands to the root: commits that it has not pulled."""
+        if root is None and not known.seq:
+            return {"message": "the store is reachable and has no index yet", "behind": 0}
+        if root is None:
+            lost = f"the store has lost its index: this cache has seen sequence {known.seq} (datastore doctor)"
+            return {"healthy": False, "message": lost}
+        if store_id not in (None, root.store_id):
+            return {"message": "not the store that this cache knew: the next sync compares everything"}
+        return {"behind": max(0, root.seq - known.seq)}
+
+    @cached_property
+    def _store(self) -> MeterStore:
+        return self._datastore.hurried_store(PATIENCE_S)
+
+    def root(self) -> Root | None:
+        """The root as the store has it now. Raises Unavailable when that takes longer than a few seconds."""
+        return in_time(PATIENCE_S, self._read_root)
+
+    def _read_root(self) -> Root | None:
+        self._datastore.must_be_there()
+        try:
+            return read_root(self._store)[0]
+        except ObjectMissing:
+            return None
+
+    def _lock(self) -> dict[str, Any]:
+        from swamp.commit.lease import GLOBAL_KEY, read_lease
+
+        seen = read_lease(self._store, GLOBAL_KEY)
+        if seen is None or not seen.held:
+            return {"held": False}
+        return {"held": True, "holder": seen.holder, "ageMs": age_ms(self._env, seen)}
+
+
+def age_ms(env: Env, seen: Observed) -> int:
+    """For people only: nothing is decided by it. inv[lease.no-clock]"""
+    try:
+        since = parse_rfc3339(seen.body.acquired_at) if seen.body else seen.last_modified
+    except ValueError:
+        since = seen.last_modified
+    return max(0, int((env.clock.now() - since).total_seconds() * 1000))
+
+
+def sentence(found: dict[str, Any]) -> str:
+    """One sentence on how things stand, and what to do about it."""
+    pending, cache = found["pending"], found["cache"]
+    if found["type"] == "filesystem":
+        return "A plain directory: everything is here, and nothing is shared."
+    owed = _owed(found["behind"], pending, cache, lazy=found["hydrate"] == "lazy")
+    if not found["healthy"]:
+        kept = f"; {_listed(owed)} wait for it" if owed else "; nothing here waits for it"
+        return f"The store cannot be used: {found['message']}{kept}."
+    if owed:
+        return f"Not in sync: {_listed(owed)}; `swamp datastore sync` brings both sides in step."
+    if found["behind"] is None:
+        return f"Not in sync: {found['message']}."
+    aside = cache["conflicts"]
+    left = f"; {_plural(aside, 'file')} that lost a conflict {'is' if aside == 1 else 'are'} kept here" if aside else ""
+    return f"In sync with {found['url']} at commit {found['seq']}{left}."
+
+
+def _owed(behind: int | None, pending: dict[str, int], cache: dict[str, Any], *, lazy: bool) -> list[str]:
+    """What one side still owes the other. What a lazy cache leaves in the store is owed to nobody."""
+    changes = pending["writes"] + pending["deletes"] + pending["found"]
+    words = [
+        (behind or 0, "commit behind", "commits behind"),
+        (changes, "change to push", "changes to push"),
+        (pending["outbox"], "kept put to deliver", "kept puts to deliver"),
+        (0 if lazy else cache["remoteOnly"], "file still to fetch", "files still to fetch"),
+        (cache.get("gone", 0), "file that vanished here", "files that vanished here"),
+        (cache.get("owed", 0), "file that could not be brought", "files that could not be brought"),
+    ]
+    return [f"{count} {one if count == 1 else many}" for count, one, many in words if count]
+
+
+def _listed(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,262 @@
+"""Turns what happens into events: lines of this server's runs, records that others change, commits, the sync state."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.data.runs import PREFIX, RUNS
+from swamp.errors import NotFound, StoreError, SwampError
+from swamp.serve.database import Database
+from swamp.serve.events import Draft, Events
+from swamp.serve.work import runs_directory
+
+if TYPE_CHECKING:
+    from swamp.data.runs import Run
+    from swamp.repo.repository import Repo
+
+LOOK_SECONDS: Final = 0.1
+RECORDS_EVERY: Final = 10
+"""Looks at run records once in so many looks at this server's own runs."""
+CHUNK: Final = 1 << 20
+MOST_COMMITS: Final = 50
+LOG_DAYS: Final = 7
+_SUFFIX: Final = ".yaml"
+_log = logging.getLogger("swamp.serve")
+
+
+class Follower:
+    """Follows the files that workers write. How far it has read is kept with the events: no gap, nothing twice."""
+
+    def __init__(self, repo: Repo, db: Database, events: Events, clean: Callable[[Any], Any]) -> None:
+        self._repo, self._db, self._events, self._clean = repo, db, events, clean
+        self._directory = runs_directory(repo.path)
+        self._over: set[str] = set()
+        self._own: set[str] = set()
+        self._records = Records(repo)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="follower", daemon=True)
+
+    def start(self) -> None:
+        self._records.begin()
+        self._thread.start()
+
+    def tidy(self, active: Collection[str]) -> None:
+        """What an earlier server left: files of runs that are over, and old logs of processes."""
+        for file in self._directory.glob("*.jsonl"):
+            if file.stem not in active:
+                self.over(file.stem)
+        oldest = self._repo.env.clock.now().timestamp() - LOG_DAYS * 86_400
+        for log in self._directory.glob("*.log"):
+            if log.stem not in active and log.stat().st_mtime < oldest:
+                log.unlink(missing_ok=True)
+
+    def over(self, run_id: str) -> None:
+        """The run's process has ended: what its file still holds is read, and the file goes."""
+        self._over.add(run_id)
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _loop(self) -> None:
+        turn = 0
+        while not self._stop.wait(LOOK_SECONDS):
+            turn += 1
+            try:
+                self.look()
+                if turn % RECORDS_EVERY == 0:
+                    self._events.add(self._clean(list(self._records.changed(self._own))))
+            except Exception as error:  # noqa: BLE001 - told, and tried again: the stream must not end silently
+                _log.warning("events are late: %s", error)
+                self._stop.wait(1.0)
+
+    def look(self) -> None:
+        """Takes in every new line of every run of this server."""
+        ended, self._over = self._over, set()
+        for file in sorted(self._directory.glob("*.jsonl")):
+            self._own.add(file.stem)
+            self._read(file)
+        for run_id in ended:
+            self._forget(run_id)
+
+    def _read(self, file: Path) -> None:
+        row = self._db.one("SELECT place FROM followed WHERE run_id = ?", (file.stem,))
+        place = int(row[0]) if row else 0
+        if file.stat().st_size <= place:
+            return
+        with file.open("rb") as lines:
+            lines.seek(place)
+            found = lines.read(CHUNK)
+        whole = found[: found.rfind(b"\n") + 1]
+        if not whole:
+            return
+        drafts = self._clean([_draft(file.stem, line) for line in whole.splitlines()])
+        sql = "INSERT OR REPLACE INTO followed (run_id, place) VALUES (?, ?)"
+        self._events.add(drafts, also=(sql, (file.stem, place + len(whole))))
+
+    def _forget(self, run_id: str) -> None:
+        file = self._directory / f"{run_id}.jsonl"
+        with contextlib.suppress(OSError):
+            file.unlink()
+        log = self._directory / f"{run_id}.log"
+        with contextlib.suppress(OSError):
+            if log.stat().st_size == 0:
+                log.unlink()
+        self._db.write(lambda db: db.execute("DELETE FROM followed WHERE run_id = ?", (run_id,)).rowcount)
+        self._records.known(run_id)
+        self._own.discard(run_id)
+
+
+def _draft(run_id: str, line: bytes) -> Draft:
+    said = json.loads(line)
+    kind = said.pop("event")
+    if kind == "failed":
+        return "run", run_id, {"runId": run_id, "status": "failed", "error": said["error"]}
+    return kind, run_id, {"runId": run_id, **said}
+
+
+@dataclass
+class Records:
+    """Notices when the record of a run changes, whoever runs it: this machine's command line, or another machine."""
+
+    repo: Repo
+    _mark: int = 0
+    _times: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """What is there now is no news."""
+        if self.repo.datastore.synced:
+            self._mark = self.repo.tree.touched_since(0).mark
+        else:
+            self._times = dict(self._stamps())
+
+    def known(self, run_id: str) -> None:
+        """Its states were told line by line."""
+        with contextlib.suppress(SwampError):
+            self._seen[run_id] = _states(self.repo.runs.get(run_id))
+
+    def changed(self, own: set[str]) -> Iterator[Draft]:
+        for path in self._paths():
+            run_id = Path(path).name.removeprefix(PREFIX).removesuffix(_SUFFIX)
+            if run_id in own or not Path(path).name.startswith(PREFIX):
+                continue
+            try:
+                run = self.repo.runs.get(run_id, path.split("/")[1])
+            except (NotFound, SwampError):
+                continue
+            yield from self._differences(run)
+
+    def _differences(self, run: Run) -> Iterator[Draft]:
+        before, now = self._seen.get(run.id, {}), _states(run)
+        self._seen[run.id] = now
+        for job in run.jobs:
+            for step in job.steps:
+                place = f"{job.job_name}\n{step.step_name}"
+                if before.get(place, "pending") != now[place]:
+                    told = {"job": job.job_name, "step": step.step_name, "status": step.status}
+                    error = {"error": step.error} if step.error else {}
+                    yield "step", run.id, {"runId": run.id, **told, **error}
+        if before.get("") != now[""]:
+            trigger = {"trigger": dict(run.trigger)} if run.trigger else {}
+            yield "run", run.id, {"runId": run.id, "workflow": run.workflow_name, "status": run.status, **trigger}
+        if len(self._seen) > 1000:
+            self._seen.pop(next(iter(self._seen)))
+
+    def _paths(self) -> list[str]:
+        if self.repo.datastore.synced:
+            touched = self.repo.tree.touched_since(self._mark)
+            self._mark = touched.mark
+            return [path for path in touched.paths or () if path.startswith(f"{RUNS}/") and path.endswith(_SUFFIX)]
+        now = dict(self._stamps())
+        changed = [path for path, stamp in now.items() if self._times.get(path) != stamp]
+        self._times = now
+        return changed
+
+    def _stamps(self) -> Iterator[tuple[str, int]]:
+        top = self.repo.tree.root / RUNS
+        for directory in sorted(top.glob("*")) if top.is_dir() else ():
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.name.startswith(PREFIX) and entry.name.endswith(_SUFFIX):
+                        yield f"{RUNS}/{directory.name}/{entry.name}", entry.stat().st_mtime_ns
+
+
+def _states(run: Run) -> dict[str, str]:
+    steps = {f"{job.job_name}\n{step.step_name}": step.status for job in run.jobs for step in job.steps}
+    return {"": run.status, **steps}
+
+
+class Puller:
+    """Keeps this machine in step with the store, and tells of commits and of trouble."""
+
+    def __init__(self, repo: Repo, events: Events, every: float, clean: Callable[[Any], Any]) -> None:
+        self._repo, self._events, self._every, self._clean = repo, events, every, clean
+        self._wake, self._stopping = threading.Event(), False
+        self._seq = 0
+        self._told: dict[str, Any] = {}
+        self.pulled_at: float | None = None
+        """When the store was last heard of, on the monotonic clock."""
+        self._thread = threading.Thread(target=self._loop, name="puller", daemon=True)
+
+    def start(self) -> None:
+        engine = self._repo.datastore.engine
+        self._seq = engine.status().seq if engine is not None else 0
+        self.pulled_at = self._repo.env.clock.monotonic()
+        if engine is not None and self._every > 0:
+            self._thread.start()
+
+    def soon(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _loop(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._every)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self.pull()
+            except StoreError as error:
+                self._tell({"healthy": False, "message": error.message})
+            except Exception as error:  # noqa: BLE001 - told, and tried again
+                _log.warning("the pull failed: %s", error)
+
+    def pull(self) -> None:
+        engine = self._repo.datastore.must_sync()
+        self._repo.datastore.pull()
+        self.pulled_at = self._repo.env.clock.monotonic()
+        known = engine.status()
+        if known.seq > self._seq:
+            self._commits(known.seq)
+        pending = {"writes": known.pending.writes, "deletes": known.pending.deletes, "found": known.pending.found}
+        told = {"healthy": True, "seq": known.seq, "pending": pending, "conflicts": known.conflicts}
+        self._tell({**told, "remoteOnly": known.remote_only})
+
+    def _commits(self, newest: int) -> None:
+        """The records of the commits since the last look, oldest first; very many are told in part."""
+        limit = min(MOST_COMMITS, max(1, newest - self._seq))
+        found = [commit.to_json() for commit in self._repo.datastore.maintenance.log(limit)]
+        fresh = [commit for commit in reversed(found) if commit["seq"] > self._seq]
+        self._seq = newest
+        self._events.add(self._clean([("commit", None, commit) for commit in fresh]))
+
+    def _tell(self, status: dict[str, Any]) -> None:
+        if status != self._told:
+            self._told = status
+            self._events.add(self._clean([("status", None, status)]))

@@ -1,0 +1,237 @@
+"""Stands before every request: bounds, Host and Origin, who asks. What passes has a caller or needs none.
+
+Works on plain ASGI, so that a refused request costs nothing and streams pass through untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from swamp.serve.rate import Buckets
+from swamp.serve.respond import HttpError, error_response
+from swamp.serve.tokens import Caller
+
+if TYPE_CHECKING:
+    from swamp.serve.state import Server
+
+Scope = dict[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY: Final = 10 << 20
+MAX_HEADERS: Final = 100
+MAX_TARGET: Final = 8192
+BODY_SECONDS: Final = 60.0
+COOKIE: Final = "swamp_session"
+CSRF_HEADER: Final = "x-csrf-token"
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+OPEN: Final = ("/healthz", "/readyz", "/login", "/favicon.ico")
+HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+class Guard:
+    """ASGI middleware. Refusals are error documents with the same shape as every other."""
+
+    def __init__(self, app: App, server: Server) -> None:
+        self._app, self._server = app, server
+        clock = server.repo.env.clock
+        self._callers = Buckets(clock, server.config.rate, server.config.rate * 2)
+        self._refused = Buckets(clock, 10, 100)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+        began = self._server.repo.env.clock.monotonic()
+        status = [500]
+        sending = self._with_headers(scope, send, status)
+        try:
+            await self._handle(scope, receive, sending)
+        except HttpError as error:
+            await _answer(error_response(error, self._server.clean), scope, receive, sending)
+        finally:
+            took = self._server.repo.env.clock.monotonic() - began
+            self._server.metrics.request(scope, status[0], took)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = _bounded_headers(scope)
+        client = scope["client"][0] if scope.get("client") else ""
+        self._check_host(headers)
+        try:
+            caller = await self._caller(scope, headers)
+        except HttpError as error:
+            if _wants_page(scope, headers) and error.code == "unauthorized":
+                await _answer(RedirectResponse("/login", 303), scope, receive, send)
+                return
+            self._slow_down(client)
+            raise
+        wait = self._callers.take(caller.id if caller else client)
+        if wait:
+            raise _too_many(wait)
+        self._check_origin(scope, headers, caller)
+        scope.setdefault("state", {})["caller"] = caller
+        scope["state"]["refused"] = lambda: self._slow_down(client)
+        await self._app(scope, _Bounded(receive, headers), send)
+
+    def _slow_down(self, client: str) -> None:
+        """Counts what was refused. Raises 429 for who guesses; whoever knows a secret is never held up by that."""
+        wait = self._refused.take(client)
+        if wait:
+            raise _too_many(wait)
+
+    # -- who asks
+
+    async def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller | None:
+        """The caller; None where none is needed. Raises HttpError, the same for every reason."""
+        found = await self._known(headers)
+        if found is not None or self._is_open(scope["path"]):
+            return found
+        raise HttpError("unauthorized", "a valid token is needed", hint="`swamp serve token create --role viewer`")
+
+    async def _known(self, headers: Mapping[str, str]) -> Caller | None:
+        kind, _, word = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and word:
+            return await run_in_threadpool(self._server.tokens.find, word.strip(), "token")
+        session = _cookie(headers.get("cookie", ""))
+        return await run_in_threadpool(self._server.tokens.find, session, "session") if session else None
+
+    def _is_open(self, path: str) -> bool:
+        if path == "/metrics":
+            return self._server.config.loopback
+        return path in OPEN or path.startswith(("/hooks/", "/static/"))
+
+    # -- from where
+
+    def _check_host(self, headers: Mapping[str, str]) -> None:
+        """A name that is not ours means that somebody's DNS points here. Addresses cannot be rebound."""
+        host = headers.get("host", "")
+        name = (urlsplit(f"//{host}").hostname or "").lower() if _is_host(host) else ""
+        if name == "localhost" or name in self._server.config.hosts or name == self._server.config.host.lower():
+            return
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            raise HttpError("forbidden", "this Host is not served here", hint="add it to serve.hosts") from None
+
+    def _check_origin(self, scope: Scope, headers: Mapping[str, str], caller: Caller | None) -> None:
+        """State changes come from our own pages or from programs, never from another site. inv[serve.origin]"""
+        if scope["method"] in SAFE:
+            return
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+            raise HttpError("forbidden", "this request comes from another site")
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise HttpError("forbidden", "this request comes from another site")
+        if caller is None or caller.kind != "session":
+            return
+        given = headers.get(CSRF_HEADER, "")
+        if origin is None or not hmac.compare_digest(given.encode(), caller.csrf.encode()):
+            raise HttpError("forbidden", f"a browser's change needs its Origin and {CSRF_HEADER}")
+
+    def _with_headers(self, scope: Scope, send: Send, status: list[int]) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+                present = {name for name, _ in message["headers"]}
+                more = [(name, value) for name, value in HEADERS if name not in present]
+                if b"content-security-policy" not in present:
+                    more.append((b"content-security-policy", CSP.encode()))
+                if scope.get("scheme") == "https":
+                    more.append((b"strict-transport-security", b"max-age=31536000"))
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        return sending
+
+
+class _Bounded:
+    """A request's body, at most so large and at most so slow."""
+
+    def __init__(self, receive: Receive, headers: Mapping[str, str]) -> None:
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > MAX_BODY:
+            raise _too_large()
+        self._receive, self._seen, self._whole = receive, 0, False
+        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+
+    async def __call__(self) -> Message:
+        if self._whole:  # only a disconnect is left to hear of, and that may take as long as it wants
+            return await self._receive()
+        left = self._deadline - asyncio.get_running_loop().time()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.001, left))
+        except TimeoutError:
+            raise HttpError("timeout", f"the body did not arrive within {BODY_SECONDS:g} s") from None
+        self._seen += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        if self._seen > MAX_BODY:
+            raise _too_large()
+        return message
+
+
+def _too_large() -> HttpError:
+    return HttpError("too-large", f"a body is at most {MAX_BODY >> 20} MiB", hint="use `swamp data put` for large data")
+
+
+def _too_many(seconds: float) -> HttpError:
+    after = max(1, round(seconds + 0.5))
+    return HttpError("too-many-requests", "too many requests", hint=f"wait {after} s", retry_after=after)
+
+
+def _bounded_headers(scope: Scope) -> dict[str, str]:
+    raw = scope["headers"]
+    if len(raw) > MAX_HEADERS or len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET:
+        raise HttpError("headers-too-large", f"a request has at most {MAX_HEADERS} headers")
+    try:
+        unquote_to_bytes(scope.get("raw_path") or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        raise HttpError("usage", "the path is not UTF-8") from None
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
+
+
+def _is_host(text: str) -> bool:
+    return bool(text) and not set(text) & set("/@?#\\ ") and text.isprintable()
+
+
+def _cookie(header: str) -> str | None:
+    for pair in header.split(";"):
+        name, _, value = pair.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return None
+
+
+def _wants_page(scope: Scope, headers: Mapping[str, str]) -> bool:
+    return (
+        scope["method"] == "GET"
+        and not scope["path"].startswith(("/api/", "/metrics"))
+        and "text/html" in headers.get("accept", "")
+    )
+
+
+async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    await response(scope, receive, send)  # type: ignore[arg-type]

@@ -1,0 +1,225 @@
+"""The queue of what is to be run: webhook deliveries, ticks of schedules, requests of the API.
+
+A row is written before anybody is told that it was accepted, and holds the id of its run, made from its own id: so a
+run that was started is found by its record and never started twice, whoever died in between. inv[serve.once]
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from swamp.env import Env, rfc3339
+from swamp.errors import Failed, NotFound
+from swamp.serve.database import Database
+
+Kind = Literal["webhook", "schedule", "api"]
+Status = Literal["queued", "started", "done", "failed", "cancelled", "skipped"]
+WAITING: Final = ("queued", "started")
+DEFAULT_LIMIT: Final = 10_000
+KEEP_FINISHED: Final = 20_000
+
+
+class QueueFull(Failed):
+    """Nothing more is taken until some of it has run: 503, and the sender tries again."""
+
+    kind = "queue-full"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One row: what is to be run, because of what, and how far it is."""
+
+    n: int
+    kind: Kind
+    route: str
+    id: str
+    workflow: str
+    run_id: str
+    action: str
+    received_at: str
+    event: Mapping[str, Any]
+    status: Status
+    attempts: int
+    error: str | None
+    finished_at: str | None
+
+    def to_json(self, *, whole: bool = False) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "deliveryId": self.id,
+            "kind": self.kind,
+            "route": self.route,
+            "workflow": self.workflow,
+            "runId": self.run_id,
+            "status": self.status,
+            "attempts": self.attempts,
+            "receivedAt": self.received_at,
+            "finishedAt": self.finished_at,
+        }
+        if self.error:
+            document["error"] = self.error
+        if whole:
+            document["event"] = dict(self.event)
+        return document
+
+
+def run_id_of(repo_id: str, kind: str, route: str, identity: str) -> str:
+    """The id of the run that this delivery is for, the same on every attempt and every machine."""
+    return str(uuid.uuid5(uuid.UUID(repo_id), f"{kind}\n{route}\n{identity}"))
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The deliveries in a server's file."""
+
+    db: Database
+    env: Env
+    limit: int = DEFAULT_LIMIT
+
+    # -- taking in
+
+    def accept(
+        self,
+        kind: Kind,
+        route: str,
+        identity: str,
+        workflow: str,
+        run_id: str,
+        event: Mapping[str, Any],
+        *,
+        action: str = "run",
+    ) -> tuple[Delivery, bool]:
+        """The row, on disk when this returns, and whether it is new. Raises QueueFull."""
+        body = json.dumps(event, ensure_ascii=False)
+        values = (kind, route, identity, workflow, run_id, action, rfc3339(self.env.clock.now()), body)
+
+        def change(db: sqlite3.Connection) -> tuple[Delivery, bool]:
+            known = db.execute(_ONE, (kind, route, identity)).fetchone()
+            if known is not None:
+                return _row(known), False
+            waiting = db.execute("SELECT COUNT(*) FROM deliveries WHERE status IN ('queued', 'started')").fetchone()[0]
+            if waiting >= self.limit:
+                raise QueueFull(f"{waiting} runs are waiting", hint="try again later, or raise serve.queue")
+            db.execute(_INSERT, values)
+            return _row(db.execute(_ONE, (kind, route, identity)).fetchone()), True
+
+        return self.db.write(change)
+
+    # -- working it off
+
+    def waiting(self, limit: int, busy: Collection[str] = ()) -> list[Delivery]:
+        """The oldest that may be started now; events for workflows that are `busy` wait, and hold up no others."""
+        now = self.env.clock.now().timestamp()
+        free = f"(kind = 'api' OR workflow NOT IN ({', '.join('?' * len(busy))}))"
+        sql = f"SELECT * FROM deliveries WHERE status = 'queued' AND not_before <= ? AND {free} ORDER BY n LIMIT ?"
+        return [_row(row) for row in self.db.all(sql, (now, *busy, limit))]
+
+    def under_way(self) -> list[Delivery]:
+        return [_row(row) for row in self.db.all("SELECT * FROM deliveries WHERE status = 'started' ORDER BY n")]
+
+    def begin(self, delivery: Delivery) -> bool:
+        """The intent, before the run's process exists; False if somebody cancelled it meanwhile."""
+        sql = "UPDATE deliveries SET status = 'started', attempts = attempts + 1 WHERE n = ? AND status = 'queued'"
+        return bool(self.db.write(lambda db: db.execute(sql, (delivery.n,)).rowcount))
+
+    def put_back(self, delivery: Delivery, error: str | None, seconds: float) -> None:
+        """Its run has not begun: it is tried again later."""
+        at = self.env.clock.now().timestamp() + seconds
+        sql = "UPDATE deliveries SET status = 'queued', error = ?, not_before = ? WHERE n = ? AND status = 'started'"
+        self.db.write(lambda db: db.execute(sql, (error, at, delivery.n)).rowcount)
+
+    def finish(self, delivery: Delivery, status: Status, error: str | None = None) -> None:
+        now = rfc3339(self.env.clock.now())
+        sql = "UPDATE deliveries SET status = ?, error = ?, finished_at = ? WHERE n = ? AND finished_at IS NULL"
+        self.db.write(lambda db: db.execute(sql, (status, error, now, delivery.n)).rowcount)
+
+    def cancel_waiting(self, run_id: str) -> bool:
+        """Takes a run that has not begun out of the queue."""
+        now = rfc3339(self.env.clock.now())
+        sql = "UPDATE deliveries SET status = 'cancelled', finished_at = ? WHERE run_id = ? AND status = 'queued'"
+        return bool(self.db.write(lambda db: db.execute(sql, (now, run_id)).rowcount))
+
+    # -- looking
+
+    def length(self) -> int:
+        row = self.db.one("SELECT COUNT(*) FROM deliveries WHERE status IN ('queued', 'started')")
+        return int(row[0]) if row else 0
+
+    def by_number(self, n: int) -> Delivery:
+        row = self.db.one("SELECT * FROM deliveries WHERE n = ?", (n,))
+        assert row is not None, "rows under way are never swept"
+        return _row(row)
+
+    def of_run(self, run_id: str) -> Delivery | None:
+        row = self.db.one("SELECT * FROM deliveries WHERE run_id = ? ORDER BY n DESC LIMIT 1", (run_id,))
+        return None if row is None else _row(row)
+
+    def by_id(self, identity: str) -> Delivery:
+        """The newest with this delivery id. Raises NotFound."""
+        row = self.db.one("SELECT * FROM deliveries WHERE id = ? ORDER BY n DESC LIMIT 1", (identity,))
+        if row is None:
+            raise NotFound(f"there is no delivery {identity}", hint="`swamp serve deliveries list` shows all")
+        return _row(row)
+
+    def list(
+        self, *, kinds: Sequence[str] = (), status: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[Delivery]:
+        """The newest that fit; `before` is the number of the last one of an earlier page."""
+        clauses, args = ["1"], []
+        if kinds:
+            clauses.append(f"kind IN ({', '.join('?' * len(kinds))})")
+            args += list(kinds)
+        if status is not None:
+            clauses.append("status = ?")
+            args.append(status)
+        if before is not None:
+            clauses.append("n < ?")
+            args.append(str(before))
+        sql = f"SELECT * FROM deliveries WHERE {' AND '.join(clauses)} ORDER BY n DESC LIMIT ?"
+        return [_row(row) for row in self.db.all(sql, (*args, limit))]
+
+    def replay(self, identity: str, repo_id: str) -> Delivery:
+        """The same event once more, as a new delivery with a run of its own."""
+        old = self.by_id(identity)
+        again = f"{old.id.partition('#')[0]}#{self.env.ulid().lower()[-8:]}"
+        made, _ = self.accept(
+            old.kind, old.route, again, old.workflow, run_id_of(repo_id, old.kind, old.route, again), old.event
+        )
+        return made
+
+    def sweep(self) -> None:
+        """Forgets the oldest finished ones: their ids were remembered for long enough to know a repetition."""
+        sql = (
+            "DELETE FROM deliveries WHERE status NOT IN ('queued', 'started') AND n < "
+            "(SELECT COALESCE(MAX(n), 0) FROM deliveries) - ?"
+        )
+        self.db.write(lambda db: db.execute(sql, (KEEP_FINISHED,)).rowcount)
+
+
+_ONE: Final = "SELECT * FROM deliveries WHERE kind = ? AND route = ? AND id = ?"
+_INSERT: Final = (
+    "INSERT INTO deliveries (kind, route, id, workflow, run_id, action, received_at, event, status) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued')"
+)
+
+
+def _row(row: sqlite3.Row) -> Delivery:
+    return Delivery(
+        n=row["n"],
+        kind=row["kind"],
+        route=row["route"],
+        id=row["id"],
+        workflow=row["workflow"],
+        run_id=row["run_id"],
+        action=row["action"],
+        received_at=row["received_at"],
+        event=json.loads(row["event"]),
+        status=row["status"],
+        attempts=row["attempts"],
+        error=row["error"],
+        finished_at=row["finished_at"],
+    )

@@ -1,0 +1,209 @@
+"""The process of `swamp serve`: opens, recovers, says ready, serves, drains, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.errors import StoreError, UsageError
+from swamp.extras import needs
+from swamp.serve.config import ServeConfig
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+    from swamp.serve.state import Server
+
+HEADER_BYTES: Final = 32 << 10
+KEEP_ALIVE_S: Final = 15
+CANCEL_SECONDS: Final = 30.0
+_log = logging.getLogger("swamp.serve")
+
+
+def must_have_extra() -> None:
+    """Raises MissingExtra, before anything is opened."""
+    for module in ("fastapi", "uvicorn", "prometheus_client"):
+        needs(module, "`swamp serve`", "serve")
+
+
+def listen(config: ServeConfig) -> socket.socket:
+    """The socket, bound. Raises UsageError for a port that is taken, before anything runs."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle off only then: an answer would wait 40 ms for an ACK.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((config.host, config.port))
+        bound.listen(1024)
+    except OSError as error:
+        bound.close()
+        raise UsageError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}", hint="choose another --port, or --port 0"
+        ) from error
+    bound.setblocking(False)
+    return bound
+
+
+def serve(
+    repo: Repo, config: ServeConfig, announce: Callable[[dict[str, Any]], None], say: Callable[[str], None]
+) -> None:
+    """Runs until a signal. `announce` gets the one document when everything is ready."""
+    from swamp.cache.locks import FileLock
+    from swamp.errors import LockTimeout
+    from swamp.serve.state import Server, check_webhooks
+
+    secrets = check_webhooks(repo, config)
+    lock = FileLock(repo.path / ".swamp" / "serve.lock", repo.env)
+    try:
+        held = lock.exclusive(timeout=2.0)
+        held.__enter__()
+    except LockTimeout as error:
+        raise UsageError(
+            "another server works on this repository's queue", hint="stop it, or use another clone of the repository"
+        ) from error
+    try:
+        with listen(config) as bound:
+            server = Server(repo, config, secrets)
+            try:
+                Process(server, bound, announce, say).run()
+            finally:
+                server.close()
+    finally:
+        held.__exit__(None, None, None)
+
+
+class Process:
+    """One server from its start to its last push."""
+
+    def __init__(
+        self,
+        server: Server,
+        bound: socket.socket,
+        announce: Callable[[dict[str, Any]], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._server, self._bound, self._announce, self._say = server, bound, announce, say
+        self._signals = 0
+        self._heard = threading.Event()
+
+    def run(self) -> None:
+        self._listen_to_signals()
+        self._recover()
+        asyncio.run(self._serve())
+        self._drain()
+
+    # -- beginning
+
+    def _recover(self) -> None:
+        """inv[serve.recover]: leases and records say what became of runs, never a guess."""
+        server = self._server
+        self._pull()
+        for run in server.dispatcher.recover():
+            self._say(f"run {run.id} of {run.workflow_name} was interrupted: swamp workflow resume {run.id}")
+            told = {"runId": run.id, "workflow": run.workflow_name, "status": run.status, "error": run.error}
+            server.events.add(server.clean([("run", run.id, {**told, "interrupted": True})]))
+        server.tokens.sweep()
+        server.queue.sweep()
+        server.events.sweep()
+        server.follower.tidy(server.dispatcher.active)
+        server.follower.start()
+        server.puller.start()
+        server.dispatcher.start()
+        if server.config.schedule:
+            server.scheduler.start()
+
+    def _pull(self) -> None:
+        """A store that is away does not keep the server from starting: it says so, and /readyz too."""
+        try:
+            self._server.repo.datastore.hydrate_once()
+            if self._server.repo.datastore.synced:
+                self._server.repo.datastore.pull()
+        except StoreError as error:
+            self._say(f"Warning: the store does not answer: {error.message}")
+
+    async def _serve(self) -> None:
+        import uvicorn
+
+        from swamp.serve.app import build
+        from swamp.serve.wire import Protocol
+
+        server, config = self._server, self._server.config
+        server.events.attach(asyncio.get_running_loop())
+        settings = uvicorn.Config(
+            build(server),
+            http=Protocol,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=config.behind_proxy,
+            forwarded_allow_ips="127.0.0.1",
+            limit_concurrency=config.connections,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            ssl_certfile=config.tls_cert,
+            ssl_keyfile=config.tls_key,
+        )
+        http = uvicorn.Server(settings)
+        serving = asyncio.create_task(http._serve([self._bound]))  # not `serve`: this process has signal handlers
+        while not http.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if not serving.done():
+            server.ready.set()
+            self._announce(self._document())
+            while not self._heard.is_set() and not serving.done():
+                await asyncio.sleep(0.05)
+        server.draining = True
+        server.events.wake()
+        server.scheduler.stop()
+        server.dispatcher.stop()
+        http.should_exit = True
+        await serving
+
+    def _document(self) -> dict[str, Any]:
+        config, port = self._server.config, self._bound.getsockname()[1]
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        url = f"{config.scheme}://{host}:{port}"
+        sql = "INSERT INTO meta (name, value) VALUES ('url', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+        self._server.db.write(lambda db: db.execute(sql, (url,)).rowcount)
+        login = f"{url}/login?token={self._server.tokens.login()}" if config.loopback else None
+        return {"url": url, "login": login, "pid": os.getpid()}
+
+    # -- ending
+
+    def _listen_to_signals(self) -> None:
+        signal.set_wakeup_fd(-1)  # a command ends with 130 then; a server drains and ends with 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._signals += 1
+        self._heard.set()
+        if self._signals > 1:
+            os._exit(0)  # what is accepted is on disk, and runs go on by themselves
+
+    def _drain(self) -> None:
+        """Runs may finish; those that take longer are ended as `workflow cancel` does; then everything is pushed."""
+        server = self._server
+        if server.dispatcher.running:
+            self._say(
+                f"Waiting up to {server.config.drain:g} s for {server.dispatcher.running} run(s); again to end now"
+            )
+        if not server.dispatcher.drained(server.config.drain, lambda: self._signals > 1):
+            server.dispatcher.interrupt_all()
+            server.dispatcher.drained(CANCEL_SECONDS, lambda: self._signals > 1)
+        try:
+            if server.repo.datastore.synced:
+                server.repo.datastore.push()
+        except StoreError as error:
+            self._say(f"Warning: not everything is shared: {error.message}; `swamp datastore sync` delivers it")

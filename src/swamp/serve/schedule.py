@@ -1,0 +1,240 @@
+"""Starts workflows at their ticks: claims each, decides about overlap, and puts it into the queue."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.data.runs import path_of
+from swamp.env import parse_rfc3339, rfc3339
+from swamp.errors import NotFound, SwampError
+from swamp.serve.claim import Claim, Claims
+from swamp.serve.dispatch import driving
+from swamp.serve.queue import Queue, run_id_of
+from swamp.workflows.decide import cancel_run, seen_summary
+from swamp.workflows.schedule import tick_after, tick_before
+from swamp.workflows.schema import Workflow
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+    from swamp.serve.dispatch import Dispatcher
+    from swamp.serve.queue import Delivery
+    from swamp.serve.summarize import RunIndex
+
+LOOK_SECONDS: Final = 0.2
+FILES_EVERY: Final = 5.0
+LATE_SECONDS: Final = 60.0
+"""A tick that is older than this was missed: `catchup` decides about it."""
+_TICKS: Final = str(uuid.NAMESPACE_OID)
+_log = logging.getLogger("swamp.serve")
+
+
+@dataclass
+class _Lost:
+    """A tick that another server has claimed, until its run has begun."""
+
+    workflow: Workflow
+    tick: dt.datetime
+    seen: Claim
+    until: float
+
+
+@dataclass
+class Scheduler:
+    """The schedules of one server."""
+
+    repo: Repo
+    queue: Queue
+    dispatcher: Dispatcher
+    index: RunIndex
+    tell: Callable[[Delivery], None]
+    claim_seconds: float
+    _due: dict[str, tuple[str, dt.datetime]] = field(default_factory=dict)
+    _workflows: dict[str, Workflow] = field(default_factory=dict)
+    _lost: list[_Lost] = field(default_factory=list)
+    _read_at: float = float("-inf")
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(self.repo, self.repo.env.uuid())
+        self._thread = threading.Thread(target=self._loop, name="scheduler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Fires nothing more."""
+        self._stop.set()
+
+    def close(self) -> None:
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - told, and tried again: the tick is still due
+                _log.warning("schedules wait: %s", error)
+                self._stop.wait(2.0)
+
+    def look(self) -> None:
+        """Fires what is due, and takes over what died elsewhere."""
+        now = self.repo.env.clock.now()
+        self._read_files(now)
+        for workflow_id, workflow in list(self._workflows.items()):
+            while (due := self._due[workflow_id][1]) <= now:
+                following = self._next(workflow, due)
+                if self._is_wanted(workflow, due, following, now):
+                    self._fire(workflow, due)
+                self._due[workflow_id] = (_spelled(workflow), following)
+                self._remember(workflow_id, due)
+        self._look_after_lost()
+
+    # -- what is scheduled
+
+    def _read_files(self, now: dt.datetime) -> None:
+        clock = self.repo.env.clock.monotonic()
+        if clock - self._read_at < FILES_EVERY:
+            return
+        self._read_at = clock
+        with driving(self.repo) as driver:
+            found = {one.workflow.id: one.workflow for one in driver.files.all() if one.workflow.schedule}
+        self._workflows = found
+        for workflow_id, workflow in found.items():
+            known = self._due.get(workflow_id)
+            if known is None or known[0] != _spelled(workflow):
+                self._due[workflow_id] = (_spelled(workflow), self._first(workflow, now, new=known is None))
+
+    def _first(self, workflow: Workflow, now: dt.datetime, *, new: bool) -> dt.datetime:
+        """The first tick to look at: the last one that was missed, if the workflow wants that, else the next."""
+        following = self._next(workflow, now)
+        if not new or workflow.catchup != "last":
+            return following
+        missed = tick_before(str(workflow.schedule), workflow.timezone, now)
+        seen = self._last_seen(workflow.id)
+        if missed is None or seen is None or missed <= seen:
+            if seen is None:
+                self._remember(workflow.id, now)
+            return following
+        return missed
+
+    def _next(self, workflow: Workflow, after: dt.datetime) -> dt.datetime:
+        return tick_after(str(workflow.schedule), workflow.timezone, after)
+
+    def _is_wanted(self, workflow: Workflow, due: dt.datetime, following: dt.datetime, now: dt.datetime) -> bool:
+        """A tick in time; of those that were missed, at most the last."""
+        if (now - due).total_seconds() <= LATE_SECONDS:
+            return True
+        return workflow.catchup == "last" and following > now
+
+    def _last_seen(self, workflow_id: str) -> dt.datetime | None:
+        row = self.queue.db.one("SELECT value FROM meta WHERE name = ?", (f"tick:{workflow_id}",))
+        return parse_rfc3339(row[0]) if row else None
+
+    def _remember(self, workflow_id: str, tick: dt.datetime) -> None:
+        sql = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+        self.queue.db.write(lambda db: db.execute(sql, (f"tick:{workflow_id}", rfc3339(tick))).rowcount)
+
+    # -- firing
+
+    def _fire(self, workflow: Workflow, tick: dt.datetime) -> None:
+        if self.claims.take(workflow.id, tick):
+            self._run(workflow, tick)
+            self.claims.sweep(workflow.id)
+            return
+        seen = self.claims.look(workflow.id, tick)
+        if seen is not None and not seen.skipped:
+            until = self.repo.env.clock.monotonic() + self.claim_seconds
+            self._lost.append(_Lost(workflow, tick, seen, until))
+
+    def _run(self, workflow: Workflow, tick: dt.datetime) -> None:
+        identity = f"{workflow.name}@{rfc3339(tick)}"
+        event: dict[str, Any] = {"tick": rfc3339(tick), "inputs": {}, "serial": workflow.overlap != "skip"}
+        others = self._running(workflow)
+        made, new = self.queue.accept(
+            "schedule", workflow.id, identity, workflow.name, self.run_id(workflow, tick), event
+        )
+        if not new:
+            return
+        if others and workflow.overlap == "skip":
+            self.queue.finish(made, "skipped", f"run {others[0]} was still running")
+            self.claims.skip(workflow.id, tick)
+        elif others and workflow.overlap == "cancel-running":
+            self._cancel(others)
+        self.tell(self.queue.by_number(made.n))
+        self.dispatcher.wake()
+
+    def run_id(self, workflow: Workflow, tick: dt.datetime) -> str:
+        """The same on every server of the bucket, as the claim is; their checkouts may have ids of their own."""
+        return run_id_of(_TICKS, "schedule", workflow.id, rfc3339(tick))
+
+    def _running(self, workflow: Workflow) -> list[str]:
+        """The runs of this workflow that are under way anywhere, or wait in this server's queue."""
+        waiting = [d.run_id for d in self.queue.list(status="queued") if d.workflow == workflow.name]
+        waiting += [d.run_id for d in self.queue.under_way() if d.workflow == workflow.name]
+        with driving(self.repo) as driver:
+            found = [s for s in self.index.all() if s.workflow_id == workflow.id and s.status == "running"]
+            alive = [s.run_id for s in found if seen_summary(driver, s)[0].status == "running"]
+        return list(dict.fromkeys([*alive, *waiting]))
+
+    def _cancel(self, runs: list[str]) -> None:
+        for run_id in runs:
+            if self.queue.cancel_waiting(run_id) or self.dispatcher.spawner.signal(run_id):
+                continue
+            try:
+                with driving(self.repo) as driver:
+                    cancel_run(driver, run_id)
+            except SwampError as error:
+                _log.warning("run %s was not cancelled: %s", run_id, error.message)
+
+    # -- claims of servers that died
+
+    def _look_after_lost(self) -> None:
+        now = self.repo.env.clock.monotonic()
+        for lost in [one for one in self._lost if one.until <= now]:
+            self._lost.remove(lost)
+            if self._has_begun(lost):
+                continue
+            if self.claims.take_over(lost.workflow.id, lost.tick, lost.seen):
+                self._run(lost.workflow, lost.tick)
+
+    def _has_begun(self, lost: _Lost) -> bool:
+        run_id = self.run_id(lost.workflow, lost.tick)
+        if self.repo.datastore.synced:
+            self.repo.datastore.pull((path_of(lost.workflow.id, run_id),))
+        try:
+            self.repo.runs.get(run_id, lost.workflow.id)
+        except NotFound:
+            return False
+        return True
+
+    # -- telling
+
+    def items(self) -> list[dict[str, Any]]:
+        """Every schedule with its last and its next tick."""
+        now = self.repo.env.clock.now()
+        with driving(self.repo) as driver:
+            found = sorted((one.workflow for one in driver.files.all() if one.workflow.schedule), key=lambda w: w.name)
+        return [
+            {
+                "workflow": workflow.name,
+                "schedule": workflow.schedule,
+                "timezone": workflow.timezone,
+                "overlap": workflow.overlap,
+                "catchup": workflow.catchup,
+                "next": rfc3339(self._next(workflow, now)),
+                "last": None if (seen := self._last_seen(workflow.id)) is None else rfc3339(seen),
+            }
+            for workflow in found
+        ]
+
+
+def _spelled(workflow: Workflow) -> str:
+    return f"{workflow.schedule} {workflow.timezone}"

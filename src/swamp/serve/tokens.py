@@ -1,0 +1,135 @@
+"""Tokens, one-time logins and browser sessions: random words of which only hashes are kept."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from swamp.env import Env, rfc3339
+from swamp.errors import NotFound, UsageError
+from swamp.serve.database import Database
+
+Role = Literal["viewer", "operator", "admin"]
+ROLES: Final[tuple[Role, ...]] = ("viewer", "operator", "admin")
+LOGIN_SECONDS: Final = 3600.0
+SESSION_SECONDS: Final = 12 * 3600.0
+_PREFIX: Final = "swamp_"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: a token, or the session of a browser."""
+
+    id: str
+    role: Role
+    kind: Literal["token", "session"]
+    name: str | None = None
+    csrf: str = ""
+
+    def may(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one server's file."""
+
+    db: Database
+    env: Env
+
+    def create(self, role: str, name: str | None = None) -> dict[str, Any]:
+        """A new token; the only time that its word is shown."""
+        made, word = self._made("token", _role(role), name, None)
+        return {"id": made, "token": word, "role": role, **({"name": name} if name else {})}
+
+    def login(self) -> str:
+        """A word with which a browser logs in once, within an hour."""
+        return self._made("login", "admin", None, self._now() + LOGIN_SECONDS)[1]
+
+    def _made(self, kind: str, role: Role, name: str | None, expires: float | None) -> tuple[str, str]:
+        word = _PREFIX + _text(self.env.rng.getrandbits(256))
+        identity = self.env.ulid().lower()
+        row = (identity, kind, _hash(word), role, name, rfc3339(self.env.clock.now()), expires)
+        sql = "INSERT INTO tokens (id, kind, hash, role, name, created_at, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self.db.write(lambda db: db.execute(sql, row).rowcount)
+        return identity, word
+
+    def list(self) -> list[dict[str, Any]]:
+        rows = self.db.all("SELECT * FROM tokens WHERE kind = 'token' ORDER BY created_at")
+        return [
+            {
+                "id": r["id"],
+                "role": r["role"],
+                "name": r["name"],
+                "createdAt": r["created_at"],
+                "revokedAt": r["revoked_at"],
+            }
+            for r in rows
+        ]
+
+    def revoke(self, identity: str) -> dict[str, Any]:
+        sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND kind = 'token' AND revoked_at IS NULL"
+        now = rfc3339(self.env.clock.now())
+        if not self.db.write(lambda db: db.execute(sql, (now, identity)).rowcount):
+            raise NotFound(f"there is no token {identity} in use", hint="`swamp serve token list` shows all")
+        return {"id": identity, "revoked": True}
+
+    def find(self, word: str, kind: Literal["token", "session"]) -> Caller | None:
+        """Whose word it is; None for one that is unknown, revoked or out of date."""
+        row = self.db.one("SELECT * FROM tokens WHERE hash = ? AND kind = ?", (_hash(word), kind))
+        if row is None or row["revoked_at"] or (row["expires"] is not None and row["expires"] < self._now()):
+            return None
+        return Caller(row["id"], row["role"], kind, row["name"], _csrf(word) if kind == "session" else "")
+
+    def exchange(self, word: str) -> str | None:
+        """A login's word for a session's; a login counts once, whoever is first."""
+        session = _PREFIX + _text(self.env.rng.getrandbits(256))
+        now, until = self._now(), self._now() + SESSION_SECONDS
+        identity, created = self.env.ulid().lower(), rfc3339(self.env.clock.now())
+
+        def change(db: sqlite3.Connection) -> str | None:
+            spent = "UPDATE tokens SET revoked_at = ? WHERE hash = ? AND kind = 'login' AND revoked_at IS NULL"
+            if not db.execute(f"{spent} AND expires > ?", (created, _hash(word), now)).rowcount:
+                return None
+            row = (identity, "session", _hash(session), "admin", None, created, until)
+            sql = "INSERT INTO tokens (id, kind, hash, role, name, created_at, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            db.execute(sql, row)
+            return session
+
+        return self.db.write(change)
+
+    def log_out(self, caller: Caller) -> None:
+        sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND kind = 'session'"
+        now = rfc3339(self.env.clock.now())
+        self.db.write(lambda db: db.execute(sql, (now, caller.id)).rowcount)
+
+    def sweep(self) -> None:
+        """Forgets logins and sessions that are over."""
+        sql = "DELETE FROM tokens WHERE kind IN ('login', 'session') AND (expires < ? OR revoked_at IS NOT NULL)"
+        self.db.write(lambda db: db.execute(sql, (self._now(),)).rowcount)
+
+    def _now(self) -> float:
+        return self.env.clock.now().timestamp()
+
+
+def _role(text: str) -> Role:
+    for role in ROLES:
+        if text == role:
+            return role
+    raise UsageError(f"there is no role {text!r}", hint=f"allowed: {', '.join(ROLES)}")
+
+
+def _hash(word: str) -> str:
+    """Enough for 256 random bits: there is nothing to guess from a list of passwords."""
+    return hashlib.sha256(word.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _csrf(session: str) -> str:
+    return hashlib.sha256(f"csrf:{session}".encode()).hexdigest()
+
+
+def _text(bits: int) -> str:
+    return base64.urlsafe_b64encode(bits.to_bytes(32, "big")).decode().rstrip("=")

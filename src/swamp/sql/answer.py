@@ -1,0 +1,188 @@
+"""One query from its text to its rows: what it reads is looked up once, then one engine answers.
+
+with answered(repo, "SELECT count(*) AS n FROM versions") as answer:
+    print(answer.engine, answer.columns, list(answer.rows()))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swamp.data.versions import DataVersion
+from swamp.errors import NotFound, SwampError, UsageError
+from swamp.extras import needs
+from swamp.pipeline.content import Artifact, format_of
+from swamp.pipeline.place import FileRef, Folder
+from swamp.pipeline.tables import TABLES, Table
+from swamp.sql.choose import Load, SqlChoice, SqlEngineChoice, choose_sql_engine
+from swamp.sql.relations import Query, Relation, parse, place_in, written
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+    from swamp.sync.progress import Progress
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of a query, and who found them."""
+
+    choice: SqlEngineChoice
+    columns: list[str]
+    rows: Callable[[], Iterator[Sequence[Any]]]
+    write_parquet: Callable[[Path], int]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A query whose datasets are known versions; equal ones share a view."""
+
+    query: Query
+    versions: Mapping[Relation, DataVersion]
+
+    @property
+    def views(self) -> dict[Relation, str]:
+        names: dict[str, str] = {}
+        return {
+            relation: names.setdefault(version.ref.path, f"swamp_{len(names) + 1}")
+            for relation, version in self.versions.items()
+        }
+
+    @property
+    def by_view(self) -> dict[str, DataVersion]:
+        return {view: self.versions[relation] for relation, view in self.views.items()}
+
+    @property
+    def tables(self) -> list[Table]:
+        """The metadata tables that are read; all of them where the question is which there are."""
+        if self.query.tokens[0].upper == "SHOW":
+            return list(TABLES.values())
+        named = {one.parts[0].lower() for one in self.query.relations if len(one.parts) == 1}
+        return [table for name, table in TABLES.items() if name in named]
+
+
+@contextmanager
+def answered(
+    repo: Repo,
+    text: str,
+    *,
+    engine: SqlChoice = "auto",
+    master: str | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Iterator[Answer]:
+    """Asks one query. The rows can be read until the block ends. Raises UsageError with the place of a mistake."""
+    prepared = prepare(repo, text)
+    choice = choose_sql_engine(engine, _loads(repo, prepared), live=_spark_is_live())
+    if choice.engine == "spark":
+        needs("pyspark", "--engine spark", "spark")
+        from swamp.sql.spark import on_spark
+
+        with on_spark(repo, prepared, choice, master=master, progress=progress, warn=warn) as answer:
+            yield answer
+        return
+    with _on_duckdb(repo, prepared, choice, warn) as answer:
+        yield answer
+
+
+def prepare(repo: Repo, text: str) -> Prepared:
+    """Looks up every dataset that the text names, in one state of the repository. inv[read.snapshot]"""
+    query = parse(text)
+    repo.freshen()
+    return Prepared(query, {relation: _found(repo, query, relation) for relation in query.datasets})
+
+
+def _found(repo: Repo, query: Query, relation: Relation) -> DataVersion:
+    model, name = relation.parts
+    try:
+        version = relation.version
+        if relation.moment is not None:
+            version = _version_at(repo, model, name, relation.moment)
+        return repo.data.get(model, name, version, fresh=False)
+    except NotFound as error:
+        where = place_in(query.text, relation.start)
+        raise UsageError(f"{error.message} ({where})", hint=error.hint, details=error.details) from error
+
+
+def _version_at(repo: Repo, model: str, name: str, text: str) -> int:
+    """The version that was the latest at a time, in UTC unless it says otherwise."""
+    from swamp.env import parse_rfc3339
+    from swamp.repo.data import parse_since
+
+    moment = parse_since(text.strip().replace(" ", "T"), repo.env.clock.now())
+    rows = repo.data.versions(model, name, fresh=False)
+    here = [row for row in rows if row.away is None]
+    for row in here:  # newest first
+        if parse_rfc3339(row.fields["createdAt"]) <= moment:
+            return int(row.ref.version)
+    numbers = sorted(row.ref.version for row in here)
+    raise NotFound(f"{name} of {model} had no version at {text}", hint=f"there are: {numbers[-20:]}")
+
+
+def _loads(repo: Repo, prepared: Prepared) -> list[Load]:
+    found = []
+    for version in prepared.by_view.values():
+        here = not any(True for _ in repo.tree.remote_only(version.ref.raw_path))
+        found.append(Load(_format(version), version.meta.size, here))
+    return found
+
+
+def _format(version: DataVersion) -> str:
+    return format_of(Artifact(version.ref, version.meta, (FileRef(_first_name(version), "", 0),)))
+
+
+def _first_name(version: DataVersion) -> str:
+    return version.meta.parts[0].name if version.meta.parts else version.ref.raw_path
+
+
+def _spark_is_live() -> bool:
+    from swamp.pipeline.session import live_session
+
+    return live_session() is not None
+
+
+@contextmanager
+def _on_duckdb(
+    repo: Repo, prepared: Prepared, choice: SqlEngineChoice, warn: Callable[[str], None]
+) -> Iterator[Answer]:
+    from swamp.sql.duck import Dataset, Duck
+    from swamp.sql.tables import table_rows
+
+    place = Folder(str(repo.tree.root))
+    datasets = [Dataset(view, place, _local(repo, version)) for view, version in prepared.by_view.items()]
+    opened = [name for dataset in datasets if dataset.in_place for name in dataset.files]
+    query = written(prepared.query, prepared.views, "duckdb")
+    with Duck(seconds=repo.settings.query_timeout, files=opened) as duck:
+        for table in prepared.tables:
+            duck.add_table(table, table_rows(repo, table))
+        for dataset in datasets:
+            duck.add_dataset(dataset)
+        _warn_of_absent(repo, prepared, warn)
+        found = duck.run(query, prepared.query.text, lambda: [*TABLES, *known_datasets(repo)])
+        yield Answer(choice, found.columns, found.rows, found.write_parquet)
+
+
+def _local(repo: Repo, version: DataVersion) -> Artifact:
+    """A version with its files on this machine, fetched first where the cache is lazy."""
+    files = repo.data.contents.files(version)
+    raw = version.ref.raw_path
+    listed = [FileRef(f"{raw}/{one.name}".rstrip("/"), str(one.path), one.size) for one in files]
+    return Artifact(version.ref, version.meta, tuple(sorted(listed, key=lambda file: file.path)))
+
+
+def _warn_of_absent(repo: Repo, prepared: Prepared, warn: Callable[[str], None]) -> None:
+    """Versions that the store has and this machine could not fetch are in no table (S23)."""
+    if any(table.name in ("data", "versions") for table in prepared.tables):
+        for ref, why in repo.artifacts.elsewhere().items():
+            warn(f"version {ref.version} of {ref.data.name} is not here and not among the rows: {why}")
+
+
+def known_datasets(repo: Repo) -> Iterator[str]:
+    """What can be asked for, for who typed something else."""
+    try:
+        yield from (f"{row.model_name}.{row.ref.data.name}" for row in repo.catalog.latest())
+    except SwampError:
+        return

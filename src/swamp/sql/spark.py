@@ -1,0 +1,84 @@
+"""The same query on Spark: metadata tables and datasets as views of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swamp.errors import UsageError
+from swamp.pipeline import sql
+from swamp.pipeline.executors import check_plugin
+from swamp.pipeline.jobs import Jobs
+from swamp.pipeline.session import live_session, open_session, stop_session
+from swamp.pipeline.settings import SparkSettings, resolve_settings
+from swamp.sql.answer import Answer, Prepared
+from swamp.sql.choose import SqlEngineChoice
+from swamp.sql.relations import written
+from swamp.sync.progress import Patience
+
+if TYPE_CHECKING:
+    from swamp.repo.repository import Repo
+    from swamp.sync.progress import Progress
+
+
+@contextmanager
+def on_spark(
+    repo: Repo,
+    prepared: Prepared,
+    choice: SqlEngineChoice,
+    *,
+    master: str | None,
+    progress: Progress | None,
+    warn: Callable[[str], None],
+) -> Iterator[Answer]:
+    """Asks in the live session, or in one that ends with the block."""
+    own = live_session() is None
+    settings = resolve_settings(repo.settings.spark, master=master)
+    fresh = not _only_what_is_here(repo, prepared, settings, warn)
+    session = open_session(settings)
+    jobs = Jobs(session, progress) if progress is not None else Jobs(session)
+    patience = Patience(repo.env, repo.settings.sync_timeout, repo.cancel)
+    try:
+        check_plugin(session, settings, patience, repo.datastore.plugin if fresh else None)
+        sql.register_tables(session, repo.path, [table.name for table in prepared.tables], fresh=fresh)
+        for view, version in prepared.by_view.items():
+            sql.register_dataset(session, repo.path, view, version.ref)
+        query = written(prepared.query, prepared.views, "spark")
+        frame = sql.query(session, query.text, lambda offset: _typed(prepared, query.origin(offset)))
+
+        def rows() -> Iterator[Sequence[Any]]:
+            return sql.rows_of(frame, jobs, patience)
+
+        def write_parquet(file: Path) -> int:
+            return sql.write_parquet(frame, jobs, patience, file)
+
+        yield Answer(choice, sql.columns_of(frame), rows, write_parquet)
+    finally:
+        jobs.close()
+        if own:
+            stop_session(session)
+
+
+def _typed(prepared: Prepared, offset: int) -> str:
+    from swamp.sql.relations import place_in
+
+    return place_in(prepared.query.text, offset)
+
+
+def _only_what_is_here(repo: Repo, prepared: Prepared, settings: SparkSettings, warn: Callable[[str], None]) -> bool:
+    """Whether nobody is to be asked (`--cached`, SWAMP_FRESH=never). Raises UsageError where tasks cannot see the cache
+    of this machine, and for datasets, which Spark reads from the store."""
+    if repo.settings.fresh != "never" or not repo.datastore.synced:
+        return False
+    if prepared.versions:
+        raise UsageError("with --cached Spark reads tables and no datasets", hint="add --engine duckdb")
+    if not settings.sees_cache:
+        raise UsageError(
+            f"--cached shows what is on this machine, and Spark works on {settings.where}",
+            hint="leave out --cached, or add --master 'local[*]'",
+        )
+    if not repo.datastore.is_hydrated:
+        warn("this machine has not fetched all that the store holds: `swamp datastore sync --pull` does")
+    return True

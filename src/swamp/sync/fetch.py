@@ -1,0 +1,129 @@
+"""Downloads grouped by object: the files of a pack come with few requests, and each is checked by itself.
+
+The same functions run in process and inside Spark tasks. A bad slice is one file's trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeVar
+
+from swamp.cache.files import stage_file
+from swamp.env import SYSTEM, Env
+from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
+from swamp.index.keys import Slice, slice_of
+from swamp.index.pack import ranges, unpacked, verified
+from swamp.store.port import ObjectStore
+from swamp.sync.bulk import Download, Got
+from swamp.sync.progress import Patience
+from swamp.sync.transfer import STOPPERS, cause_of, download_one, ignored, said
+
+GAP: Final = 32 << 10
+"""Neighbours so far apart come with one request: the bytes between them cost less than another."""
+MOST: Final = 16 << 20
+AT_ONCE: Final = 4
+"""Ranges in flight: what a pull holds in memory, whatever the number of threads."""
+NEARLY_ALL: Final = 2 / 3
+"""A pack of which more than this is wanted comes whole."""
+
+_NOBODY_ELSE: Final[AbstractContextManager[Any]] = nullcontext()
+
+T = TypeVar("T")
+
+
+def groups(jobs: Iterable[Download]) -> Iterator[list[Download]]:
+    """The downloads as they are asked for: files of one pack that one request brings, every other by itself."""
+    return grouped(jobs, lambda job: job.key)
+
+
+def grouped(jobs: Iterable[T], key_of: Callable[[T], str]) -> Iterator[list[T]]:
+    """Anything with a key in the groups that one request brings, those of a pack in the order of their offsets."""
+    packs: dict[str, list[tuple[Slice, T]]] = {}
+    for job in jobs:
+        try:
+            cut = slice_of(key_of(job))
+        except CorruptData:
+            cut = None  # whoever fetches it is told
+        if cut is None:
+            yield [job]
+        else:
+            packs.setdefault(cut.pack, []).append((cut, job))
+    for parts in packs.values():
+        yield from _requests(parts)
+
+
+def _requests(parts: list[tuple[Slice, T]]) -> Iterator[list[T]]:
+    parts.sort(key=lambda part: part[0].offset)
+    first, last = parts[0][0].offset, max(cut.end for cut, _ in parts)
+    whole = sum(cut.length for cut, _ in parts) > NEARLY_ALL * (last - first)
+    jobs = iter(parts)
+    for group in ranges((cut for cut, _ in parts), MOST if whole else GAP, MOST):
+        yield [next(jobs)[1] for _ in group]
+
+
+def brought(store: ObjectStore, cuts: Sequence[Slice]) -> list[memoryview]:
+    """The stored bytes of slices of one group by one request; too few of them where the pack ends before."""
+    start, end = cuts[0].offset, max(cut.end for cut in cuts)
+    body = memoryview(store.get(cuts[0].pack, start=start, length=end - start).body)
+    return [body[cut.offset - start : cut.end - start] for cut in cuts]
+
+
+def fetch_group(
+    store: ObjectStore,
+    jobs: list[Download],
+    env: Env = SYSTEM,
+    patience: Patience | None = None,
+    on_bytes: Callable[[int], None] = ignored,
+    turn: AbstractContextManager[Any] = _NOBODY_ELSE,
+) -> list[Got]:
+    """One file, or the files of one range of a pack, each verified in staging; what is wrong with one is its result.
+
+    `turn` is held while the files are written, not while their bytes come: as when a pack is made (`sync.pack`).
+    """
+    if len(jobs) == 1:
+        return [download_one(store, jobs[0], env, patience, on_bytes)]
+    cuts = [cut for cut in (slice_of(job.key) for job in jobs) if cut is not None]
+    try:
+        stored = brought(store, cuts)
+    except STOPPERS:
+        raise
+    except ObjectMissing as error:
+        return [Got(job.path, job.key, error=said(error), cause=cause_of(error)) for job in jobs]
+    except (Unavailable, CorruptData):
+        stored = [memoryview(b"")] * len(cuts)  # a line that is too slow for megabytes: one by one
+    on_bytes(sum(map(len, stored)))
+    with turn:
+        return [_cut(store, job, cut, part, env, patience) for cut, job, part in zip(cuts, jobs, stored, strict=True)]
+
+
+def _cut(store: ObjectStore, job: Download, cut: Slice, stored: memoryview, env: Env, patience: Patience | None) -> Got:
+    """One file of what has come; what did not come right is fetched once more, by itself. inv[pack.each-checked]"""
+    try:
+        body = unpacked(cut, stored, job.size)
+        staged = stage_file(job.staging, (body,), job.size, job.sha256, mtime_ns=job.mtime_ns, durable=job.durable)
+        return Got(job.path, job.key, staged.file, staged.size, staged.sha256)
+    except CorruptData:
+        return download_one(store, job, env, patience)
+    except SwampError as error:
+        return Got(job.path, job.key, error=said(error), cause=cause_of(error))
+
+
+def sound_slices(store: ObjectStore, wanted: list[tuple[str, int, str | None]]) -> list[bool]:
+    """Which of these files (key, size, hash) of one group one request shows to be right. The others may be, too.
+
+    Raises ObjectMissing: then all of them are.
+    """
+    cuts = [cut for cut in (slice_of(key) for key, _, _ in wanted) if cut is not None]
+    try:
+        stored = brought(store, cuts)
+    except (Unavailable, CorruptData):
+        return [False] * len(wanted)
+    return [_is_sound(cut, part, *row[1:]) for cut, part, row in zip(cuts, stored, wanted, strict=True)]
+
+
+def _is_sound(cut: Slice, stored: memoryview, size: int, sha256: str | None) -> bool:
+    try:
+        return verified(unpacked(cut, stored, size), size, sha256)
+    except CorruptData:
+        return False

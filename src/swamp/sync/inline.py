@@ -1,0 +1,116 @@
+"""The executor without Spark: a pool of threads in this process that sends, fetches and hashes files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from swamp.env import SYSTEM, Env
+from swamp.store.port import ObjectStore
+from swamp.sync import fetch, pack
+from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
+from swamp.sync.pool import THREADS, pooled
+from swamp.sync.progress import Cancel, Patience
+from swamp.sync.result import EngineName
+from swamp.sync.transfer import LARGE, hash_one, unwanted
+
+HASHED_ALONE: Final = 64 << 10
+"""Files that are smaller than this on average are hashed by one thread: more of them only wait for each other."""
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+@dataclass
+class Inline:
+    """Sends small files in packs and fetches them by object (one thread: the caller's own)."""
+
+    store: ObjectStore
+    env: Env = SYSTEM
+    threads: int = THREADS
+    reason: str = ""
+    name: EngineName = "inline"
+    reports_progress: bool = False
+
+    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
+        moving: set[int] = set()
+        room, turn = threading.Semaphore(pack.AT_ONCE), threading.Lock()
+
+        def send(group: list[Upload]) -> list[Sent]:
+            if len(group) == 1 and group[0].size < LARGE:
+                return pack.upload_group(self.store, group, self.env, patience)
+            moving.add(id(group))
+            try:
+                if len(group) == 1:
+                    return pack.upload_group(self.store, group, self.env, patience)
+                with room:
+                    return pack.upload_group(self.store, group, self.env, patience, turn)
+            finally:
+                moving.discard(id(group))
+
+        def tick() -> None:
+            # The store bounds each request of a large upload by itself; between requests it tells nobody.
+            if moving:
+                patience.progressed()
+            patience.check()
+
+        return chain.from_iterable(self._each(pack.groups(jobs), send, tick, patience))
+
+    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
+        room, turn = threading.Semaphore(fetch.AT_ONCE), threading.Lock()
+
+        def moved(size: int) -> None:
+            del size
+            patience.progressed()
+
+        def bring(group: list[Download]) -> list[Got]:
+            if len(group) == 1:
+                return fetch.fetch_group(self.store, group, self.env, patience, moved)
+            with room:
+                return fetch.fetch_group(self.store, group, self.env, patience, moved, turn)
+
+        found = self._each(fetch.groups(jobs), bring, patience.check, patience, discard=_unwanted)
+        return chain.from_iterable(found)
+
+    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
+        known = list(jobs)
+        small = sum(job.size for job in known) < HASHED_ALONE * len(known)
+        threads = 1 if small else min(self.threads, os.cpu_count() or 1)
+        return self._each(known, hash_one, patience.cancel.check, patience, threads=threads)
+
+    def report(self) -> dict[str, Any] | None:
+        return None
+
+    def _each(
+        self,
+        jobs: Iterable[J],
+        work: Callable[[J], R],
+        tick: Callable[[], None],
+        patience: Patience,
+        discard: Callable[[R], None] | None = None,
+        *,
+        threads: int | None = None,
+    ) -> Iterator[R]:
+        feed = _until_cancelled(jobs, patience.cancel)
+        for result in pooled(feed, work, threads or self.threads, tick, discard):
+            patience.progressed()
+            yield result
+            patience.cancel.check()
+        patience.cancel.check()
+
+
+def _unwanted(results: list[Got]) -> None:
+    for got in results:
+        unwanted(got)
+
+
+def _until_cancelled(jobs: Iterable[J], cancel: Cancel) -> Iterator[J]:
+    """Stop starting work when asked to; what has begun ends by itself."""
+    for job in jobs:
+        if cancel.requested:
+            return
+        yield job

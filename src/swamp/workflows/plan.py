@@ -1,0 +1,92 @@
+"""What a run would do, told without doing it: steps in their order, expanded and guarded as far as that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from swamp.errors import SwampError
+from swamp.models.expressions import evaluate
+from swamp.models.inputs import check_inputs, secret_values
+from swamp.workflows.book import Book
+from swamp.workflows.execute import Instance
+from swamp.workflows.graph import build
+from swamp.workflows.perform import StepHands
+from swamp.workflows.run import Driver
+from swamp.workflows.schema import ApprovalTask, Job, ModelTask, Step, WorkflowTask
+from swamp.workflows.state import RunState
+
+
+def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The steps of `workflow run NAME` with these inputs. Nothing is written and nothing runs.
+
+    Raises UsageError for wrong inputs, as the run would.
+    """
+    workflow = driver.files.find(name).workflow
+    values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
+    driver.shop.masker.learn_inputs(secret_values(values, workflow.inputs))
+    run = driver.new_run(workflow, values, dict(workflow.tags), {"kind": "plan"}, None)
+    hands = StepHands(driver.shop, workflow, Book(run, lambda _: None, driver.shop.env), driver, _Nobody())
+    order: list[dict[str, Any]] = []
+    sorter = build(workflow)
+    stage = 0
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        steps = [node for node in ready if node.kind == "step"]
+        stage += bool(steps)
+        for node in steps:
+            job = workflow.job(node.job)
+            order += [{**one, "stage": stage} for one in _planned(driver, hands, run, job, job.step(node.step))]
+        sorter.done(*ready)
+    shown = driver.shop.masker.value(dict(values))
+    return {"workflowName": workflow.name, "workflowId": workflow.id, "inputs": shown, "steps": order}
+
+
+class _Nobody:
+    """Holds nothing: a plan is nobody's run."""
+
+    def check(self) -> None: ...
+
+
+def _planned(driver: Driver, hands: StepHands, run: RunState, job: Job, step: Step) -> list[dict[str, Any]]:
+    waits = [f"{job.name}.{dependency.step}" for dependency in step.depends_on]
+    waits += [dependency.job for dependency in job.depends_on]
+    about: dict[str, Any] = {"job": job.name, "dependsOn": waits}
+    about |= {"retries": step.retries} if step.retries else {}
+    about |= {"timeout": step.timeout} if step.timeout is not None else {}
+    about |= {"allowFailure": True} if step.allow_failure else {}
+    try:
+        instances = hands.expand(job, step)
+    except SwampError as error:  # it needs what an earlier step makes
+        unknown = driver.shop.masker.text(error.message.splitlines()[0])
+        return [{"step": step.name, **about, "runs": "unknown", "why": unknown, **_task(step, None, hands)}]
+    return [{"step": one.name, **about, **_guarded(driver, hands, one), **_task(step, one, hands)} for one in instances]
+
+
+def _guarded(driver: Driver, hands: StepHands, instance: Instance) -> dict[str, Any]:
+    if isinstance(instance.step.task, ApprovalTask):
+        return {"runs": "asks"}
+    try:
+        return {"runs": "yes"} if hands.wanted(instance) else {"runs": "no", "why": f"guard: {instance.step.guard}"}
+    except SwampError as error:
+        return {"runs": "unknown", "why": driver.shop.masker.text(error.message.splitlines()[0])}
+
+
+def _task(step: Step, instance: Instance | None, hands: StepHands) -> dict[str, Any]:
+    task = step.task
+    if isinstance(task, ModelTask):
+        model = task.model_id_or_name or task.model_name or ""
+        return {"task": "model_method", "model": _shown(model, instance, hands), "method": task.method_name}
+    if isinstance(task, WorkflowTask):
+        return {"task": "workflow", "workflow": _shown(task.workflow_id_or_name, instance, hands)}
+    return {"task": task.type}
+
+
+def _shown(text: str, instance: Instance | None, hands: StepHands) -> str:
+    """A name with its expressions resolved where that is possible now."""
+    if instance is None:
+        return text
+    try:
+        return str(evaluate(text, hands.scope_of(instance)).shown)
+    except SwampError:
+        return text

@@ -1,0 +1,115 @@
+"""`swamp` without its extras: what it does, and what it says of the rest.
+
+One process in which the packages of the extras cannot be imported runs all commands.
+"""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from swamp.extras import EXTRAS
+
+SCRIPT = """
+import contextlib, io, json, sys
+
+refused, commands = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in refused:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+from swamp.cli.main import main
+
+told = []
+for command in commands:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(command)
+    told.append([code, out.getvalue(), err.getvalue()])
+loaded = sorted({name.split(".")[0] for name in sys.modules} & set(refused))
+print(json.dumps({"told": told, "loaded": loaded}))
+"""
+REFUSED = sorted({name for names in EXTRAS.values() for name in names} | {"polars", "boto3", "azure"})
+
+
+def run(folder, *commands):
+    where = ["--repo-dir", str(folder / "repo")]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(REFUSED), json.dumps([[*one, *where] for one in commands])],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "SWAMP_HOME": str(folder / "home"), "NO_COLOR": "1"},
+        cwd=folder,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["loaded"] == []
+    return found["told"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "note.json").write_text('{"n": 1}')
+    return tmp_path
+
+
+def test_without_extras_it_syncs_runs_and_queries(folder):
+    note = str(folder / "note.json")
+    told = run(
+        folder,
+        ["repo", "init"],
+        ["data", "put", "web", "report", note],
+        ["datastore", "setup", (folder / "bucket").as_uri()],
+        ["data", "put", "web", "report", note],
+        ["datastore", "sync", "--json"],
+        ["data", "list", "--json"],
+        ["data", "query", "attributes.n == 1", "--json"],
+        ["data", "show", "web", "report"],
+        ["model", "create", "command/shell", "hello"],
+        ["model", "method", "run", "hello", "execute", "--input", "run=echo hi", "--json"],
+        ["datastore", "verify", "--json"],
+        ["datastore", "gc", "--dry-run", "--json"],
+        ["datastore", "doctor"],
+    )
+    assert [(code, err) for code, _, err in told if code] == []
+    assert json.loads(told[5][1])["items"][0]["version"] == 2
+    assert json.loads(told[6][1])["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "command"),
+    [
+        ("duckdb", ["sql", "SELECT 1"]),
+        ("duckdb", ["sql", "SELECT 1", "--engine", "duckdb"]),
+        ("spark", ["sql", "SELECT 1", "--engine", "spark"]),
+        ("spark", ["datastore", "verify", "--engine", "spark"]),
+        ("gcs", ["datastore", "setup", "gs://bucket/prefix"]),
+        ("serve", ["serve", "--port", "0"]),
+    ],
+)
+def test_what_needs_an_extra_names_its_line_in_one_error(folder, extra, command):
+    bucket = (folder / "bucket").as_uri()
+    told = run(
+        folder, ["repo", "init"], ["datastore", "setup", bucket], ["data", "put", "a", "b", "note.json"], command
+    )
+    code, out, err = told[-1]
+    assert (code, out) == (2, "")
+    first, hint = err.strip().splitlines()[-2:]
+    assert first.startswith("Error: ") and hint == f"Hint: pip install 'swamp[{extra}]'"
+
+
+def test_every_extra_that_can_be_missing_is_one_of_the_project():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(EXTRAS) | {"azure", "all"} == set(project["optional-dependencies"])
+    names = {one.split("[")[0].split(">")[0].split("<")[0] for one in project["dependencies"]}
+    assert names.isdisjoint({"pyspark", "pandas", "duckdb", "fastapi", "google-cloud-storage", "requests"})
