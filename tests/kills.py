@@ -179,6 +179,17 @@ def owed_locally(machine: Machine) -> set[str]:
     return {reason for cache in machine.caches for reason in _owed_by(cache)}
 
 
+def journals(machine: Machine) -> dict[str, list[tuple[object, ...]]]:
+    """What the journal of each cache holds, if it holds anything."""
+    found = {}
+    for cache in machine.caches:
+        if (cache / "state.db").exists():
+            with contextlib.closing(sqlite3.connect(cache / "state.db")) as db, contextlib.suppress(sqlite3.OperationalError):
+                if rows := db.execute("SELECT * FROM journal").fetchall():
+                    found[str(cache)] = rows
+    return found
+
+
 def _owed_by(cache: Path) -> Iterator[str]:
     if any((cache / "staging").glob("*")):
         yield "staging"

@@ -324,8 +324,8 @@ class Doctor:
         """Files whose pack is gone are looked for in the others: an older record does not know what was moved since."""
         from swamp.commit.place import place_again
 
-        if self._root_check().fix or self._packs().ok:
-            return []
+        if self._root_check().fix or self._root is None or self._packs().ok:
+            return []  # no root yet: nothing was ever packed
         placed = place_again(self._datastore.must_sync().committer, self._datastore.context.cancel.check)
         return [f"{placed} files were found again in other packs"] if placed else []
 

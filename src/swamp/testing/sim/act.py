@@ -24,7 +24,7 @@ from swamp.testing.sim.mutate import TYPE_AND_MODEL
 from swamp.testing.sim.open import capabilities_of
 from swamp.testing.sim.oracle import Delete, Write, version_of
 from swamp.testing.sim.reading import sha_of
-from swamp.testing.sim.upgrade import upgrade
+from swamp.testing.sim.upgrade import is_recorded, upgrade
 
 SYNCING = frozenset({"push", "pull", "sync", "full", "scoped", "lease"})
 """What may undo a delete: its user is told, or excused. A read never does."""
@@ -247,9 +247,10 @@ class Process(Courier):
 
     def do_damage(self) -> None:
         """Somebody overwrites or removes the root by other means: an old client, a careless hand."""
-        known = self.oracle.newer is not None or (
-            self.oracle.root is not None and self.oracle.newest_logged() is not None
-        )
+        if self.oracle.newer is not None:
+            known = is_recorded(self.oracle)
+        else:
+            known = self.oracle.root is not None and self.oracle.newest_logged() is not None
         if known and self.world.acting == 1:  # a commit between its swap and its log record has nobody to tell it
             self.scheduler.note("DAMAGE to the root")
             self.oracle.damage(self.rng.random() < 0.5)
@@ -260,7 +261,7 @@ class Process(Courier):
             return
         if self.oracle.newest_logged() is not None:
             self.scheduler.note("UPGRADE to a format that nobody here knows")
-            upgrade(self.oracle)
+            upgrade(self.oracle, recorded=self.rng.random() < 0.5)
 
     def do_recreate(self) -> None:
         """The bucket is emptied and created anew: no cache may take that for a wish to lose its files."""

@@ -10,8 +10,9 @@ from swamp.index.root import ROOT_KEY, decode, encode
 from swamp.testing.sim.oracle import Oracle
 
 
-def upgrade(oracle: Oracle) -> None:
-    """A client that nobody here knows commits: its root and its record are of a later format; nobody is told."""
+def upgrade(oracle: Oracle, *, recorded: bool) -> None:
+    """A client that nobody here knows commits: its root is of a later format, and so is its record, unless that client
+    died between the two. Nobody is told. Without a record, the root itself is all that says so."""
     assert oracle.root is not None
     root = replace(oracle.root, seq=oracle.root.seq + 1, op="z" * 26, prev_op=oracle.root.op)
     root = replace(root, recent_ops=((root.op, root.seq), *root.recent_ops))
@@ -19,8 +20,15 @@ def upgrade(oracle: Oracle) -> None:
     later = encode(replace(root, version=NEWEST + 1))
     oracle.bucket.forget_under_way(f"PUT {ROOT_KEY}")  # as with `damage`: a late create-only write is another story
     oracle.bucket.replace(log_key(oracle.root.seq, oracle.root.op), oracle.bucket.objects[ROOT_KEY].body)
-    for key in (log_key(root.seq, root.op), ROOT_KEY):
+    for key in (log_key(root.seq, root.op), ROOT_KEY) if recorded else (ROOT_KEY,):
         oracle.bucket.replace(key, later)
+
+
+def is_recorded(oracle: Oracle) -> bool:
+    """Whether the log knows the commit of that client: whoever loses its root then can tell that it was there."""
+    assert oracle.newer is not None
+    root = decode(oracle.newer)
+    return log_key(root.seq, root.op) in oracle.bucket.objects
 
 
 def make_known(oracle: Oracle) -> None:
