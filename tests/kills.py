@@ -184,7 +184,10 @@ def journals(machine: Machine) -> dict[str, list[tuple[object, ...]]]:
     found = {}
     for cache in machine.caches:
         if (cache / "state.db").exists():
-            with contextlib.closing(sqlite3.connect(cache / "state.db")) as db, contextlib.suppress(sqlite3.OperationalError):
+            with (
+                contextlib.closing(sqlite3.connect(cache / "state.db")) as db,
+                contextlib.suppress(sqlite3.OperationalError),
+            ):
                 if rows := db.execute("SELECT * FROM journal").fetchall():
                     found[str(cache)] = rows
     return found
