@@ -22,7 +22,7 @@ from pathlib import Path
 
 from crowds import retired
 from kill_scenarios import digest
-from kills import Versions, assert_no_help_needed, end_group, journals, whole
+from kills import Versions, assert_no_help_needed, end_group, journal, whole
 from machines import Machine, Place, Ran, Team
 from swamp.testing.s3_bucket import Manners
 from swamp.testing.s3_double import S3Double
@@ -214,7 +214,7 @@ class Actor:
     def sync(self, *how: str) -> bool:
         ran = self.run("datastore", "sync", *how)
         done = ran is not None and ran.code == 0
-        if done and "--pull" not in how and self.alone and (left := journals(self.machine)):
+        if done and "--pull" not in how and self.alone and (left := journal(self.machine, self.place)):
             raise Violation(f"{self.key}: {how} exited 0 with {ran.out} and left in the journal: {left}")
         return done
 

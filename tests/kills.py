@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from machines import SWAMP, Machine, Place, Ran
+from swamp.cache.layout import caches_of
 from swamp.commit.lease import GLOBAL_KEY
 from swamp.data.manifest import combined_checksum
 from swamp.data.metadata import decode
@@ -179,18 +180,14 @@ def owed_locally(machine: Machine) -> set[str]:
     return {reason for cache in machine.caches for reason in _owed_by(cache)}
 
 
-def journals(machine: Machine) -> dict[str, list[tuple[object, ...]]]:
-    """What the journal of each cache holds, if it holds anything."""
-    found = {}
-    for cache in machine.caches:
-        if (cache / "state.db").exists():
-            with (
-                contextlib.closing(sqlite3.connect(cache / "state.db")) as db,
-                contextlib.suppress(sqlite3.OperationalError),
-            ):
-                if rows := db.execute("SELECT * FROM journal").fetchall():
-                    found[str(cache)] = rows
-    return found
+def journal(machine: Machine, place: Place) -> list[tuple[object, ...]]:
+    """What the journal of this machine's cache of that place holds. A cache that a killed `setup` began to fill owes
+    nobody anything: the checkout never named it."""
+    rows: list[tuple[object, ...]] = []
+    for cache in caches_of(machine.home / ".swamp", place.open().url):
+        with contextlib.closing(sqlite3.connect(cache.state_db)) as db:
+            rows += db.execute("SELECT * FROM journal").fetchall()
+    return rows
 
 
 def _owed_by(cache: Path) -> Iterator[str]:
