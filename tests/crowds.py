@@ -17,9 +17,9 @@ from kill_scenarios import digest
 from kills import Versions, assert_no_help_needed, owed_locally, whole
 from machines import Machine, Place, Ran, Team
 from networks import QUICK, BadNetwork, Record
-from swamp.commit.lease import GLOBAL_KEY
 from swamp.data.lifetimes import KEEP_DEFAULT
 from swamp.errors import ObjectMissing
+from swamp.locks.acquire import GLOBAL_KEY
 
 PATIENT = {**QUICK, "SWAMP_LOCK_TIMEOUT_MS": "60000"}
 Words = tuple[str, ...]

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from machines import SWAMP, Machine, Place, Ran
 from swamp.cache.layout import caches_of
-from swamp.commit.lease import GLOBAL_KEY
 from swamp.data.manifest import combined_checksum
 from swamp.data.metadata import decode
 from swamp.errors import ObjectMissing
 from swamp.index.keys import is_pack
 from swamp.index.root import ROOT_KEY
+from swamp.locks.acquire import GLOBAL_KEY
 from swamp.store.port import ObjectStore
 from swamp.testing.proxy import FaultProxy, Rule
 

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from swamp.cache.locks import FileLock
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, LockTimeout
+from swamp.locks.flock import FileLock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from swamp.cache.locks import FileLock
+from swamp.locks.flock import FileLock
 with getattr(FileLock(Path(sys.argv[1])), sys.argv[2])():
     print("held", flush=True)
     time.sleep(60)

@@ -10,8 +10,8 @@ import boto3
 import obstore
 import pytest
 
-from swamp.commit.lease import MAX_LEASE
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, StoreError, UsageError
+from swamp.locks.acquire import MAX_LEASE
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.probe import probe

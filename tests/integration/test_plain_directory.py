@@ -12,7 +12,7 @@ import pytest
 
 from machines import Machine, Place, Team
 from swamp.env import SYSTEM
-from swamp.repo.leases import DirectoryLeases
+from swamp.locks.flock import DirectoryLeases
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ def test_a_lock_is_no_sign_of_life_when_only_a_child_on_its_way_has_it(tmp_path,
     import subprocess
     import sys
 
-    from swamp.repo import alive
+    from swamp.locks import flock
 
     file = tmp_path / "run.lock"
     read_end, write_end = os.pipe()
@@ -257,7 +257,7 @@ if os.fork() == 0:
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", program], pass_fds=[read_end], check=False, timeout=60)
-    look = alive.pids_holding
+    look = flock.pids_holding
     looks = []
 
     def let_the_child_go_on(path):
@@ -266,9 +266,9 @@ os.kill(os.getpid(), signal.SIGKILL)
             os.close(write_end)
         return looks[-1]
 
-    monkeypatch.setattr(alive, "pids_holding", let_the_child_go_on)
-    monkeypatch.setattr(alive, "ECHO_SECONDS", 60.0)
-    assert alive.by_lock(file) == "dead"
+    monkeypatch.setattr(flock, "pids_holding", let_the_child_go_on)
+    monkeypatch.setattr(flock, "ECHO_SECONDS", 60.0)
+    assert flock.by_lock(file) == "dead"
     assert looks, "the lock was held when it was first looked at"
     os.close(read_end)
 
@@ -276,7 +276,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_two_who_ask_at_once_do_not_take_each_other_for_the_run(tmp_path):
     import fcntl
 
-    from swamp.repo.alive import by_lock
+    from swamp.locks.flock import by_lock
 
     file = tmp_path / "run.lock"
     file.touch()

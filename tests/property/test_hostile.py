@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swamp.commit import lease_decide, namespace
+from swamp.commit import namespace
 from swamp.data import metadata
 from swamp.errors import CorruptData, SwampError, UsageError
 from swamp.index.root import Writer, decode, encode, first_root
+from swamp.locks import decide
 from swamp.models.document import parse
 from swamp.repo.config import read_config
 from swamp.store.open import open_store
@@ -132,9 +133,7 @@ def test_an_entry_with_any_field_is_read_or_corrupt(name, text):
 
 # --- leases and registrations ---------------------------------------------------------------------------------------
 
-LEASE = json.loads(
-    lease_decide.LeaseBody("ann@host", "host", 1, "2026-01-01T00:00:00Z", 30000, "n", 1, "held").encode()
-)
+LEASE = json.loads(decide.LeaseBody("ann@host", "host", 1, "2026-01-01T00:00:00Z", 30000, "n", 1, "held").encode())
 
 
 @QUICK
@@ -142,8 +141,8 @@ LEASE = json.loads(
 @example(b"[" * DEEP)
 def test_a_lease_of_any_bytes_is_a_lease_or_unreadable(body):
     """An unreadable one blocks for a TTL like any other: it never stops a command for good (K06)."""
-    found = lease_decide.decode(body)
-    assert found is None or isinstance(found, lease_decide.LeaseBody)
+    found = decide.decode(body)
+    assert found is None or isinstance(found, decide.LeaseBody)
 
 
 @QUICK
@@ -152,7 +151,7 @@ def test_a_lease_of_any_bytes_is_a_lease_or_unreadable(body):
 @example("epoch", "NaN")
 @example("holder", '"\\u001b[2J"')
 def test_a_lease_with_any_field_is_a_lease_or_unreadable(name, text):
-    found = lease_decide.decode(swapped(LEASE, (name,), text))
+    found = decide.decode(swapped(LEASE, (name,), text))
     assert found is None or found.holder.isprintable(), "the holder's name is printed on terminals"
 
 

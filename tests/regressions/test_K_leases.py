@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from swamp.commit.lease import AWAY_S, GLOBAL_KEY, Holder, Terms, acquire, force_release, model_key, read_lease
-from swamp.commit.lease_hold import LEASES_VARIABLE
-from swamp.commit.lease_scope import Leases, list_model_leases
 from swamp.env import SYSTEM, Env, SystemClock
 from swamp.errors import LockTimeout, OutcomeUnknown, Unavailable
+from swamp.locks.acquire import AWAY_S, GLOBAL_KEY, Holder, Terms, acquire, force_release, model_key, read_lease
+from swamp.locks.hold import LEASES_VARIABLE
+from swamp.locks.leases import StoreLeases, list_model_leases
 from swamp.store.port import Capabilities
 from swamp.testing.faulty import Fault, FaultyStore
 
@@ -47,7 +47,7 @@ def take(store, holder=ALICE, *, timeout=10.0, terms=KEPT, key=KEY, env=SYSTEM, 
 
 
 def leases(store, holder=ALICE, timeout=10.0, **more):
-    return Leases(store, holder, SYSTEM, timeout_s=timeout, inherited=(), terms=KEPT, **more)
+    return StoreLeases(store, holder, SYSTEM, timeout_s=timeout, inherited=(), terms=KEPT, **more)
 
 
 def until(condition, seconds=10.0):
@@ -220,7 +220,7 @@ def test_K05_a_lost_answer_on_acquire_is_resolved_by_reading_back(any_store, kin
 
 @pytest.mark.parametrize("body", [b"", b"\xff not json", b'{"state":"held"}'])
 def test_K06_an_unreadable_lease_blocks_for_a_ttl_and_no_longer(any_store, body, monkeypatch):
-    monkeypatch.setattr("swamp.commit.lease_decide.TTL_S", 1.0)
+    monkeypatch.setattr("swamp.locks.decide.TTL_S", 1.0)
     any_store.put(KEY, body)
     seen = read_lease(any_store, KEY)
     assert seen is not None and seen.held and seen.body is None
@@ -281,9 +281,9 @@ def test_K07_a_dead_structural_command_and_a_dead_model_are_one_wait(any_store, 
     for key in (GLOBAL_KEY, KEY):
         take(any_store, key=key, terms=dead)  # and never renewed
     clock = Skipping()
-    for module in ("lease", "lease_scope"):
-        monkeypatch.setattr(f"swamp.commit.{module}.store_now", clock.stored)
-    bob = Leases(any_store, BOB, Env(clock, SYSTEM.rng), timeout_s=60, inherited=(), terms=dead)
+    for module in ("acquire", "leases"):
+        monkeypatch.setattr(f"swamp.locks.{module}.store_now", clock.stored)
+    bob = StoreLeases(any_store, BOB, Env(clock, SYSTEM.rng), timeout_s=60, inherited=(), terms=dead)
     with bob.whole_store() if wants == "the whole store" else bob.model(*KEY.split("/", 1)[1][:-6].rsplit("/", 1)):
         assert 20 < clock.slept < 45  # its own time passes too, a little
 
@@ -325,7 +325,7 @@ def test_K08_a_pid_is_never_looked_up_neither_here_nor_elsewhere(any_store, tmp_
 
 HOLD = """
 import os, sys, time
-from swamp.commit.lease import Holder, acquire
+from swamp.locks.acquire import Holder, acquire
 from swamp.env import SYSTEM
 from swamp.store.open import open_store
 from pathlib import Path
@@ -481,7 +481,7 @@ def test_without_conditions_the_lease_is_written_waited_for_and_read_back(any_st
     """Two that start together on a store that enforces nothing: the one who finds itself there has it."""
     unsafe = Capabilities(create_only=False, compare_and_swap=False)
     # Both always wait a second: longer than a thread waits for its turn on a busy machine.
-    monkeypatch.setattr("swamp.commit.lease.SHORTEST_SETTLE_S", 1.0)
+    monkeypatch.setattr("swamp.locks.acquire.SHORTEST_SETTLE_S", 1.0)
     slow = Terms(ttl_s=30, renew_s=0.25, settle_s=1.0)
     held, errors = [], []
 

@@ -6,8 +6,9 @@ import datetime as dt
 
 import pytest
 
-from swamp.commit.lease import Holder, acquire, inherited_of, timeout_of
-from swamp.commit.lease_decide import (
+from swamp.env import SYSTEM
+from swamp.locks.acquire import Holder, acquire, inherited_of, timeout_of
+from swamp.locks.decide import (
     LONGEST_TTL_S,
     TTL_S,
     AskStore,
@@ -24,7 +25,6 @@ from swamp.commit.lease_decide import (
     first_body,
     watching,
 )
-from swamp.env import SYSTEM
 from swamp.store.open import open_store
 
 THEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, Final
 
 from swamp.cache.files import CHUNK, on_disk, place, stage_file, sync_directory
 from swamp.cache.layout import CacheDir
-from swamp.cache.locks import FileLock
 from swamp.cache.paths import TEMP_PREFIX
 from swamp.env import Env
+from swamp.locks.flock import FileLock
 from swamp.rules import rule
 from swamp.values import value
 

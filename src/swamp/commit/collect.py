@@ -14,7 +14,6 @@ from typing import Final
 
 from swamp.commit.commit import Committer, Pace
 from swamp.commit.establish import REBUILT_FROM, tier_pages
-from swamp.commit.lease import store_now
 from swamp.commit.log import LogName, names, put_log, refuse_later_formats
 from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
 from swamp.index.adopt import own_objects
@@ -23,6 +22,7 @@ from swamp.index.keys import PACK_PREFIX, is_pack, object_of
 from swamp.index.lookup import all_rows, winning_rows
 from swamp.index.root import SEGMENT_PREFIX, Root
 from swamp.index.segment import AnyRow
+from swamp.locks.acquire import store_now
 from swamp.rules import rule
 from swamp.store.port import ObjectMeta, ObjectStore
 

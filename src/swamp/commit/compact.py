@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from swamp.commit.commit import Changes, Committer, Pace
-from swamp.commit.lease import store_now
 from swamp.commit.log import names
 from swamp.index.entry import Dropped
 from swamp.index.merge import forgettable, merge_segments
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import listed_rows, write_segment
+from swamp.locks.acquire import store_now
 
 TOMBSTONE_AGE: Final = dt.timedelta(days=365)
 

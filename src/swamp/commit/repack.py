@@ -13,7 +13,6 @@ from typing import Final
 
 from swamp.commit.collect import Ages, internal_objects
 from swamp.commit.commit import Changes, Committer, Pace
-from swamp.commit.lease import store_now
 from swamp.commit.log import names
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
@@ -22,6 +21,7 @@ from swamp.index.lookup import all_rows, live_rows, lookup, winning_rows
 from swamp.index.pack import Packed, PackWriter, unpacked, verified
 from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
+from swamp.locks.acquire import store_now
 from swamp.rules import rule
 from swamp.store.port import ObjectMeta
 

@@ -8,7 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from swamp.data.outputs import Output, OutputRepository
-from swamp.repo.alive import Verdict, model_verdict
+from swamp.locks.flock import Verdict
+from swamp.repo.leases import model_verdict
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.commit.collect import internal_objects
 from swamp.commit.commit import Changes, Committer, RootRead
 from swamp.commit.compact import horizon_of
-from swamp.commit.lease import store_now
 from swamp.commit.log import names
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, Unavailable
@@ -23,6 +22,7 @@ from swamp.index.entry import Dropped, Entry
 from swamp.index.keys import PACK_PREFIX
 from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow
+from swamp.locks.acquire import store_now
 from swamp.pipeline import stages
 from swamp.pipeline.balance import ALONE, MOST_TASKS, bins_for, tasks_for
 from swamp.pipeline.copying import CopyObjects

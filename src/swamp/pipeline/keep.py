@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import write_atomic
 from swamp.cache.layout import swamp_home
-from swamp.cache.locks import FileLock
 from swamp.env import SYSTEM
 from swamp.errors import LockTimeout, MissingTool
+from swamp.locks.flock import FileLock
 from swamp.pipeline.launch import check_startable, launch, log_file, reachable
 from swamp.pipeline.settings import SparkSettings
 

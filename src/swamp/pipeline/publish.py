@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer, Pace
-from swamp.commit.lease import Holder
 from swamp.commit.obey import Said, Word
 from swamp.env import SYSTEM, Env
 from swamp.errors import Unavailable
 from swamp.index.root import Writer
+from swamp.locks.acquire import Holder
+from swamp.locks.leases import commit_lock
 from swamp.pipeline.clients import opened
 from swamp.pipeline.place import cache_of, spec_of
 from swamp.store.port import Capabilities, ObjectMeta, ObjectStore
@@ -35,7 +35,7 @@ def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committ
     store = opened(spec)
     said = _recalled(spec, repo)
     word = Word(said is not None, said, lambda: not capabilities_of(store, env).safe)
-    return Committer(store, writer_of(repo, Holder.of_process()), env, word, commit_lease(store, env))
+    return Committer(store, writer_of(repo, Holder.of_process()), env, word, commit_lock(store, env))
 
 
 def _recalled(spec: StoreSpec, repo: str) -> Said | None:

@@ -28,7 +28,7 @@ def times_of(datastore: Datastore) -> Times:
 
 def store_clock(datastore: Datastore) -> dt.datetime:
     """What time it is: by the store's clock where there is a store."""
-    from swamp.commit.lease import store_now
+    from swamp.locks.acquire import store_now
 
     return store_now(datastore.store) if datastore.synced else datastore.context.env.clock.now()
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from swamp.env import Env
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
-from swamp.repo.leases import Held, Leases, NoLease
+from swamp.locks.port import Held, Leases, NoLease
 from swamp.repo.patience import StoppableClock
 from swamp.sync.port import Kind, Owed, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel

@@ -29,10 +29,11 @@ from swamp.sync.result import Mode, SyncResult
 from swamp.values import value
 
 if TYPE_CHECKING:
-    from swamp.commit.lease_scope import Leases as StoreLeases
     from swamp.index.root import Writer
+    from swamp.locks.flock import DirectoryLeases
+    from swamp.locks.leases import StoreLeases
+    from swamp.locks.port import Leases
     from swamp.pipeline.choose import Chooser
-    from swamp.repo.leases import DirectoryLeases, Leases
     from swamp.repo.maintain import Maintenance
     from swamp.store.layers import MeterStore
     from swamp.store.open import StoreSpec
@@ -278,13 +279,13 @@ class Datastore:
 
     @cached_property
     def directory_leases(self) -> DirectoryLeases:
-        from swamp.repo.lease import directory_leases
+        from swamp.repo.leases import directory_leases
 
         return directory_leases(self)
 
     @cached_property
     def store_leases(self) -> StoreLeases:
-        from swamp.repo.lease import store_leases
+        from swamp.repo.leases import store_leases
 
         return store_leases(self)
 

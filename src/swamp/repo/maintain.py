@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from swamp.commit.collect import Collected
     from swamp.commit.commit import Committer
     from swamp.commit.compact import Compacted
-    from swamp.commit.lease_decide import Observed
     from swamp.commit.namespace import Registration
     from swamp.commit.repack import Repacked
     from swamp.commit.undelete import Undeleted
+    from swamp.locks.decide import Observed
     from swamp.pipeline.bulk import OnStore
     from swamp.repo.datastore import Datastore
     from swamp.sync.bulk import Stage
@@ -210,8 +210,8 @@ class Maintenance:
         """The global lease and every model lease that is held."""
         if not self._datastore.synced:
             return self._plain_locks()
-        from swamp.commit.lease import GLOBAL_KEY, read_lease
-        from swamp.commit.lease_scope import list_model_leases
+        from swamp.locks.acquire import GLOBAL_KEY, read_lease
+        from swamp.locks.leases import list_model_leases
 
         store = self._datastore.store
         seen = read_lease(store, GLOBAL_KEY)
@@ -238,7 +238,7 @@ class Maintenance:
 
     def lock_release(self, model: str | None = None) -> dict[str, Any]:
         """Marks a lease released, by its nonce: a holder that came in between keeps it."""
-        from swamp.commit.lease import GLOBAL_KEY, force_release, model_key, read_lease
+        from swamp.locks.acquire import GLOBAL_KEY, force_release, model_key, read_lease
 
         wanted = None if model is None else _type_and_id(model)
         if not self._datastore.synced:

@@ -13,11 +13,11 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from swamp.cache.locks import FileLock
 from swamp.errors import AccessDenied, Failed, StoreError, SwampError
 from swamp.index.columns import load_arrow
 from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY
+from swamp.locks.flock import FileLock
 from swamp.repo.config import DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.hydrate import Hydrate

@@ -17,7 +17,7 @@ from swamp.repo.patience import in_time
 from swamp.store.port import Capabilities
 
 if TYPE_CHECKING:
-    from swamp.commit.lease_decide import Observed
+    from swamp.locks.decide import Observed
     from swamp.repo.datastore import Datastore
     from swamp.store.layers import MeterStore
     from swamp.sync.engine import Engine, EngineStatus
@@ -181,7 +181,7 @@ class Status:
             return None
 
     def _lock(self) -> dict[str, Any]:
-        from swamp.commit.lease import GLOBAL_KEY, read_lease
+        from swamp.locks.acquire import GLOBAL_KEY, read_lease
 
         seen = read_lease(self._store, GLOBAL_KEY)
         if seen is None or not seen.held:

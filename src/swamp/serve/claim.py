@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.cache.locks import FileLock
 from swamp.errors import ConditionFailed, ObjectMissing
+from swamp.locks.flock import FileLock
 from swamp.store.port import CREATE, Match, ObjectStore, Token
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Claims:
 
     @contextmanager
     def _lease(self, store: ObjectStore, key: str) -> Iterator[None]:
-        from swamp.commit.lease import Holder, acquire
+        from swamp.locks.acquire import Holder, acquire
 
         datastore = self.repo.datastore
         lease = acquire(

@@ -54,8 +54,8 @@ def serve(
     repo: Repo, config: ServeConfig, announce: Callable[[dict[str, Any]], None], say: Callable[[str], None]
 ) -> None:
     """Runs until a signal. `announce` gets the one document when everything is ready."""
-    from swamp.cache.locks import FileLock
     from swamp.errors import LockTimeout
+    from swamp.locks.flock import FileLock
     from swamp.serve.state import Server, check_webhooks
 
     secrets = check_webhooks(repo, config)

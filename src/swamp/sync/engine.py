@@ -11,17 +11,17 @@ from typing import TypeVar
 
 from swamp.cache.files import Staged, place
 from swamp.cache.layout import CacheDir
-from swamp.cache.locks import FileLock
 from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, State, StateRebuilt, once_more
 from swamp.cache.sweep import sweep_staging
-from swamp.commit.alone import commit_lease
 from swamp.commit.commit import Committer, RootRead
 from swamp.commit.obey import Word
 from swamp.env import SYSTEM, Env
 from swamp.errors import NotFound, StoreError, Unavailable
 from swamp.index.root import Root, Writer
+from swamp.locks.flock import FileLock
+from swamp.locks.leases import commit_lock
 from swamp.rules import rule
 from swamp.store.port import UNSAFE, ObjectStore
 from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
@@ -77,7 +77,7 @@ class Engine:
         state = (
             State.open(cache.state_db, hook, durable=durable) if hook else State.open(cache.state_db, durable=durable)
         )
-        alone = commit_lease(store, env, timeout=policy.lock_timeout, local=cache.base / "leases")
+        alone = commit_lock(store, env, timeout=policy.lock_timeout, local=cache.base / "leases")
         said = recalled(state)
         ignored = said is not None or not policy.capabilities.safe
         word = Word(ignored, said, policy.measure, policy.doubted, policy.convicted)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from swamp.cache.files import Hint, trusted
 from swamp.cache.layout import CacheDir
-from swamp.cache.locks import FileLock
 from swamp.cache.paths import ancestors, is_below
 from swamp.cache.rows import JournalRow
 from swamp.cache.state import State
@@ -15,6 +14,7 @@ from swamp.cache.transact import Transaction
 from swamp.commit.commit import Committer, RootRead
 from swamp.env import Clock, Env, rfc3339
 from swamp.index.root import Root
+from swamp.locks.flock import FileLock
 from swamp.rules import rule
 from swamp.sync.bulk import Executor, Expect, Pick
 from swamp.sync.gather import Scope, Snapshot

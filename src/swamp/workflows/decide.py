@@ -11,7 +11,7 @@ from swamp.data.records import RecordFiles
 from swamp.data.runs import RUNS, RunSummary, path_of
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, UsageError
-from swamp.repo.alive import Verdict
+from swamp.locks.flock import Verdict
 from swamp.workflows.presence import Presence
 from swamp.workflows.run import Driver
 from swamp.workflows.state import RunState, StepState, run_of

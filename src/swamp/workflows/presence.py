@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from swamp.cache.locks import FileLock
 from swamp.env import Env
 from swamp.errors import LockTimeout
-from swamp.repo.alive import Verdict, by_lease, by_lock
+from swamp.locks.flock import FileLock, Verdict, by_lock
+from swamp.repo.leases import by_lease
 
 if TYPE_CHECKING:
-    from swamp.commit.lease_hold import HeldLease
+    from swamp.locks.hold import HeldLease
     from swamp.repo.repository import Repo
     from swamp.store.port import ObjectStore
 
@@ -96,7 +96,7 @@ class BucketPresence:
 
     @contextmanager
     def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[Hold]:
-        from swamp.commit.lease import AWAY_S, read_lease
+        from swamp.locks.acquire import AWAY_S, read_lease
 
         key = lease_key(workflow_id, run_id)
         if not new:
@@ -118,7 +118,7 @@ class BucketPresence:
         return asked if self._here_is(local) == "alive" else max(TAKEOVER_SECONDS, asked)
 
     def _acquire(self, key: str, local: Path, timeout: float, away: float) -> HeldLease:
-        from swamp.commit.lease import Holder, acquire
+        from swamp.locks.acquire import Holder, acquire
 
         datastore = self.repo.datastore
         return acquire(

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from peers import Peer, Watched, content, keys, once, root_of, ruin_root, settled, version
-from swamp.commit.alone import COMMIT_LEASE
-from swamp.commit.lease import Holder, Terms, acquire
 from swamp.env import Env, SystemClock
 from swamp.index.root import ROOT_KEY
+from swamp.locks.acquire import Holder, Terms, acquire
+from swamp.locks.leases import COMMIT_LEASE
 from swamp.store.layers import MeterStore
 from swamp.store.port import UNSAFE as WARNING
 from swamp.store.port import Capabilities, Condition, Fetched, ObjectMeta, Token

@@ -9,12 +9,12 @@ from swamp.cache.paths import ancestors
 from swamp.commit.collect import collect
 from swamp.commit.commit import Changes
 from swamp.commit.compact import compact
-from swamp.commit.lease import Holder, Terms, acquire, model_key
 from swamp.commit.repack import empty
 from swamp.commit.undelete import undelete
 from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
 from swamp.index.keys import object_of, slice_of
 from swamp.index.root import Root
+from swamp.locks.acquire import Holder, Terms, acquire, model_key
 from swamp.sync.progress import Patience
 from swamp.sync.result import SyncResult
 from swamp.sync.units import unit_of

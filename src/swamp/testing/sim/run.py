@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 
 import swamp.cache.files
-import swamp.cache.locks
-import swamp.commit.alone
 import swamp.commit.commit
 import swamp.commit.compact
-from swamp.commit.lease import Terms
+import swamp.locks.flock
+import swamp.locks.leases
+from swamp.locks.acquire import Terms
 from swamp.testing.sim.live import actors_of
 from swamp.testing.sim.mix import Mix
 from swamp.testing.sim.schedule import Crash, Scheduler, Violation
@@ -87,7 +87,7 @@ def run(seed: int, mix: Mix, *, place: Path | None = None) -> Outcome:
 def _small_world(mix: Mix, scheduler: Scheduler) -> Iterator[None]:
     """Small layers, so that a short run makes segments; a file system whose ctime tells nothing; and a yield whenever
     a file lock is let go."""
-    release = swamp.cache.locks._release
+    release = swamp.locks.flock._release
 
     def release_and_step_aside(descriptors: list[int]) -> None:
         release(descriptors)
@@ -97,8 +97,8 @@ def _small_world(mix: Mix, scheduler: Scheduler) -> Iterator[None]:
         (swamp.commit.commit, "LAYER_ROWS", mix.layer_rows),
         (swamp.commit.compact, "TOMBSTONE_AGE", dt.timedelta(seconds=mix.forget_s)),
         (swamp.cache.files, "_ctime_ns", lambda found: found.st_mtime_ns),
-        (swamp.cache.locks, "_release", release_and_step_aside),
-        (swamp.commit.alone, "TERMS", Terms(renew_s=0)),  # no thread but the actors
+        (swamp.locks.flock, "_release", release_and_step_aside),
+        (swamp.locks.leases, "TERMS", Terms(renew_s=0)),  # no thread but the actors
     ]
     before = [vars(module)[name] for module, name, _ in changes]
     for module, name, value in changes:

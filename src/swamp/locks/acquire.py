@@ -1,6 +1,6 @@
 """Leases: keep one model's runs in order and save work. Safety does not rest on them. Section 5 of the protocol.
 
-`lease_decide` says what to do, this module does it. Acquire, renew, release and steal are compare-and-swap.
+`decide` says what to do, this module does it. Acquire, renew, release and steal are compare-and-swap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from swamp.commit.lease_decide import (
+from swamp.env import Env
+from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, Unavailable
+from swamp.locks.decide import (
     TTL_S,
     AskStore,
     Create,
@@ -32,10 +34,7 @@ from swamp.commit.lease_decide import (
     first_body,
     watching,
 )
-from swamp.commit.lease_hold import LEASES_VARIABLE, HeldLease, Swap
-from swamp.commit.lease_local import LocalLock
-from swamp.env import Env
-from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, Unavailable
+from swamp.locks.hold import LEASES_VARIABLE, HeldLease, LocalLock, Swap
 from swamp.store.port import CREATE, WHOLE_AT_MOST, Capabilities, Condition, Match, ObjectStore, Token
 from swamp.values import value
 

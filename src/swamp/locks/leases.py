@@ -1,4 +1,5 @@
-"""Global against model: two leases that exclude each other on every backend (K07).
+"""Takes the leases of a bucket: a model's, the global one, which exclude each other on every backend (K07), and the
+commit lock of a store without conditions.
 
 Both sides write first and look second, so of two that overlap at least one sees the other.
 """
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from swamp.commit.lease import (
+from swamp.env import Env
+from swamp.errors import StoreError, Unavailable
+from swamp.locks.acquire import (
     AWAY_S,
     DEFAULT_TIMEOUT_S,
     GLOBAL_KEY,
@@ -29,11 +32,8 @@ from swamp.commit.lease import (
     timed_out,
     waiting_for,
 )
-from swamp.commit.lease_decide import AskStore, Knowledge, Observed, Take, Wait, Watch, decide, watching
-from swamp.commit.lease_hold import HeldLease
-from swamp.commit.lease_local import LocalLock
-from swamp.env import Env
-from swamp.errors import StoreError, Unavailable
+from swamp.locks.decide import AskStore, Knowledge, Observed, Take, Wait, Watch, decide, watching
+from swamp.locks.hold import HeldLease, LocalLock
 from swamp.store.port import Capabilities, ObjectStore
 
 WATCH_S: Final = 1.0
@@ -41,8 +41,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Leases:
-    """Everything a command needs to take leases on one store."""
+class StoreLeases:
+    """Takes leases on one store for a command."""
 
     store: ObjectStore
     holder: Holder
@@ -58,7 +58,7 @@ class Leases:
     """Hears once of each holder that has to be waited for."""
     _told: set[str] = field(default_factory=set, compare=False)
 
-    def within(self, changed: Callable[[Env], Env]) -> Leases:
+    def within(self, changed: Callable[[Env], Env]) -> StoreLeases:
         """The same leases for who waits by another clock, such as one that a request to cancel stops."""
         return replace(self, env=changed(self.env))
 
@@ -134,7 +134,7 @@ class Leases:
 class _Watcher:
     """Looks at leases of others without taking them."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: StoreLeases) -> None:
         self._leases = leases
         self._watches: dict[str, Watch | None] = {}
         own = leases.inherited
@@ -206,3 +206,29 @@ def model_lease_keys(store: ObjectStore, prefix: str = "data/") -> Iterator[str]
             yield f"{directory}/.lock"
         elif not name.isdigit():  # digits are versions: too deep
             yield from model_lease_keys(store, directory + "/")
+
+
+COMMIT_LEASE: Final = ".datastore-commit.lock"
+TERMS = Terms()
+NOT_ENFORCED: Final = Capabilities(create_only=False, compare_and_swap=False)
+
+
+def commit_lock(
+    store: ObjectStore, env: Env, *, timeout: float = 60.0, local: Path | None = None
+) -> Callable[[], HeldLease]:
+    """Opens the lock under which commits are made one at a time, where the store does not enforce conditions."""
+
+    def lease() -> HeldLease:
+        return acquire(
+            store,
+            COMMIT_LEASE,
+            holder=Holder.of_process(),
+            env=env,
+            timeout_s=timeout,
+            capabilities=NOT_ENFORCED,
+            local_lock_dir=local,
+            inherited=(),
+            terms=TERMS,
+        )
+
+    return lease

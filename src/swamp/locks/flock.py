@@ -1,0 +1,327 @@
+"""Locks between the processes and threads of one machine, and the leases of a plain directory: flock, so they die
+with their holder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from swamp.cache.files import on_disk
+from swamp.env import SYSTEM, Env, parse_rfc3339, rfc3339
+from swamp.errors import LockTimeout
+from swamp.locks.port import Held
+
+DEFAULT_TIMEOUT: Final = 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+_BUSY = (errno.EAGAIN, errno.EACCES)
+Verdict = Literal["alive", "dead", "unknown"]
+ECHO_SECONDS = 2.0
+
+
+class FileLock:
+    """Shared by many or exclusive to one, between processes and between threads.
+
+    Whoever waits for exclusive access holds the queue file meanwhile, and whoever wants to share must pass it:
+    a steady stream of short shared holders cannot starve a plan. A thread that shares may share again; it must
+    not ask for exclusive access while it does.
+    """
+
+    def __init__(self, path: Path, env: Env = SYSTEM) -> None:
+        self._path = path
+        self._queue = path.with_name(path.name + ".queue")
+        self._env = env
+        self._mine = threading.local()
+
+    @contextmanager
+    def shared(self, timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
+        """Many hold it at once, and nobody exclusively."""
+        depth = getattr(self._mine, "depth", 0)
+        held = [] if depth else [self._wait_shared(timeout)]
+        self._mine.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._mine.depth = depth
+            _release(held)
+
+    @property
+    def shared_here(self) -> bool:
+        """Whether this thread shares it now."""
+        return bool(getattr(self._mine, "depth", 0))
+
+    @contextmanager
+    def exclusive(self, timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
+        """Nobody else holds it, in either way."""
+        held: list[int] = []
+        try:
+            deadline = self._env.clock.monotonic() + timeout
+            held.append(self._wait(self._queue, fcntl.LOCK_EX, deadline, timeout))
+            held.append(self._wait(self._path, fcntl.LOCK_EX, deadline, timeout))
+            _release(held[:1])
+            del held[0]
+            yield
+        finally:
+            _release(held)
+
+    def _wait_shared(self, timeout: float) -> int:
+        """Passes the queue and takes the lock in one go: waiting inside the queue would block its holder."""
+        deadline = self._env.clock.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            queue = _try_lock(self._queue, fcntl.LOCK_SH)
+            if queue is not None:
+                lock = _try_lock(self._path, fcntl.LOCK_SH)
+                _release([queue])
+                if lock is not None:
+                    return lock
+            pause = self._pause(pause, deadline, timeout)
+
+    def _wait(self, path: Path, mode: int, deadline: float, timeout: float) -> int:
+        pause = _FIRST_PAUSE
+        while True:
+            lock = _try_lock(path, mode)
+            if lock is not None:
+                return lock
+            pause = self._pause(pause, deadline, timeout)
+
+    def _pause(self, pause: float, deadline: float, timeout: float) -> float:
+        if self._env.clock.monotonic() >= deadline:
+            raise LockTimeout(
+                f"{self._path} is in use by {self._holders()} and was not free within {timeout:g} s",
+                hint="wait for the other swamp command to finish, or stop it",
+                details={"path": str(self._path)},
+            )
+        self._env.clock.sleep(self._env.jitter(pause))
+        return min(pause * 2, _LONGEST_PAUSE)
+
+    def _holders(self) -> str:
+        """For the message only: a lock's holder is known to the kernel, never guessed from a file."""
+        # Whoever waits for it stands in the queue, this process too: only when nobody has it is the queue the reason.
+        pids = sorted(pids_holding(self._path) or pids_holding(self._queue))
+        if not pids:
+            return "another process"
+        return f"process {', '.join(map(str, pids))}" + (" (this one)" if pids == [os.getpid()] else "")
+
+
+def _try_lock(path: Path, mode: int) -> int | None:
+    """A descriptor that holds the lock, or None; each try opens its own, so threads exclude each other too."""
+    with on_disk("lock", str(path)):
+        descriptor = _open(path)
+        try:
+            fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+            if _is_still(path, descriptor):
+                return descriptor
+        except OSError as error:
+            if error.errno not in _BUSY:
+                os.close(descriptor)
+                raise
+        os.close(descriptor)
+        return None
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """A lock on a file that was removed meanwhile excludes nobody."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _release(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicit: a forked child may still have the file open
+        os.close(descriptor)
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds it exclusively. Raises FileNotFoundError if it was never taken.
+
+    Asked with a shared lock: two who ask at once do not take each other for a holder.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def pids_holding(path: Path) -> set[int]:
+    """Which processes took this lock, by the kernel's table; 0 stands for one that is gone."""
+    try:
+        inode = path.stat().st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return set()  # not Linux, or the file is gone: the message names nobody
+    fields = (line.split() for line in lines)
+    return {int(f[4]) for f in fields if len(f) > 5 and f[1] == "FLOCK" and f[5].endswith(f":{inode}")}
+
+
+def by_lock(file: Path) -> Verdict | None:
+    """What the kernel knows: a lock that somebody holds, one that nobody holds any more, or none at all.
+
+    A child that its killed parent had just forked holds the lock too, until it executes its program: a lock that no
+    living process has taken is looked at again.
+    """
+    deadline = SYSTEM.clock.monotonic() + ECHO_SECONDS
+    while True:
+        try:
+            free = is_free(file)
+        except FileNotFoundError:
+            return None
+        if free:
+            return "dead"
+        if _taken_by_the_living(file) or SYSTEM.clock.monotonic() > deadline:
+            return "alive"
+        SYSTEM.clock.sleep(0.02)
+
+
+def _taken_by_the_living(file: Path) -> bool:
+    """Decides about patience only, never about life: a pid may be somebody else's by now."""
+    return any(Path(f"/proc/{pid}").exists() for pid in pids_holding(file) if pid)
+
+
+LOCAL_LOCKS_VARIABLE: Final = "SWAMP_LOCAL_LOCKS"
+GLOBAL_FILE: Final = "global.lock"
+
+
+@dataclass(frozen=True)
+class LocalHeld:
+    """A flock of this process: it cannot be lost, and a child is told its name."""
+
+    name: str
+    unbroken: bool = False
+
+    def check(self) -> None: ...
+
+    def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        names = [n for n in environ.get(LOCAL_LOCKS_VARIABLE, "").split("\n") if n and n != self.name]
+        return {**environ, LOCAL_LOCKS_VARIABLE: "\n".join([*names, self.name])}
+
+
+@dataclass(frozen=True)
+class DirectoryLeases:
+    """Leases of a datastore that is a plain directory: file locks beside the tier, gone with their process."""
+
+    directory: Path
+    env: Env
+    timeout: float
+    on_waiting: Callable[[str], object] = lambda _: None
+    """Hears of a holder that has to be waited for."""
+
+    def within(self, changed: Callable[[Env], Env]) -> DirectoryLeases:
+        return replace(self, env=changed(self.env))
+
+    @contextmanager
+    def model(self, model_type: str, model_id: str) -> Iterator[Held]:
+        name = f"{self.directory}/{model_type}/{model_id}"
+        with ExitStack() as stack:
+            if not self._inherited(name):
+                with self._naming_the_holder(GLOBAL_FILE):
+                    stack.enter_context(self._lock(GLOBAL_FILE).shared(self.timeout))
+                file = f"model-{model_type.replace('/', '+')}-{model_id}.lock"
+                stack.enter_context(self._exclusive(file, {"model": f"{model_type}/{model_id}"}))
+            yield LocalHeld(name)
+
+    @contextmanager
+    def whole_store(self) -> Iterator[Held]:
+        name = f"{self.directory}/*"
+        with ExitStack() as stack:
+            if not self._inherited(name):
+                stack.enter_context(self._exclusive(GLOBAL_FILE, {}))
+            yield LocalHeld(name)
+
+    def whole_store_holder(self) -> dict[str, Any] | None:
+        """Who holds the global lease now, as `lock status` tells it; None when nobody does."""
+        return self._held(GLOBAL_FILE)
+
+    def model_holders(self) -> list[dict[str, Any]]:
+        """Who holds which model now, in the order of the models' names."""
+        files = sorted(file.name for file in self.directory.glob("model-*.lock"))
+        return [held for file in files if (held := self._held(file)) is not None]
+
+    def _lock(self, file: str) -> FileLock:
+        return FileLock(self.directory / file, self.env)
+
+    @contextmanager
+    def _exclusive(self, file: str, about: Mapping[str, str]) -> Iterator[None]:
+        """Notes who holds it in a file beside it, for `lock status` and for the message of who waits in vain."""
+        note = self._note(file)
+        with ExitStack() as stack:
+            with self._naming_the_holder(file):
+                stack.enter_context(self._lock(file).exclusive(self.timeout))
+            note.write_text(json.dumps({**about, **self._myself()}), encoding="utf-8")
+            try:
+                yield
+            finally:
+                note.unlink(missing_ok=True)
+
+    @contextmanager
+    def _naming_the_holder(self, file: str) -> Iterator[None]:
+        held = self._held(file)
+        if held is not None:
+            what = f"the model {held['model']}" if "model" in held else "the datastore"
+            since = f" since {held['acquiredAt']}" if "acquiredAt" in held else ""
+            self.on_waiting(f"Waiting for {what}, held by {held['holder']}{since}")
+        try:
+            yield
+        except LockTimeout as error:
+            held = self._held(file)
+            if held is not None:
+                error.details["holder"] = held
+            raise
+
+    def _myself(self) -> dict[str, Any]:
+        from swamp.locks.acquire import Holder
+
+        me = Holder.of_process()
+        acquired = rfc3339(self.env.clock.now())
+        return {"holder": str(me), "hostname": me.hostname, "pid": me.pid, "acquiredAt": acquired}
+
+    def _held(self, file: str) -> dict[str, Any] | None:
+        """The kernel says whether it is held, the note by whom: a note outlives a killed process, a lock does not."""
+        try:
+            if is_free(self.directory / file):
+                return None
+        except FileNotFoundError:
+            return None  # nobody ever took it
+        noted = self._noted(file)
+        if file != GLOBAL_FILE:
+            noted.setdefault("model", file.removeprefix("model-").removesuffix(".lock").replace("+", "/"))
+        noted.setdefault("holder", "another process")
+        return noted
+
+    def _noted(self, file: str) -> dict[str, Any]:
+        """What the holder wrote of itself; empty in the moment before it does."""
+        try:
+            found = json.loads(self._note(file).read_text(encoding="utf-8"))
+            age = self.env.clock.now() - parse_rfc3339(found["acquiredAt"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return {**found, "ageMs": max(0, int(age.total_seconds() * 1000))}
+
+    def _note(self, file: str) -> Path:
+        return self.directory / f"{file}.holder"
+
+    def _inherited(self, name: str) -> bool:
+        held = os.environ.get(LOCAL_LOCKS_VARIABLE, "").split("\n")
+        return name in held or f"{self.directory}/*" in held
