@@ -25,8 +25,7 @@ from swamp.pipeline.place import open_place
 from swamp.pipeline.session import open_session, stop_session
 from swamp.pipeline.settings import SparkSettings
 from swamp.pipeline.source import find_asked
-from swamp.repo.config import write_config
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo, write_config
 
 RESULT = Path(__file__).parent / "results" / "datasets.md"
 SMALL_PARTS = int(os.environ.get("BENCH_PARTS", "1000"))

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo
 from swamp.wiring import open_repo
 
 SWAMP = str(Path(sys.executable).parent / "swamp")

@@ -8,7 +8,7 @@ import pytest
 
 from swamp.errors import Failed, UsageError
 from swamp.pipeline.tables import VERSIONS
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo
 from swamp.sql.answer import answered
 from swamp.sql.duck import Duck
 from swamp.sql.relations import Written

@@ -10,7 +10,7 @@ import pytest
 from reading import REPO
 
 import swamp
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 from swamp.models.run import Hooks, Request, Result, run_method
 from swamp.models.workshop import Workshop
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo
 from swamp.repo.layout import TIER_DIRECTORIES
 from swamp.sync.progress import Cancel
 from swamp.wiring import open_repo

@@ -18,8 +18,7 @@ import pyspark
 import pytest
 
 from jobs import require_java
-from swamp.repo.config import write_config
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo, write_config
 from swamp.store.open import StoreSpec
 
 HOME = Path(pyspark.__file__).parent

@@ -13,8 +13,7 @@ from jobs import require_java
 from swamp.pipeline import keep
 from swamp.pipeline.keep import WarmServer, environment_of, find_server, last_activity, noted, stop_server, with_server
 from swamp.pipeline.settings import SparkSettings, resolve_settings
-from swamp.repo.config import write_config
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo, write_config
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -94,7 +94,7 @@ def test_the_schema_of_the_user_wins_and_what_does_not_fit_is_null(spark, plain_
 
 @pytest.mark.parametrize("name", ["lines.jsonl", "lines.ndjson"])
 def test_a_file_called_jsonl_is_json_lines(spark, plain_repo, tmp_path, name):
-    from swamp.repo.accept import guess_type
+    from swamp.repo.put import guess_type
 
     file = tmp_path / name
     file.write_text('{"a": 1}\n{"a": 2}\n')

@@ -13,7 +13,7 @@ from swamp.index.root import ROOT_KEY
 from swamp.pipeline.bulk import OnStore
 from swamp.pipeline.indexing import ENTRY
 from swamp.pipeline.publish import committer_for
-from swamp.repo.relist import propose_from_listing, publish_segments
+from swamp.repo.repair import propose_from_listing, publish_segments
 from swamp.sync.progress import Patience
 
 pytestmark = pytest.mark.timeout(900)

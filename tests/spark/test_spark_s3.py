@@ -9,8 +9,7 @@ import pytest
 
 from jobs import require_java
 from swamp.env import SYSTEM
-from swamp.repo.config import write_config
-from swamp.repo.init import init_repo
+from swamp.repo.config import init_repo, write_config
 
 pytestmark = pytest.mark.timeout(900)
 CODE = """

@@ -16,7 +16,7 @@ NAMES = {"a": 5, "b": 2, "c": 1, "it's": 1}
 
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory):
-    from swamp.repo.init import init_repo
+    from swamp.repo.config import init_repo
 
     made = tmp_path_factory.mktemp("whole") / "repo"
     init_repo(made)

@@ -26,8 +26,7 @@ from fsspec.transaction import Transaction
 from swamp.api.repository import Repository, open_repository
 from swamp.data.versions import DataVersion
 from swamp.errors import AccessDenied, NotFound, SwampError, UsageError
-from swamp.repo.contents import File
-from swamp.repo.peek import read_range
+from swamp.repo.contents import File, read_range
 
 VERIFIED: Final = 8 << 20
 """A local file up to this size is compared with its checksum first; of a larger one only what is asked for is read."""

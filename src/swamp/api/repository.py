@@ -23,9 +23,9 @@ from swamp.api.version import SavedVersion
 from swamp.data.reads import Read, Reads, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM
-from swamp.repo.accept import Puttable
 from swamp.repo.elsewhere import version_item
 from swamp.repo.open import COMMAND
+from swamp.repo.put import Puttable
 from swamp.repo.repository import Repo
 from swamp.sync.progress import Cancel, Silent
 from swamp.wiring import open_as, stoppable

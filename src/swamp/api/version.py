@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from swamp.data.versions import DataVersion
 from swamp.errors import MissingTool, UsageError
 from swamp.extras import needs
-from swamp.repo.tabulate import arrow_table
+from swamp.repo.contents import arrow_table
 
 if TYPE_CHECKING:
     from swamp.repo.contents import Contents

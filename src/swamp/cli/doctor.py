@@ -76,7 +76,7 @@ def _check_doctor(
 def _beside(s: Session, paths: list[str], adopt_all: bool, leave: bool) -> dict[str, Any]:
     """What appeared beside the index, after a person, or the command line, has decided what becomes of it."""
     from swamp.commit.appeared import Appeared, chosen
-    from swamp.repo.beside import look_beside
+    from swamp.repo.repair import look_beside
 
     def decide(found: Sequence[Appeared]) -> Sequence[Appeared]:
         if paths or adopt_all:

@@ -40,7 +40,7 @@ def lineage(
 
 
 def _show(s: Session, found: Lineage, format_: str) -> None:
-    from swamp.repo.draw import as_mermaid
+    from swamp.repo.lineage import as_mermaid
     from swamp.repo.openlineage import events_of_lineage
 
     if format_ == "openlineage":

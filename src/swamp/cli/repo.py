@@ -22,7 +22,7 @@ def init(
     ] = None,
 ) -> None:
     """Make PATH a swamp repository."""
-    from swamp.repo.init import init_repo
+    from swamp.repo.config import init_repo
 
     options = common()
     made = init_repo(Path(path or options.repo_dir or os.environ.get("SWAMP_REPO_DIR") or "."))

@@ -194,7 +194,7 @@ class OnStore:
     def proposal(self) -> Iterator[tuple[int, Callable[[int], list[SegmentRef]]]]:
         """What a listing says the lost index was: how many files, and a way to write that as segments (L48).
 
-        As `repo.relist`, which holds it in memory: the newest upload of each path. A guess, so a person agrees first.
+        As `repo.repair`, which holds it in memory: the newest upload of each path. A guess, so a person agrees first.
         """
         pieces = cut(self.committer.store, self.jobs.parallelism * 4)
         ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))

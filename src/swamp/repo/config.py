@@ -1,4 +1,4 @@
-"""`.swamp.yaml`: read with precise complaints, written atomically, unknown keys and comments kept."""
+"""`.swamp.yaml`: made by `repo init`, read with exact complaints, unknown keys and comments kept."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from swamp.cache.files import read_at_most
+from swamp.cache.files import on_disk, read_at_most, write_atomic
 from swamp.cache.paths import TIER_DIRECTORIES
+from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.settings import HYDRATE
+
+if TYPE_CHECKING:
+    from swamp.cache.layout import CacheDir
 
 FILE_NAME: Final = ".swamp.yaml"
 MAX_CONFIG: Final = 1 << 20
@@ -31,7 +36,7 @@ class DatastoreConfig:
     config: Mapping[str, Any] = field(default_factory=dict)
     namespace: str | None = None
     hydrate: str | None = None
-    """What machines do that have not chosen for themselves (`repo.hydrate`); None: full."""
+    """What machines do that have not chosen for themselves (`chosen`); None: full."""
     directories: tuple[str, ...] = TIER_DIRECTORIES
     exclude: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -266,3 +271,71 @@ def _key_of(line: str) -> str | None:
 def _begins_another(line: str) -> bool:
     """A top-level key or comment ends a block; indented lines, list items and blank lines belong to it."""
     return bool(line.strip()) and not line[0].isspace() and not line.startswith("-")
+
+
+_IGNORED = ".swamp/\n"
+
+
+@dataclass(frozen=True)
+class Initialized:
+    path: Path
+    repo_id: str
+    initialized_at: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": str(self.path), "repoId": self.repo_id, "initializedAt": self.initialized_at}
+
+
+def init_repo(path: Path, *, env: Env = SYSTEM) -> Initialized:
+    """Makes `path` a repository. Raises UsageError when it is one already."""
+    from swamp import __version__
+
+    path = path.expanduser().absolute()
+    if (path / FILE_NAME).exists():
+        raise UsageError(f"{path} is a swamp repository already", hint=f"remove {FILE_NAME} to start anew")
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is not a directory")
+    for name in ("models", "workflows", ".swamp"):
+        (path / name).mkdir(parents=True, exist_ok=True)
+    made = Initialized(path, env.uuid(), rfc3339(env.clock.now()))
+    _ignore_local_files(path)
+    # Last: a repository exists from the moment this file does, and a crash before it leaves nothing to undo.
+    identity = {"swampVersion": __version__, "initializedAt": made.initialized_at, "repoId": made.repo_id}
+    write_config(path, {**identity, "datastore": {"type": "filesystem"}})
+    return made
+
+
+def _ignore_local_files(path: Path) -> None:
+    ignore = path / ".gitignore"
+    text = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
+    if ".swamp/" not in text.splitlines():
+        ignore.write_text(text + ("" if not text or text.endswith("\n") else "\n") + _IGNORED, encoding="utf-8")
+
+
+Hydrate = Literal["full", "lazy"]
+_FILE: Final = "hydrate"
+
+
+def chosen(cache: CacheDir) -> Hydrate | None:
+    """What this machine has chosen for the cache; None if it has not, or if that cannot be read any more."""
+    try:
+        said = (cache.base / _FILE).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return _checked(said)
+
+
+def choose(cache: CacheDir, mode: str) -> None:
+    """Remembers the choice for as long as there is this cache. The shared `.swamp.yaml` says nothing of it."""
+    file = cache.ensure().base / _FILE
+    with on_disk("write", str(file)):
+        write_atomic(file, mode.encode())
+
+
+def mode_of(config: DatastoreConfig, choice: str | None) -> Hydrate:
+    """The choice of this machine, else the default that the repository's `.swamp.yaml` gives to all, else full."""
+    return _checked(choice) or _checked(config.hydrate) or "full"
+
+
+def _checked(said: str | None) -> Hydrate | None:
+    return None if said not in HYDRATE else "lazy" if said == "lazy" else "full"

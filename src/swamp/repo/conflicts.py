@@ -1,19 +1,22 @@
-"""What was changed here and elsewhere: the store's side is in place, the local one is kept beside the cache."""
+"""Conflicts: the store's side of a file is in its place, this machine's is kept aside until somebody chooses."""
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from swamp.cache.files import place, stage_file
+from swamp.cache.layout import CacheDir
 from swamp.cache.paths import resolve_inside
+from swamp.data.metadata import decode
 from swamp.data.names import METADATA, version_of_directory
 from swamp.env import rfc3339
-from swamp.errors import NotFound, UsageError
+from swamp.errors import CorruptData, NotFound, UsageError
+from swamp.sync.result import Conflict
 from swamp.sync.units import unit_of
 
 if TYPE_CHECKING:
@@ -139,3 +142,102 @@ class Conflicts:
                     place(stage_file(target.parent, iter(lambda: content.read(_CHUNK), b"")), tree.root, path)
         change.must_be_delivered()
         return {}
+
+
+LONGEST: Final = 256 << 10
+"""Bytes of a file that are compared by lines; of a larger one only the sizes are told."""
+MOST_FILES: Final = 20
+MOST_ROWS: Final = 2_000
+Row = dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class BothSides:
+    """One file of a conflict, as it is on either side."""
+
+    name: str
+    mine: Path
+    theirs: Path
+
+    def to_json(self) -> dict[str, Any]:
+        first, second = _text(self.mine), _text(self.theirs)
+        rows = [] if first is None or second is None else list(beside(first.splitlines(), second.splitlines()))
+        return {
+            "name": self.name,
+            "mineSize": _file_size(self.mine),
+            "theirsSize": _file_size(self.theirs),
+            "text": first is not None and second is not None,
+            "rows": rows[:MOST_ROWS],
+            "truncated": len(rows) > MOST_ROWS,
+        }
+
+
+def compare(conflicts: Conflicts, identity: str) -> dict[str, Any]:
+    """What was changed here and what stands there now, file by file. Raises NotFound."""
+    kept = conflicts.find(identity)
+    top, tree = conflicts.top, conflicts.repo.tree.root
+    pairs = [
+        BothSides(path.removeprefix(f"{kept.path}/"), top / name, resolve_inside(tree, path))
+        for name in kept.files
+        for path in (name.partition("/")[2],)
+    ]
+    document = kept.to_json()
+    return {**document, "files": [pair.to_json() for pair in pairs[:MOST_FILES]], "fileCount": len(pairs)}
+
+
+def beside(mine: Sequence[str], theirs: Sequence[str]) -> Iterator[Row]:
+    """Lines that belong to each other, in pairs; None where the other side has no such line."""
+    from difflib import SequenceMatcher
+
+    matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
+    for word, a, b, c, d in matcher.get_opcodes():
+        for row in range(max(b - a, d - c)):
+            left = mine[a + row] if a + row < b else None
+            right = theirs[c + row] if c + row < d else None
+            change = "same" if word == "equal" else "mine" if right is None else "theirs" if left is None else "changed"
+            yield {"change": change, "mine": left, "theirs": right}
+
+
+def _file_size(file: Path) -> int | None:
+    return file.stat().st_size if file.is_file() else None
+
+
+def _text(file: Path) -> str | None:
+    """The text of a file, "" of one that is not there; None of one that is none, or too large to compare."""
+    if not file.is_file():
+        return ""
+    if file.stat().st_size > LONGEST:
+        return None
+    try:
+        found = file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if "\x00" in found else found
+
+
+def moved_aside(cache: CacheDir, made: Mapping[str, str]) -> list[Conflict]:
+    """One conflict for each version of `made` (path to id) whose place in the tree holds another, or nothing."""
+    return [
+        Conflict(f"{path}/{METADATA}", _kept_at(cache, path, id_))
+        for path, id_ in made.items()
+        if _id_at(cache.tree / path) != id_
+    ]
+
+
+def _kept_at(cache: CacheDir, path: str, id_: str) -> str:
+    """Where the loser's bytes are, below the cache; the conflicts directory itself if nobody can say."""
+    for directory in _newest_first(cache.conflicts):
+        if _id_at(directory / path) == id_:
+            return f"{cache.conflicts.name}/{directory.name}/{path}/{METADATA}"
+    return cache.conflicts.name
+
+
+def _newest_first(conflicts: Path) -> Iterator[Path]:
+    yield from sorted((p for p in conflicts.iterdir() if p.is_dir()), reverse=True)  # named by ULIDs
+
+
+def _id_at(version: Path) -> str | None:
+    try:
+        return decode((version / METADATA).read_bytes(), METADATA).id
+    except (OSError, CorruptData):
+        return None

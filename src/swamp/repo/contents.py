@@ -1,22 +1,28 @@
-"""The files of one version as they were saved: verified before anything is made of them."""
+"""Reads the files of a version: verified, or a range of one where it lies, or all of them as a table."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from swamp.cache.files import hash_file, on_disk
 from swamp.data.document import damaged
 from swamp.data.suggest import meant
 from swamp.data.versions import DataVersion
-from swamp.errors import NotFound, UsageError
+from swamp.errors import NotFound, ObjectMissing, UsageError
+from swamp.index.keys import slice_of
 
 if TYPE_CHECKING:
     from swamp.data.artifacts import DataRepository
+    from swamp.repo.repository import Repo
+
+PARQUET: Final = "application/vnd.apache.parquet"
+_MARKERS: Final = ("_", ".")
 
 
 @dataclass(frozen=True)
@@ -81,3 +87,127 @@ class Contents:
         with on_disk("read", version.ref.raw_path), found.path.open("rb") as source:
             shutil.copyfileobj(source, out, 1 << 20)
         return found.size
+
+
+def format_of(version: DataVersion, files: Sequence[File]) -> str:
+    """`parquet`, `csv`, `tsv`, `json`, `ndjson`, `text` or `binary`: by content type, by names, by the first bytes."""
+    plain = version.meta.content_type.partition(";")[0].strip().lower()
+    names = [file.name for file in files if not file.name.rpartition("/")[2].startswith(_MARKERS)]
+    for ending, kinds, name in (
+        (".parquet", (PARQUET, "application/x-parquet", "application/parquet"), "parquet"),
+        (".csv", ("text/csv",), "csv"),
+        (".tsv", ("text/tab-separated-values",), "tsv"),
+        (".jsonl", ("application/x-ndjson", "application/jsonl"), "ndjson"),
+    ):
+        if plain in kinds or (names and all(one.endswith(ending) for one in names)):
+            return name
+    if len(files) != 1 or files[0].name:
+        return "directory"
+    return _sniffed(plain, files[0].path)
+
+
+def _sniffed(plain: str, path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    if head[:4] == b"PAR1":
+        return "parquet"
+    if b"\0" in head:
+        return "binary"
+    if plain.endswith(("/json", "+json")):
+        return "json"
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return "text" if error.start > len(head) - 4 and len(head) == 1 << 16 else "binary"
+    return "text"
+
+
+def data_files(files: Iterable[File]) -> list[File]:
+    """Without the markers that engines leave beside their parts, such as `_SUCCESS`."""
+    return [file for file in files if not file.name.rpartition("/")[2].startswith(_MARKERS)]
+
+
+def read_range(repo: Repo, file: File, start: int, end: int) -> bytes:
+    """Bytes `start` to `end` of a file, which stays where it is; one in a pack is small: it is fetched whole, and kept.
+
+    A range cannot be compared with the checksum of the whole: its object never changes, and the store answers for it.
+    """
+    path = file.path.relative_to(repo.tree.root).as_posix()
+    engine = repo.datastore.engine
+    row = None if engine is None or file.path.is_file() else engine.state.base(path)
+    if row is not None and slice_of(row.key) is None:
+        try:
+            return repo.datastore.store.get(row.key, start=start, length=max(0, end - start)).body
+        except ObjectMissing:
+            pass  # moved since this machine last looked: fetched whole, which asks the store where it is now
+    found = repo.tree.materialize(path)
+    if not found.is_file():
+        raise NotFound(f"{path} is not there")
+    with found.open("rb") as local:
+        local.seek(start)
+        return local.read(max(0, end - start))
+
+
+_DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
+
+
+def arrow_table(contents: Contents, version: DataVersion, columns: Sequence[str] | None = None) -> Any:
+    """The rows as a `pyarrow.Table`. Raises UsageError for what is no table, CorruptData for damaged bytes."""
+    files = list(contents.files(version))
+    kind = format_of(version, files)
+    own = [contents.verified(version, file) for file in data_files(files)]
+    if kind == "parquet":
+        return _parquet(version, contents, own, columns)
+    if kind in _DELIMITERS:
+        found = _joined([_csv(file, _DELIMITERS[kind]) for file in own])
+    elif kind == "ndjson":
+        found = _joined([_lines(file) for file in own])
+    elif kind == "json":
+        found = _records(json.loads(own[0].path.read_bytes()), version)
+    else:
+        raise _no_table(version, f"it is {kind}, {version.meta.content_type}")
+    return found if columns is None else found.select(list(columns))
+
+
+def _parquet(version: DataVersion, contents: Contents, files: Sequence[File], columns: Sequence[str] | None) -> Any:
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    wanted = None if columns is None else list(columns)
+    if not version.meta.has_parts:
+        return pq.read_table(files[0].path, columns=wanted, partitioning=None)
+    base = str(contents.artifacts.raw(version))
+    names = [str(file.path) for file in files]
+    return ds.dataset(names, format="parquet", partitioning="hive", partition_base_dir=base).to_table(columns=wanted)
+
+
+def _csv(file: File, delimiter: str) -> Any:
+    from pyarrow import csv
+
+    return csv.read_csv(file.path, parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True))
+
+
+def _lines(file: File) -> Any:
+    import pyarrow as pa
+    from pyarrow import json as lines
+
+    return lines.read_json(file.path) if file.size else pa.table({})
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+
+def _records(value: Any, version: DataVersion) -> Any:
+    import pyarrow as pa
+
+    rows = value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise _no_table(version, "its JSON is neither an object nor a list of objects")
+    return pa.Table.from_pylist(rows)
+
+
+def _no_table(version: DataVersion, why: str) -> UsageError:
+    return UsageError(f"{version.name} version {version.version} is no table: {why}", hint="read it as bytes or text")

@@ -20,12 +20,11 @@ from swamp.data.suggest import by_prefix, meant, suggest
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError
-from swamp.repo.accept import Puttable, accepted
 from swamp.repo.ages import times_of
 from swamp.repo.definitions import ModelRef
 from swamp.repo.elsewhere import newest_shown, versions_shown, with_elsewhere
 from swamp.repo.elsewhere import version_item as version_item
-from swamp.repo.put import Put, Putting
+from swamp.repo.put import Put, Puttable, Putting, accepted
 
 if TYPE_CHECKING:
     from swamp.catalog.query import QueryResult

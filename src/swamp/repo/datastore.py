@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
-from swamp.repo.config import DatastoreConfig
-from swamp.repo.hydrate import Hydrate, choose, chosen, mode_of
+from swamp.repo.config import DatastoreConfig, Hydrate, choose, chosen, mode_of
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
 from swamp.repo.open import (
     client_settings,
@@ -381,7 +380,7 @@ class Datastore:
             return SyncResult(mode, fast_path=True)
         if mode == "pull":
             self.must_be_there()
-        from swamp.repo.idle import idle_result
+        from swamp.repo.fresh import idle_result
 
         idle = None if full else idle_result(self, mode)
         if idle is not None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
-from swamp.repo.contents import Contents, File
-from swamp.repo.preview import JSON_LIMIT, MOST_FILES, csv_header, csv_rows, data_files, format_of, plain_value
+from swamp.repo.contents import Contents, File, data_files, format_of
+from swamp.repo.preview import JSON_LIMIT, MOST_FILES, csv_header, csv_rows, plain_value
 
 Kind = Literal["same", "text", "json", "table", "directory", "binary"]
 TEXT_LIMIT: Final = 8 << 20

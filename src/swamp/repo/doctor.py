@@ -11,7 +11,7 @@ from swamp.commit.log import names, refuse_later_formats
 from swamp.errors import AccessDenied, CorruptData, MissingTool, NewerFormat, ObjectMissing, StoreError, SwampError
 from swamp.index.read import read_root
 from swamp.index.root import IGNORED, ROOT_KEY, Root
-from swamp.repo.reword import change_word
+from swamp.repo.repair import change_word
 from swamp.repo.weigh import Weighed, weigh
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Patience
@@ -339,7 +339,7 @@ class Doctor:
 
     def _relisted(self, agree: Callable[[str], None]) -> int:
         """Publishes what a listing proposes, once somebody has agreed; how many files. On Spark where it is at hand."""
-        from swamp.repo.relist import (
+        from swamp.repo.repair import (
             has_packs,
             propose_from_listing,
             publish_proposal,

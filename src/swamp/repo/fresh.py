@@ -17,7 +17,8 @@ from swamp.env import Clock, parse_rfc3339
 from swamp.errors import LockTimeout, ObjectMissing, StoreError, SwampError, Unavailable
 from swamp.index.entry import ROOT_KEY
 from swamp.repo.patience import in_time
-from swamp.sync.unchanged import has_taken_in
+from swamp.sync.result import Mode, SyncResult
+from swamp.sync.unchanged import has_taken_in, unchanged_at
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore
@@ -228,3 +229,23 @@ def forget_asking(cache: Path, clock: Clock) -> None:
     A time, not an unlink: a read that has asked before the commit may note that it has asked only after this.
     """
     (cache / _COMMITTED).write_text(repr(clock.now().timestamp()), encoding="ascii")
+
+
+@once_more
+def idle_result(datastore: Datastore, mode: Mode) -> SyncResult | None:
+    """The result where nothing is owed in either direction; else None."""
+    if not datastore.is_hydrated or not datastore.capabilities.safe:
+        return None  # without conditions the root is compared with the log first
+    clock, store = datastore.context.env.clock, datastore.store
+    started, asked = clock.monotonic(), store.requests
+    state = State.open(datastore.cache.state_db)
+    try:
+        now = int(clock.now().timestamp() * 1e9)
+        seq = unchanged_at(state, store, datastore.cache.tree, now, lazy=datastore.hydrate == "lazy")
+    finally:
+        state.close()
+    if seq is None:
+        return None
+    took = int((clock.monotonic() - started) * 1000)
+    requests = store.requests - asked
+    return SyncResult(mode, fast_path=True, seq=seq, requests=requests, duration_ms=took)

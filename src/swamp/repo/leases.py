@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from swamp.errors import CorruptData, ObjectMissing, StoreError
+from swamp.errors import CorruptData, ObjectMissing, StoreError, SwampError
 from swamp.locks.flock import Verdict, by_lock
+from swamp.repo.patience import in_time
 
 if TYPE_CHECKING:
     from swamp.locks.flock import DirectoryLeases
@@ -23,7 +23,10 @@ def by_lease(datastore: Datastore, key: str, *, fresh: bool) -> Verdict:
 
     `fresh`: the record was pulled just now, so that a missing lease cannot mean a newer record elsewhere.
     """
-    return _within(LOOK_SECONDS, lambda: _look(datastore, key, fresh)) or "unknown"
+    try:
+        return in_time(LOOK_SECONDS, lambda: _look(datastore, key, fresh))
+    except SwampError:
+        return "unknown"  # a read must not hang, or fail, because a store does
 
 
 def _look(datastore: Datastore, key: str, fresh: bool) -> Verdict:
@@ -55,17 +58,6 @@ def model_verdict(datastore: Datastore, model_type: str, model_id: str) -> Verdi
     from swamp.locks.acquire import model_key
 
     return by_lease(datastore, model_key(model_type, model_id), fresh=False)
-
-
-def _within(seconds: float, look: Callable[[], Verdict]) -> Verdict | None:
-    """The answer, if it comes in time: a read must not hang because a store does."""
-    import threading
-
-    found: list[Verdict] = []
-    thread = threading.Thread(target=lambda: found.append(look()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return found[0] if found else None
 
 
 def directory_leases(datastore: Datastore) -> DirectoryLeases:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, UsageError
+from swamp.cache.files import hash_file, hint_of, move_aside
+from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, SwampError, UsageError
 from swamp.index.root import Root, decode
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:
+    from swamp.cache.rows import BaseRow
     from swamp.commit.collect import Collected
     from swamp.commit.commit import Committer
     from swamp.commit.compact import Compacted
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from swamp.pipeline.bulk import OnStore
     from swamp.repo.datastore import Datastore
     from swamp.sync.bulk import Stage
+    from swamp.sync.engine import Engine
     from swamp.sync.verify import VerifyReport
 
 
@@ -76,7 +79,6 @@ class Maintenance:
 
     def verify(self, *, repair: bool = False, drop: Sequence[str] = ()) -> VerifyReport:
         """Reads every payload and compares it with its hash."""
-        from swamp.repo.heal import restore_damaged
         from swamp.sync.verify import conclude, verify
 
         if drop and not repair:
@@ -302,3 +304,37 @@ def _type_and_id(model: str) -> tuple[str, str]:
 
 def _model_of(key: str) -> str:
     return key.removeprefix("data/").removesuffix("/.lock")
+
+
+def restore_damaged(engine: Engine) -> tuple[str, ...]:
+    """Fetches again every file whose bytes differ from their recorded hash without an announced change; their paths.
+
+    What is here instead is moved aside, never deleted. inv[conflict.keeps-both]
+    """
+    announced = {row.path for row in engine.state.journal()}
+    damaged = [row.path for row in engine.state.base_below() if _is_damaged(engine, row, announced)]
+    if not damaged:
+        return ()
+    op = engine.parts.env.ulid()
+    with engine.parts.tree_lock.exclusive(engine.parts.lock_timeout):
+        for path in damaged:
+            move_aside(engine.root, path, engine.cache.conflicts, op)
+    engine.pull(tuple(damaged), full=True)
+    return tuple(path for path in damaged if (engine.root / path).is_file())
+
+
+def _is_damaged(engine: Engine, row: BaseRow, announced: set[str]) -> bool:
+    if not row.present or row.sha256 is None or _is_announced(row.path, announced):
+        return False
+    file = engine.root / row.path
+    try:
+        if row.hint is not None and row.hint == hint_of(file.lstat()):
+            return False
+        return hash_file(file).sha256 != row.sha256
+    except (OSError, SwampError):
+        return False  # gone or unreadable: a sync says so
+
+
+def _is_announced(path: str, announced: set[str]) -> bool:
+    parts = path.split("/")
+    return any("/".join(parts[:n]) in announced for n in range(1, len(parts) + 1))

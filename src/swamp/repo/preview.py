@@ -7,21 +7,18 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
-from swamp.repo.contents import Contents, File
+from swamp.repo.contents import Contents, File, data_files, format_of
 
 Kind = Literal["table", "json", "text", "binary", "directory"]
-PARQUET: Final = "application/vnd.apache.parquet"
 JSON_LIMIT: Final = 16 << 20
 TEXT_LIMIT: Final = 1 << 20
 MOST_ROWS: Final = 1_000_000
 """Statistics of a CSV are of so many rows at most; those of Parquet are in its footers."""
 MOST_FILES: Final = 1000
 """Of a version with more parts the first are looked into."""
-_MARKERS: Final = ("_", ".")
 
 
 @dataclass
@@ -77,44 +74,6 @@ def preview(contents: Contents, version: DataVersion, limit: int = 10) -> Previe
     found.counted_all = found.counted_all and not more
     found.cut = found.cut or version.meta.part_count > limit
     return found
-
-
-def format_of(version: DataVersion, files: Sequence[File]) -> str:
-    """`parquet`, `csv`, `tsv`, `json`, `ndjson`, `text` or `binary`: by content type, by names, by the first bytes."""
-    plain = version.meta.content_type.partition(";")[0].strip().lower()
-    names = [file.name for file in files if not file.name.rpartition("/")[2].startswith(_MARKERS)]
-    for ending, kinds, name in (
-        (".parquet", (PARQUET, "application/x-parquet", "application/parquet"), "parquet"),
-        (".csv", ("text/csv",), "csv"),
-        (".tsv", ("text/tab-separated-values",), "tsv"),
-        (".jsonl", ("application/x-ndjson", "application/jsonl"), "ndjson"),
-    ):
-        if plain in kinds or (names and all(one.endswith(ending) for one in names)):
-            return name
-    if len(files) != 1 or files[0].name:
-        return "directory"
-    return _sniffed(plain, files[0].path)
-
-
-def _sniffed(plain: str, path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.read(1 << 16)
-    if head[:4] == b"PAR1":
-        return "parquet"
-    if b"\0" in head:
-        return "binary"
-    if plain.endswith(("/json", "+json")):
-        return "json"
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return "text" if error.start > len(head) - 4 and len(head) == 1 << 16 else "binary"
-    return "text"
-
-
-def data_files(files: Iterable[File]) -> list[File]:
-    """Without the markers that engines leave beside their parts, such as `_SUCCESS`."""
-    return [file for file in files if not file.name.rpartition("/")[2].startswith(_MARKERS)]
 
 
 def _looked_at(contents: Contents, version: DataVersion, files: list[File], limit: int) -> Preview:

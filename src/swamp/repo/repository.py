@@ -174,8 +174,8 @@ class Repo:
     @cached_property
     def changes(self) -> Coordinator:
         """The one door for mutating commands: `with repo.changes.model("data put", type, id) as change:`."""
+        from swamp.repo.conflicts import moved_aside
         from swamp.repo.coordinate import Coordinator
-        from swamp.repo.moved import moved_aside
 
         return Coordinator(
             leases=lambda: self.datastore.leases,

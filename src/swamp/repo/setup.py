@@ -11,16 +11,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from swamp.errors import AccessDenied, Failed, StoreError, SwampError
+from swamp.errors import AccessDenied, Failed, StoreError, SwampError, UsageError
 from swamp.index.columns import load_arrow
 from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
-from swamp.repo.config import DatastoreConfig, write_config
+from swamp.repo.config import DatastoreConfig, Hydrate, write_config
 from swamp.repo.datastore import Datastore
-from swamp.repo.hydrate import Hydrate
 from swamp.repo.layout import LOCAL_DIRECTORY
 from swamp.repo.migrate import Copied, Copier, Proof, Source, clean_up, has_tiers, proven_in_tree
 from swamp.store.port import UNSAFE, Capabilities, ObjectStore
@@ -144,7 +143,6 @@ class _Move:
 
     def _check_store(self) -> None:
         from swamp.commit.namespace import register
-        from swamp.repo.nested import refuse_nested_store
 
         new = self._new
         self._probe()
@@ -300,3 +298,36 @@ def _counted(copied: list[Copied]) -> SyncResult:
         files_pushed=sum(len(done.seen) for done in copied),
         bytes_pushed=sum(done.size for done in copied),
     )
+
+
+def refuse_nested_store(datastore: Datastore) -> None:
+    """Raises UsageError when a directory above the prefix is a store of its own: one would take the other's objects for
+    its own. So is somebody else's namespace, opened by its address (L69). A namespace is no such nesting."""
+    from swamp.commit.namespace import refuse_anothers_namespace, refuse_nested
+    from swamp.store.open import TYPES, open_store, parse_target
+
+    config = datastore.config
+    if config.namespace is None:
+        refuse_anothers_namespace(datastore.store, datastore.context.repo_id)
+    if config.url is None and config.type not in TYPES:
+        return  # a plug-in knows its own addresses
+    target = parse_target(config.url or config.type, config.config)
+    if target.kind == "file":
+        _refuse_directory(Path(target.bucket))
+    if target.prefix:
+        config_of_bucket = {key: value for key, value in target.config.items() if key != "prefix"}
+        bucket = open_store(f"{_SCHEMES[target.kind]}://{target.bucket}", config_of_bucket, datastore.context.env)
+        refuse_nested(bucket, target.prefix)
+
+
+_SCHEMES: Final = {"s3": "s3", "gcs": "gs", "azure": "az", "file": "file", "memory": "memory"}
+
+
+def _refuse_directory(directory: Path) -> None:
+    for above in directory.absolute().parents:
+        if (above / ROOT_KEY).is_file():
+            raise UsageError(
+                f"{directory} lies inside another datastore: {above}",
+                hint="choose a directory outside of it, or use a namespace of that datastore",
+                details={"inside": str(above)},
+            )

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Request
 from starlette.responses import Response
 
-from swamp.repo.compare import compare
-from swamp.repo.conflicts import Conflicts, Keep
+from swamp.repo.conflicts import Conflicts, Keep, compare
 from swamp.repo.data import parse_since
 from swamp.serve import documents as doc
 from swamp.serve.ask import Cursor, Limit, decode_cursor, encode_cursor, needs, page_of, server_of

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from swamp.errors import SwampError
-from swamp.repo.compare import compare
-from swamp.repo.conflicts import Conflicts
+from swamp.repo.conflicts import Conflicts, compare
 from swamp.serve.ask import Cursor, needs, server_of
 from swamp.serve.pages.render import page
 from swamp.serve.state import Server
