@@ -51,6 +51,8 @@ class Flush:
     ref: SegmentRef
     rows: frozenset[Row]
     dropped: frozenset[Dropped]
+    epoch: int = 0
+    """The collection after which it was uploaded."""
 
 
 def rebuilt(recorded: Root, env: Env, writer: Writer, step: int = 2) -> Root:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from swamp.commit.build import Changes, Flush, build, numbered, rebuilt
 from swamp.commit.log import has_op, log_key, newest_whole, put_log, refuse_later_formats, standing
 from swamp.commit.obey import Word
+from swamp.commit.survive import survive
 from swamp.commit.tell import unknown
 from swamp.env import Env, rfc3339
 from swamp.errors import (
@@ -288,7 +289,7 @@ class Committer:
 
     def _flush(self, root: Root, changes: Changes, staged: Flush | None) -> Flush | None:
         """A layer past its bound moves into a segment, uploaded before anything names it. inv[commit.root-last]"""
-        if staged is not None and staged.changes == changes:
+        if staged and staged.changes == changes and survive(self.store, root, (staged.ref.key,), staged.epoch):
             return staged
         if not _over_bound(root, changes):
             return None
@@ -303,7 +304,7 @@ class Committer:
         segment = write_segment([*layer, *dropped, *numbered(changes, number)])
         ref = segment.ref(f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet")
         self.put_segment(ref.key, segment.data)
-        return Flush(changes, ref, frozenset(layer), frozenset(dropped))
+        return Flush(changes, ref, frozenset(layer), frozenset(dropped), root.gc_epoch)
 
     def put_segment(self, key: str, data: bytes) -> None:
         """Uploads a segment; its name is new, so sending it twice is harmless."""

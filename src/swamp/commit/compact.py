@@ -8,6 +8,7 @@ from typing import Final
 
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
+from swamp.commit.survive import survive
 from swamp.index.entry import Dropped
 from swamp.index.merge import forgettable, merge_segments
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
@@ -46,6 +47,8 @@ def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | N
 
     def propose(now: Root) -> Changes | None:
         if not taken <= {s.key for s in now.segments}:
+            return None
+        if not survive(committer.store, now, (merged.key,), root.gc_epoch):
             return None
         dropped = tuple(Dropped(key, "") for key in sorted(taken))
         return Changes(segments=(merged,), unlisted=taken, dropped=dropped, horizon_seq=horizon)

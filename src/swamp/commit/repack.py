@@ -14,6 +14,7 @@ from typing import Final
 from swamp.commit.collect import Ages, internal_objects
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
+from swamp.commit.survive import survive
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
@@ -249,16 +250,9 @@ class _Copier:
 
     def still_there(self, root: Root) -> bool:
         """A collector may have been there: a condemned pack is given up, a collection means looking again."""
-        if rule("gc.collecting-check") and any(root.condemns(key) for key in self._new):
-            return False
-        if root.gc_epoch != self.epoch and rule("gc.epoch-check"):
-            try:
-                for key in self._new:
-                    self.committer.store.head(key)
-            except ObjectMissing:
-                return False
-            self.epoch = root.gc_epoch
-        return True
+        there = survive(self.committer.store, root, self._new, self.epoch)
+        self.epoch = root.gc_epoch if there else self.epoch
+        return there
 
 
 def _slice(key: str) -> Slice | None:

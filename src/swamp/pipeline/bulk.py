@@ -16,6 +16,7 @@ from swamp.commit.collect import internal_objects
 from swamp.commit.commit import Changes, Committer, RootRead
 from swamp.commit.compact import horizon_of
 from swamp.commit.log import names
+from swamp.commit.survive import survive
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, Unavailable
 from swamp.index.entry import Dropped, Entry
@@ -229,8 +230,12 @@ class OnStore:
             refs = self.merged(root, inputs, horizon_seq)
             taken = frozenset(ref.key for ref in inputs)
 
-            def propose(now: Root, taken: frozenset[str] = taken, refs: list[SegmentRef] = refs) -> Changes | None:
+            def propose(
+                now: Root, taken: frozenset[str] = taken, refs: list[SegmentRef] = refs, epoch: int = root.gc_epoch
+            ) -> Changes | None:
                 if not taken <= {ref.key for ref in now.segments}:
+                    return None
+                if not survive(self.committer.store, now, [ref.key for ref in refs], epoch):
                     return None
                 gone = tuple(Dropped(key, "") for key in sorted(taken))
                 return Changes(segments=tuple(refs), unlisted=taken, dropped=gone, horizon_seq=horizon_seq)

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from swamp.cache.files import hash_file
 from swamp.commit.commit import Changes
+from swamp.commit.survive import survive
 from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError
 from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.lookup import live_rows, lookup
@@ -141,11 +142,14 @@ def conclude(
     unknown = set(drop) - {f.entry.path for f in bad}
     if unknown:
         raise NotFound(f"nothing is wrong with {sorted(unknown)[0]}: only missing or corrupt entries can be dropped")
+    epoch = _epoch(parts) if repair and bad else 0
     healed = _heal(parts, patience, [f for f in bad if f.entry.path not in drop]) if repair else {}
     gone = [f for f in bad if f.entry.path in drop] if repair else []
     left = [f for f in bad if f.entry.path not in healed and f not in gone]
     if repair and (healed or gone or any(f.verdict == "missing" and not f.entry.missing for f in left)):
-        _publish(parts, patience, healed, gone, left)
+        taken = _publish(parts, patience, healed, gone, left, epoch)
+        healed = {path: rows for path, rows in healed.items() if path not in taken}
+        left = [f for f in bad if f.entry.path not in healed and f not in gone]
     return VerifyReport(
         checked,
         size,
@@ -181,11 +185,19 @@ def _publish(
     healed: dict[str, tuple[Entry, Entry]],
     gone: list[Finding],
     left: list[Finding],
-) -> None:
+    epoch: int,
+) -> frozenset[str]:
+    """Commits what is still so on the root that it is swapped on; the paths whose upload a collector has taken."""
+    taken: set[str] = set()
+    store = parts.committer.store
+
     def propose(root: Root) -> Changes | None:
+        taken.clear()
+        taken.update(path for path, (_, new) in healed.items() if not survive(store, root, (new.key,), epoch))
         still = _unchanged(parts, root, [*(old for old, _ in healed.values()), *(f.entry for f in (*gone, *left))])
-        puts = [new for old, new in healed.values() if old.path in still]
-        dropped = [Dropped.of(old) for old, _ in healed.values() if old.path in still]
+        sent = [(old, new) for path, (old, new) in healed.items() if path in still and path not in taken]
+        puts = [new for _, new in sent]
+        dropped = [Dropped.of(old) for old, _ in sent]
         lost = (f.entry for f in left if f.verdict == "missing" and f.entry.path in still)
         marks = [entry.rewritten(entry.key, missing=True) for entry in lost]
         given_up = [f.entry for f in gone if f.entry.path in still]
@@ -195,6 +207,13 @@ def _publish(
         return Changes(puts=(*puts, *marks), deletes=tuple(tombs), dropped=tuple(dropped))
 
     parts.committer.commit(propose, patience.check)
+    return frozenset(taken)
+
+
+def _epoch(parts: Parts) -> int:
+    """How far the collections have come before anything is uploaded. inv[gc.uploads-survive]"""
+    root = parts.committer.read().root
+    return root.gc_epoch if root is not None else 0
 
 
 def _with_units(parts: Parts, root: Root, gone: list[Entry]) -> list[Entry]:
