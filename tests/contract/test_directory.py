@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from swamp.env import SYSTEM
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, StoreError, UsageError
 from swamp.store.directory import DirectoryStore
-from swamp.store.names import INTERNAL, MORE, components_of, plain_path, segment_of
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
+from swamp.store.walk import INTERNAL, MORE, components_of, plain_path, segment_of
 
 
 @pytest.fixture

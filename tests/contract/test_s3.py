@@ -15,7 +15,7 @@ from swamp.locks.acquire import MAX_LEASE
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.probe import probe
-from swamp.store.send import HashedFile
+from swamp.store.upload import HashedFile
 from swamp.testing.proxy import FaultProxy, Rule
 from swamp.testing.servers import BUCKET
 

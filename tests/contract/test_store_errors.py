@@ -23,7 +23,7 @@ from swamp.errors import (
     Unavailable,
     UsageError,
 )
-from swamp.store import foreign_google, foreign_obstore, foreign_system
+from swamp.store import clients, explain, gcs_errors
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
 from swamp.store.open import open_store
 from swamp.store.retry import RetryPolicy
@@ -92,7 +92,7 @@ def test_a_verdict_on_one_of_many_deletes_is_taken_apart(code, kind):
     """A policy without s3:DeleteObject was "try again later", for a minute: the answer as a whole is 200."""
     text = f"Generic S3 error: DeleteObjects request failed for key shop/a b: Denied (code: {code})"
     error = to_error(
-        Place("s3", "s3://b"), foreign_obstore.read_refusal(obstore.exceptions.GenericError(text), "DELETE", "shop/a b")
+        Place("s3", "s3://b"), clients.read_refusal(obstore.exceptions.GenericError(text), "DELETE", "shop/a b")
     )
     assert type(error) is kind and error.details["code"] == code
 
@@ -216,11 +216,9 @@ def classes_of(*modules):
 
 @pytest.mark.inv("store.errors-mapped")
 def test_every_class_of_obstore_is_in_the_table():
-    unmapped = [
-        c for c in classes_of(obstore.exceptions) if c not in foreign_obstore.FOREIGN and c.__name__ != "NotFoundError"
-    ]
+    unmapped = [c for c in classes_of(obstore.exceptions) if c not in clients.FOREIGN and c.__name__ != "NotFoundError"]
     assert unmapped == []
-    assert all(issubclass(c, foreign_obstore.CAUGHT) for c in foreign_obstore.FOREIGN)
+    assert all(issubclass(c, clients.CAUGHT) for c in clients.FOREIGN)
 
 
 @pytest.mark.inv("store.errors-mapped")
@@ -228,17 +226,17 @@ def test_every_class_of_the_google_client_is_in_the_table():
     modules = (google.api_core.exceptions, google.auth.exceptions, google.cloud.storage.exceptions, requests.exceptions)
     found = list(classes_of(*modules))
     assert len(found) > 40
-    assert [c for c in found if not issubclass(c, tuple(foreign_google.FOREIGN))] == []
-    assert [c for c in found if not issubclass(c, foreign_google.CAUGHT)] == []
+    assert [c for c in found if not issubclass(c, tuple(gcs_errors.FOREIGN))] == []
+    assert [c for c in found if not issubclass(c, gcs_errors.CAUGHT)] == []
 
 
 @pytest.mark.inv("store.errors-mapped")
-@pytest.mark.parametrize("number", sorted(foreign_system.FOREIGN))
+@pytest.mark.parametrize("number", sorted(explain.OS_ERRORS))
 def test_every_refusal_of_the_system_has_a_next_step(number):
     import os
 
-    error = foreign_system.explain(OSError(number, os.strerror(number)), "file:///b", "k")
-    assert isinstance(error, foreign_system.FOREIGN[number][0]) and error.hint and error.details["code"].startswith("E")
+    error = explain.explain_os(OSError(number, os.strerror(number)), "file:///b", "k")
+    assert isinstance(error, explain.OS_ERRORS[number][0]) and error.hint and error.details["code"].startswith("E")
 
 
 @pytest.mark.parametrize(

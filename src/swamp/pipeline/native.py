@@ -18,8 +18,8 @@ from swamp.index.keys import object_of
 from swamp.pipeline.content import Artifact, Format
 from swamp.pipeline.place import Bucket, FileRef, Folder
 from swamp.pipeline.settings import SHARED_CACHE
-from swamp.store.names import plain_path
 from swamp.store.open import is_plugin_type, parse_target
+from swamp.store.walk import plain_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

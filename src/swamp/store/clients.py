@@ -1,11 +1,26 @@
-"""The obstore clients of one bucket: how long each waits, and whether it may send something twice."""
+"""What the adapter on obstore is made of: its clients and their limits, its runtime's threads, its errors as ours, and
+objects read as ranges of one version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from obstore import exceptions as foreign
+
+from swamp.errors import StoreError, Unavailable
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, redact, scrub
+from swamp.store.port import ObjectMeta, Token
+from swamp.store.upload import MIB, PART_BYTES
+
+if TYPE_CHECKING:
+    from swamp.store.objects import Objects
 
 
 @dataclass(frozen=True)
@@ -43,3 +58,216 @@ class Clients:
     @cached_property
     def parts(self) -> Any:
         return self.make(10, 6, False)
+
+
+VARIABLE: Final = "TOKIO_WORKER_THREADS"
+FEW_CORES: Final = 2
+"""Up to here one thread: two wake each other for every request. A GET of 2 KB costs 0.13 to 0.16 ms of CPU with one
+and 0.16 to 0.17 with two; more cores were not measured (docs/design/PERFORMANCE.md)."""
+_lock = threading.Lock()
+
+
+@cache
+def start_runtime() -> None:
+    """Starts obstore's runtime with as many threads as pay off: it asks the environment once, when it is first used.
+
+    Right before the first request of this process, not sooner: threads do not survive a fork, and who has only opened
+    a store may still fork. A number that the user has set stays.
+    """
+    with _lock:
+        if VARIABLE in os.environ or (os.cpu_count() or 1) > FEW_CORES:
+            return
+        import obstore
+        from obstore.store import MemoryStore
+
+        os.environ[VARIABLE] = "1"
+        try:
+            obstore.list_with_delimiter(MemoryStore())
+        finally:
+            os.environ.pop(VARIABLE, None)
+
+
+# inv[store.errors-mapped]: every class obstore can raise, and the status it means when its text names none.
+FOREIGN: Final[dict[type[BaseException], tuple[int | None, str | None]]] = {
+    foreign.BaseError: (None, None),
+    foreign.GenericError: (None, None),
+    foreign.JoinError: (None, None),
+    foreign.AlreadyExistsError: (412, "PreconditionFailed"),
+    foreign.PreconditionError: (412, "PreconditionFailed"),
+    foreign.NotModifiedError: (304, None),
+    foreign.PermissionDeniedError: (403, None),
+    foreign.UnauthenticatedError: (401, None),
+    foreign.NotSupportedError: (501, None),
+    foreign.InvalidPathError: (400, "InvalidPath"),
+    foreign.UnknownConfigurationKeyError: (400, "UnknownConfigurationKey"),
+    FileNotFoundError: (404, None),
+    ValueError: (400, "InvalidArgument"),
+}
+CAUGHT: Final = (foreign.BaseError, FileNotFoundError, ValueError)
+_DECISIVE: Final = (foreign.AlreadyExistsError, foreign.PreconditionError, foreign.NotModifiedError)
+_STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})\b")
+_ELEMENT = re.compile(r"<(Code|Message|RequestId|Region)>([^<]{1,500})</")
+_AZURE_REQUEST = re.compile(r"RequestId:([0-9a-fA-F-]{8,})")
+_ONE_OF_MANY = re.compile(r"DeleteObjects request failed for key .{1,1100}: (.{0,500}) \(code: (\w+)\)")
+"""A delete of many keys is answered with 200 and a verdict for each: obstore names the first refusal."""
+_EXPECTING = re.compile(r"expecting '([a-z0-9-]+)'")
+_METADATA_SERVICE = re.compile(r"169\.254\.\d+\.\d+|metadata\.google|/metadata/identity|AssumeRoleWithWebIdentity")
+_NO_LOGIN = re.compile(r"(?i)credential|access key|NoCredentials")
+_KIND = re.compile(r"kind: (Connect|Timeout|Interrupted|Request|Decode)\b")
+_FAILURES: Final = {"Connect": CONNECT, "Timeout": TIMEOUT, "Interrupted": CUT, "Request": CUT, "Decode": CUT}
+
+
+def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
+    """Takes an obstore error apart: its text is the only place where status, code and request id stand."""
+    text = str(error)
+    status, code = _defaults(error)
+    found = dict(_ELEMENT.findall(text.partition("Debug source:")[0]))
+    number = _STATUS.search(text)
+    if number and not isinstance(error, _DECISIVE):
+        status = int(number.group(1) or number.group(2))
+    if _METADATA_SERVICE.search(text) or (not number and _NO_LOGIN.search(text.partition("Debug source")[0])):
+        return Answer(verb, key, code="NoCredentials")
+    if not number and (one := _ONE_OF_MANY.search(text)):
+        found = {"Message": one.group(1), "Code": one.group(2)}
+        status = 403 if one.group(2) == "AccessDenied" else status
+    code = found.get("Code") or ("BareRedirect" if "BareRedirect" in text else code)
+    message, request = found.get("Message", ""), found.get("RequestId")
+    azure = _AZURE_REQUEST.search(message)
+    region = found.get("Region") or (m.group(1) if (m := _EXPECTING.search(message)) else None)
+    failure = None if status else _failure(text)
+    if not message and not number:
+        message = _plain_reason(text)
+    if azure:
+        request, message = azure.group(1), message.partition("RequestId:")[0].strip()
+    return Answer(verb, key, status, code, message, request, region, failure=failure)
+
+
+def _defaults(error: BaseException) -> tuple[int | None, str | None]:
+    return next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (None, None))
+
+
+def _failure(text: str) -> str | None:
+    kind = _KIND.search(text)
+    return _FAILURES[kind.group(1)] if kind else None
+
+
+def _plain_reason(text: str) -> str:
+    """The part of an obstore text that people can use."""
+    for sign, reason in (
+        ("dns error", "its name is not known"),
+        ("ConnectionRefused", "connection refused"),
+        ("InvalidContentType", "it does not speak TLS (http, not https?)"),
+        ("certificate", "its certificate is not trusted"),
+    ):
+        if sign in text:
+            return reason
+    head = text.partition("\n\nDebug source")[0]
+    return redact(head.rpartition(" - ")[2].rpartition("Generic ")[2])
+
+
+def beyond_end(error: StoreError) -> bool:
+    return error.details.get("status") == 416 or "Wanted range starting at" in error.message
+
+
+def safe_cause(error: BaseException) -> BaseException | None:
+    """The cause to keep: none, if its text could carry a credential."""
+    return error if scrub(text := str(error)) == text and "Signature" not in text else None
+
+
+CHUNK_BYTES = MIB
+
+
+class NotPartial(Exception):
+    """The server sent the whole object although a range was asked for."""
+
+
+class RangedBody:
+    """An object as ranges pinned to the first one's token: a time limit covers each range, none the object.
+
+    A server that knows no ranges sends it in one answer, and the limit covers each read of that.
+    """
+
+    def __init__(self, store: Objects, key: str, start: int) -> None:
+        self._store = store
+        self._key = key
+        self._at = start
+        self._result: Any = self._first()
+
+    @property
+    def meta(self) -> ObjectMeta:
+        return self._meta
+
+    def __enter__(self) -> RangedBody:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._result = None
+
+    def _first(self) -> Any:
+        store = self._store
+        try:
+            if store._whole_first and self._at == 0:
+                return self._whole()
+            result = store._request(self._key, {"range": (self._at, self._at + PART_BYTES)})
+        except NotPartial:
+            return self._whole()
+        except StoreError as error:
+            if not beyond_end(error):
+                raise
+            self._meta = store.head(self._key)
+            return None
+        self._meta = meta_of(result.meta)
+        return result
+
+    def _whole(self) -> Any:
+        result = self._store._request(self._key, {}, streaming=True)
+        self._meta = meta_of(result.meta)
+        return result if self._at < self._meta.size else None
+
+    def _next(self) -> Any:
+        end = min(self._at + PART_BYTES, self._meta.size)
+        try:
+            result = self._store._request(self._key, {"range": (self._at, end)})
+        except NotPartial:
+            result = self._store._request(self._key, {}, streaming=True)
+        if token_of(result.meta) != self._meta.token:
+            # inv[store.pinned-read]: bytes of two versions are never joined.
+            raise Unavailable(
+                f"{self._key} changed while it was read", hint="read it again", details={"key": self._key}
+            )
+        return result
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._result is not None:
+            yield from self._drain(self._result)
+            self._result = self._next() if self._at < self._meta.size else None
+
+    def _drain(self, result: Any) -> Iterator[bytes]:
+        first, last = result.range
+        skip, expected = self._at - first, last
+        try:
+            for chunk in _pieces(result, last - first):
+                data = bytes(chunk)
+                data, skip = data[skip:], max(0, skip - len(data))
+                self._at += len(data)
+                if data:
+                    yield data
+        except CAUGHT as error:
+            raise self._store._explained(error, "GET", self._key) from safe_cause(error)
+        if self._at != expected:
+            raise self._store._cut(self._key)
+
+
+def _pieces(result: Any, size: int) -> Iterator[Any]:
+    """A small body in one call: asking a stream whether there is more costs as much as the body."""
+    if size <= CHUNK_BYTES:
+        return iter((result.bytes(),))
+    return iter(result.stream(min_chunk_size=CHUNK_BYTES))
+
+
+def token_of(meta: Any) -> Token:
+    return str(meta["e_tag"] or meta["version"] or "").strip('"')
+
+
+def meta_of(meta: Any) -> ObjectMeta:
+    return ObjectMeta(meta["path"], meta["size"], token_of(meta), meta["last_modified"])

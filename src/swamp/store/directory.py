@@ -28,12 +28,11 @@ from swamp.errors import (
     Unavailable,
     UsageError,
 )
-from swamp.store.budget import MIB
-from swamp.store.foreign_system import explain
+from swamp.store.explain import explain_os
 from swamp.store.keys import check_key, check_prefix
-from swamp.store.names import ASIDE, INTERNAL, components_of, plain_path
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded, check_in_memory
-from swamp.store.walk import Walk
+from swamp.store.upload import MIB
+from swamp.store.walk import ASIDE, INTERNAL, Walk, components_of, plain_path
 
 CHUNK_BYTES: Final = MIB
 PAGE: Final = 1000
@@ -308,7 +307,7 @@ class DirectoryStore:
         try:
             yield
         except OSError as error:
-            raise explain(error, self.url, key) from error
+            raise explain_os(error, self.url, key) from error
 
 
 class Writer:

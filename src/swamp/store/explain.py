@@ -1,4 +1,4 @@
-"""What a store's refusal means, in our own errors: one table for every HTTP backend.
+"""Turns a store's refusal into one of our errors: one table for every HTTP backend, one for file systems.
 
 Adapters take a foreign error apart into an `Answer`; here it becomes the error whose class says what the caller
 does next. Only fields we picked reach a message, so that no signature, token or key of the user can.
@@ -6,6 +6,7 @@ does next. Only fields we picked reach a message, so that no signature, token or
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Final
 
@@ -226,3 +227,29 @@ def _make(kind: type[StoreError], place: Place, answer: Answer, what: str, hint:
     tail = ", ".join(dict.fromkeys(s for s in shown if s and s not in what))
     message = f"{what} [{tail}]" if tail else what
     return kind(message, hint=hint, details={k: v for k, v in facts.items() if v is not None})
+
+
+# inv[store.errors-mapped]: what an operating system's refusal means to the caller; anything else is Unavailable.
+OS_ERRORS: Final[dict[int, tuple[type[StoreError], str]]] = {
+    errno.EACCES: (AccessDenied, "ask for the right to read and write there"),
+    errno.EPERM: (AccessDenied, "ask for the right to read and write there"),
+    errno.EROFS: (AccessDenied, "the file system is read-only: mount it writable"),
+    errno.ENOSPC: (StoreError, "free some space on that disk, then run the command again"),
+    errno.EDQUOT: (StoreError, "your quota on that disk is used up: free some space"),
+    errno.EFBIG: (StoreError, "the file is larger than that file system allows"),
+    errno.ENAMETOOLONG: (StoreError, "shorten the name"),
+    errno.ENOTDIR: (Misconfigured, "the bucket must be a directory"),
+    errno.EEXIST: (Misconfigured, "the bucket must be a directory"),
+    errno.EIO: (Unavailable, "check the disk"),
+    errno.ESTALE: (Unavailable, "check the network file system"),
+    errno.ETIMEDOUT: (Unavailable, "check the network file system"),
+    errno.ENOLCK: (Unavailable, "that file system gives no locks: mount it with locking"),
+}
+
+
+def explain_os(error: OSError, url: str, key: str | None) -> StoreError:
+    kind, hint = OS_ERRORS.get(error.errno or 0, (Unavailable, "try again; if it stays, check the disk"))
+    details = {"key": key, "code": errno.errorcode.get(error.errno or 0, "?"), "store": url}
+    if kind is AccessDenied:
+        return kind(f"{hint}: {url} ({error.strerror})", hint=hint, details=details)
+    return kind(f"{url}: {error.strerror} ({key})", hint=hint, details=details)

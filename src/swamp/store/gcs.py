@@ -24,12 +24,12 @@ from google.cloud import storage
 
 from swamp.env import SYSTEM, UTC, Env
 from swamp.errors import ConditionFailed, ObjectMissing, Unavailable
-from swamp.store.budget import MIB, PART_BYTES, ByteBudget
 from swamp.store.explain import CUT, Answer, Place, to_error
-from swamp.store.foreign_google import CAUGHT, read_refusal, read_response, safe_cause
+from swamp.store.gcs_errors import CAUGHT, read_refusal, read_response, safe_cause
 from swamp.store.keys import check_key, check_prefix
+from swamp.store.layers import WIRE
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded, check_in_memory
-from swamp.store.wire import WIRE
+from swamp.store.upload import MIB, PART_BYTES, ByteBudget
 
 CHUNK_BYTES: Final = MIB
 PAGE: Final = 1000

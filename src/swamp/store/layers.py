@@ -1,4 +1,4 @@
-"""Layers with the ObjectStore protocol in and out: prefix, meter, limit, and retry, which has its own module."""
+"""Layers around a store, with the ObjectStore protocol in and out: prefix, meter, limit; `retry` has its own module."""
 
 from __future__ import annotations
 
@@ -9,12 +9,43 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from swamp.store.keys import check_key
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 from swamp.store.retry import RetryPolicy, RetryStore
-from swamp.store.wire import Wire, wire_of
 from swamp.trace import Facts, span, traced
+
+
+class Wire:
+    """Counts the HTTP requests that this process has sent, where they are sent: retries and probes are among them.
+
+    Results tell this number, and a proxy in front of the store counts the same. What a client library repeats inside
+    one call (parts of a large upload, after an error) is not seen from here. inv[store.requests-counted]
+    """
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._lock = threading.Lock()
+
+    @property
+    def sent(self) -> int:
+        return self._sent
+
+    def count(self, requests: int = 1) -> None:
+        with self._lock:
+            self._sent += requests
+
+
+WIRE = Wire()
+
+
+def wire_of(store: Any) -> Wire | None:
+    """Where the requests of this store are counted; None for one that sends none: a directory, memory, a plug-in's."""
+    while (inner := getattr(store, "_inner", None)) is not None:
+        store = inner
+    return WIRE if getattr(store, "on_wire", False) else None
+
 
 __all__ = ["LimitStore", "Meter", "MeterStore", "PrefixStore", "RetryPolicy", "RetryStore"]
 

@@ -12,11 +12,20 @@ import obstore
 
 from swamp.env import SYSTEM, Env, is_ulid
 from swamp.errors import ConditionFailed, ObjectMissing, StoreError, UsageError
-from swamp.store.budget import MIB, PART_BYTES, SMALL_BYTES, ByteBudget, part_bytes, read_whole
-from swamp.store.clients import Clients
+from swamp.store.clients import (
+    CAUGHT,
+    Clients,
+    NotPartial,
+    RangedBody,
+    beyond_end,
+    meta_of,
+    read_refusal,
+    safe_cause,
+    start_runtime,
+)
 from swamp.store.explain import CUT, FOREIGN, Answer, Place, to_error
-from swamp.store.foreign_obstore import CAUGHT, beyond_end, read_refusal, safe_cause
 from swamp.store.keys import byte_before, check_key, check_prefix
+from swamp.store.layers import WIRE
 from swamp.store.port import (
     WHOLE_AT_MOST,
     Condition,
@@ -28,10 +37,7 @@ from swamp.store.port import (
     Uploaded,
     check_in_memory,
 )
-from swamp.store.ranged import NotPartial, RangedBody, meta_of
-from swamp.store.send import HashedFile
-from swamp.store.start import start_runtime
-from swamp.store.wire import WIRE
+from swamp.store.upload import MIB, PART_BYTES, SMALL_BYTES, ByteBudget, HashedFile, part_bytes, read_whole
 
 if TYPE_CHECKING:
     from swamp.store.s3_listing import Page, RawListing

@@ -1,4 +1,4 @@
-"""A URL, or a type and its configuration, becomes a store. Clients are imported only when their cloud is used."""
+"""Opens the store at a URL, or of a type and its configuration. Clients are imported only when their cloud is used."""
 
 from __future__ import annotations
 

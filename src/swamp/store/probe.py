@@ -1,4 +1,4 @@
-"""What does this bucket really enforce? Found out by trying, in a scratch prefix that is cleaned up.
+"""Finds out by trying what a bucket enforces, in a scratch prefix that is cleaned up.
 
 A name proves nothing: servers exist that accept `If-Match` and `If-None-Match` and ignore them. So every promise
 that the commit protocol stands on is put to the test (`store.trial`), also with eight writers at once.

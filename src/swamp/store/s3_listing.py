@@ -25,8 +25,8 @@ from swamp.env import Env, parse_rfc3339
 from swamp.errors import StoreError, Unavailable
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
 from swamp.store.keys import is_key
+from swamp.store.layers import WIRE
 from swamp.store.port import Level, ObjectMeta
-from swamp.store.wire import WIRE
 from swamp.values import value
 
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()

@@ -17,10 +17,10 @@ from typing import Final, Literal, TypeVar, cast
 from swamp.env import Env
 from swamp.errors import ConditionFailed, Misconfigured, ObjectMissing, StoreError, Unavailable
 from swamp.rules import rule
-from swamp.store.budget import PART_BYTES
 from swamp.store.layers import innermost
 from swamp.store.port import CREATE, Condition, ConditionalDeletes, ConditionalFiles, Match, ObjectStore
 from swamp.store.retry import pause_after
+from swamp.store.upload import PART_BYTES
 
 Seen = Literal["kept", "broken", "unknown"]
 T = TypeVar("T")

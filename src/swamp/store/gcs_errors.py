@@ -1,4 +1,4 @@
-"""The Google client's errors taken apart: the one table of this adapter."""
+"""Takes the Google client's errors apart: the one table of this adapter."""
 
 from __future__ import annotations
 

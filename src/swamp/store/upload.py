@@ -1,14 +1,15 @@
-"""A bound on the bytes that uploads and downloads hold in memory, whatever the number of threads."""
+"""Reads files for an upload: hashed as they go, and within a bound on memory whatever the number of threads."""
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 MIB: Final = 1024 * 1024
 PART_BYTES: Final = 8 * MIB
@@ -72,3 +73,20 @@ def _read_small(path: Path, size: int) -> bytes:
         return read
     finally:
         os.close(descriptor)
+
+
+class HashedFile:
+    """A file in pieces; what was handed out is what was hashed. inv[store.hash-of-sent]"""
+
+    def __init__(self, file: BinaryIO, piece: int) -> None:
+        self._file = file
+        self._piece = piece
+        self.sha256 = hashlib.sha256()
+        self.sent = self.pieces = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self._file.read(self._piece):
+            self.sha256.update(piece)
+            self.sent += len(piece)
+            self.pieces += 1
+            yield piece
