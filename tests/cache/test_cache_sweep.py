@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
+from swamp.cache.layout import FOLDER_PREFIX, OLD_SECONDS, sweep_staging
 from swamp.cache.paths import TEMP_PREFIX
-from swamp.cache.sweep import FOLDER_PREFIX, OLD_SECONDS, sweep_staging
 
 
 def dead() -> int:
@@ -35,7 +35,7 @@ def test_only_what_the_dead_left_goes_and_only_after_a_while(tmp_path):
 def test_a_process_that_began_later_only_has_the_number(tmp_path, monkeypatch):
     left = tmp_path / f"{TEMP_PREFIX}{os.getpid()}-1"
     left.write_text("of an earlier process with this number")
-    monkeypatch.setattr("swamp.cache.sweep._began", lambda process: time.time() + 600)
+    monkeypatch.setattr("swamp.cache.layout._began", lambda process: time.time() + 600)
     assert sweep_staging(tmp_path, time.time(), 0) == 1
 
 

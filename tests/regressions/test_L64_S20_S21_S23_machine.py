@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from machines import Machine, Team, read_tree
-from swamp.cache.left import note_left
+from swamp.cache.begin import note_left
 from swamp.index.keys import object_of
 
 

@@ -1,15 +1,42 @@
-"""state.db as a file: its tables, made and brought up to date; checked when it is opened, begun again when damaged."""
+"""Makes state.db and its tables, brings them up to date, checks the file at opening, begins it again when damaged.
+
+A file that was changed since the last process left it, by whatever, is checked before it is believed.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.left import was_left
 from swamp.cache.rows import JournalRow, journal_row
 from swamp.cache.transact import Transaction
 from swamp.errors import Failed
+
+
+def left_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.left")
+
+
+def note_left(path: Path) -> None:
+    """Only ever saves a check, so it is written without ceremony."""
+    with suppress(OSError):
+        left_of(path).write_text(_looks(path))
+
+
+def was_left(path: Path) -> bool:
+    """Whether the file is as it was left. A process that was killed left no word, and its file is checked."""
+    try:
+        return left_of(path).read_text() == _looks(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _looks(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
+
 
 SCHEMA_VERSION: Final = 3
 _DIRECTORY: Final = "rtrim(rtrim(NEW.path, replace(NEW.path, '/', '')), '/')"

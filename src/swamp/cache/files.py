@@ -103,7 +103,7 @@ def stage_file(
     """Writes `chunks` below `staging`; raises CorruptData if they are not what was promised. Leaves no half file.
 
     `mtime_ns` backdates the file: a pulled file whose mtime lies in the past has a hint that can be trusted.
-    Without `durable` the caller flushes before it renames (`cache.flush`). inv[cache.no-torn-file]
+    Without `durable` the caller flushes before it renames (`cache.places`). inv[cache.no-torn-file]
     """
     path, descriptor = _open_temp(os.fspath(staging))
     try:

@@ -1,14 +1,21 @@
-"""Where a cache keeps its things: the synced tree holds synced files and nothing else, the rest lies beside it."""
+"""Says where a cache keeps its things, and clears staging: the synced tree holds synced files and nothing else, the
+rest lies beside it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from swamp.cache.files import on_disk
-from swamp.cache.paths import safe_path
+from swamp.cache.paths import TEMP_PREFIX, safe_path
 from swamp.errors import UsageError
 from swamp.values import value
 
@@ -76,3 +83,63 @@ def swamp_home(environ: Mapping[str, str]) -> Path:
         return Path(chosen).expanduser().absolute()
     home = environ.get("HOME")
     return (Path(home) if home else Path.home()) / ".swamp"
+
+
+FOLDER_PREFIX: Final = "compare-"
+OLD_SECONDS: Final = 3600.0
+CLOCK_SECONDS: Final = 60.0
+"""How far the system's idea of its own start may be off."""
+_OWNED = re.compile(rf"(?:{re.escape(TEMP_PREFIX)}|{re.escape(FOLDER_PREFIX)})(\d+)-")
+
+
+def sweep_staging(staging: Path, now: float, older_than: float = OLD_SECONDS) -> int:
+    """Removes from staging what processes that are no more put there an hour ago or earlier; how many things that were.
+
+    What a living process stages, also one that only reads a file into a lazy cache, stays. The hour is for those whom
+    this process cannot see: another container that shares the cache.
+    """
+    try:
+        with os.scandir(staging) as entries:
+            found = [entry for entry in entries if _OWNED.match(entry.name)]
+    except FileNotFoundError:
+        return 0
+    left = [entry for entry in found if _is_left(entry, now - older_than)]
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            with suppress(OSError):  # somebody else's to remove
+                Path(entry.path).unlink(missing_ok=True)
+    return len(left)
+
+
+def _is_left(entry: os.DirEntry[str], before: float) -> bool:
+    owned = _OWNED.match(entry.name)
+    assert owned is not None
+    try:
+        made = entry.stat(follow_symlinks=False).st_ctime
+    except OSError:
+        return False  # gone meanwhile
+    return made <= before and not _is_alive(int(owned.group(1)), made)
+
+
+def _is_alive(process: int, since: float) -> bool:
+    """Whether that very process runs; one that began later only has its number (in a container: often)."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # somebody else's: there is one
+    began = _began(process)
+    return began is None or began <= since + CLOCK_SECONDS
+
+
+def _began(process: int) -> float | None:
+    """When it was started, where the system tells."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        booted = next(row for row in Path("/proc/stat").read_text().splitlines() if row.startswith("btime "))
+    except (OSError, StopIteration):
+        return None
+    return int(booted.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")

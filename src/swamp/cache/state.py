@@ -14,9 +14,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from swamp.cache.begin import begun_again, connect, explained, inode_of, is_damage, is_sound
+from swamp.cache.begin import begun_again, connect, explained, inode_of, is_damage, is_sound, left_of, note_left
 from swamp.cache.damage import Remembered
-from swamp.cache.left import left_of, note_left
 from swamp.cache.paths import ancestors, fold
 from swamp.cache.rows import (
     BASE_COLUMNS,

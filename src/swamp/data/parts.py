@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swamp.cache.files import CHUNK, disk_error, hash_file, on_disk, sync_directory
-from swamp.cache.flush import FLUSH_TOGETHER, can_flush_together, flush_together
 from swamp.cache.paths import fold, safe_path, shown
+from swamp.cache.places import FLUSH_TOGETHER, can_flush_together, flush_together
 from swamp.data.manifest import Content, Part, PartsWriter
 from swamp.data.names import VersionRef
 from swamp.errors import UsageError

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import Hint
-from swamp.cache.layout import CacheDir
+from swamp.cache.layout import FOLDER_PREFIX, CacheDir
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, ScanProblem
 from swamp.cache.state import State
-from swamp.cache.sweep import FOLDER_PREFIX
 from swamp.env import SYSTEM
 from swamp.index.entry import Row
 from swamp.pipeline import classify, stages

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import Hint
-from swamp.cache.flush import can_flush_together, flush_together
+from swamp.cache.places import can_flush_together, flush_together
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
 from swamp.index.keys import object_of

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from swamp.cache.files import Staged, place
-from swamp.cache.layout import CacheDir
+from swamp.cache.layout import CacheDir, sweep_staging
 from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, State, StateRebuilt, once_more
-from swamp.cache.sweep import sweep_staging
 from swamp.commit.commit import Committer, RootRead
 from swamp.commit.obey import Word
 from swamp.env import SYSTEM, Env

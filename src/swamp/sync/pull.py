@@ -8,8 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.flush import FLUSH_TOGETHER, can_flush_together, flush_together
-from swamp.cache.places import Places
+from swamp.cache.places import FLUSH_TOGETHER, Places, can_flush_together, flush_together
 from swamp.cache.rows import BaseRow
 from swamp.cache.transact import Transaction
 from swamp.commit.commit import RootRead

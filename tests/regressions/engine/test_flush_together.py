@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swamp.cache import flush
+from swamp.cache import places as flush
 from swamp.errors import Failed
 from swamp.sync import pull
 
