@@ -7,7 +7,7 @@ import pytest
 from spark_files import write_files
 
 from swamp.cache.layout import CacheDir
-from swamp.commit.establish import establish
+from swamp.commit.bootstrap import bootstrap
 from swamp.errors import Interrupted, MissingTool, UsageError
 from swamp.index.root import Writer
 from swamp.pipeline import choose, session, transfer
@@ -253,5 +253,5 @@ def test_a_listing_of_one_page_is_read_and_not_shared_out(bucket, monkeypatch, o
     store, asked = bucket.open(), []
     for n in range(objects):
         store.put(f"files/{n}", b"x")
-    establish(committer_for(bucket), lambda: None, create=True, discover=lambda: asked.append("Spark"))
+    bootstrap(committer_for(bucket), lambda: None, create=True, discover=lambda: asked.append("Spark"))
     assert bool(asked) == shared_out

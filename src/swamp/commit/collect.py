@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from swamp.commit.bootstrap import REBUILT_FROM, tier_pages
 from swamp.commit.commit import Committer, Pace
-from swamp.commit.establish import REBUILT_FROM, tier_pages
 from swamp.commit.log import LogName, names, put_log, refuse_later_formats
 from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
 from swamp.index.adopt import own_objects

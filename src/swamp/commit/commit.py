@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Final, Protocol
 
 from swamp.commit.build import Changes, Flush, build, numbered, rebuilt
-from swamp.commit.log import has_op, log_key, newest_whole, put_log, refuse_later_formats, standing
+from swamp.commit.log import has_op, log_key, log_status, newest_whole, put_log, refuse_later_formats
 from swamp.commit.obey import Word
 from swamp.commit.survive import survive
 from swamp.commit.tell import unknown
@@ -265,7 +265,7 @@ class Committer:
     def _newest(self, held: Held | None) -> RootRead:
         """The root; where a late write may have rolled it back, what the log knows to be later is put back first."""
         read = self._read_any()
-        if held is None or read.root is None or standing(self.store, read.root) != "rolled back":
+        if held is None or read.root is None or log_status(self.store, read.root) != "rolled back":
             return read
         recorded = newest_whole(self.store)
         if recorded is None:

@@ -72,10 +72,10 @@ def has_op(store: ObjectStore, op: str, *, after_seq: int) -> bool:
     return any(name.op == op for name in names(store, after_seq=after_seq))
 
 
-Standing = Literal["recorded", "unrecorded", "rolled back"]
+LogStatus = Literal["recorded", "unrecorded", "rolled back"]
 
 
-def standing(store: ObjectStore, root: Root) -> Standing:
+def log_status(store: ObjectStore, root: Root) -> LogStatus:
     """What the log says of a root, where conditions are not enforced and any write may land late.
 
     Rolled back: there is a later commit; or this one was never recorded and another was since the one it was built on:

@@ -151,7 +151,7 @@ class OnStore:
     def discover(self) -> RootRead | None:
         """A first root over the objects of a bucket without one; None when it is empty. Create-only.
 
-        The caller has made sure that there is neither a root nor a log nor an older format (`commit.establish`).
+        The caller has made sure that there is neither a root nor a log nor an older format (`commit.bootstrap`).
         """
         pieces = cut(self.committer.store, self.jobs.parallelism * 4)
         ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))

@@ -115,8 +115,8 @@ def put_patiently(store: ObjectStore, key: str, body: bytes, env: Env = SYSTEM) 
 
 def ensure_root(options: Mapping[str, str]) -> None:
     """A store without a root gets one before the first upload: payloads without a root mean that one was lost (L48)."""
-    from swamp.commit.establish import establish
+    from swamp.commit.bootstrap import bootstrap
 
     spec = spec_of(options)
     if spec is not None:
-        establish(committer_for(spec, options.get("repo", "")), pace_for(), create=True)
+        bootstrap(committer_for(spec, options.get("repo", "")), pace_for(), create=True)

@@ -184,7 +184,7 @@ class Doctor:
 
     def _old_client(self) -> Check:
         """An index of version 2 beside ours that moves: somebody goes on writing what ours does not know (L76)."""
-        from swamp.commit.establish import ADOPTED, OLD_CLIENT, old_client_wrote
+        from swamp.commit.bootstrap import ADOPTED, OLD_CLIENT, old_client_wrote
 
         if self._root is not None and old_client_wrote(self._datastore.store, self._root):
             return Check("old client", False, OLD_CLIENT, f"{REPAIR}, and upgrade that client")
@@ -196,7 +196,7 @@ class Doctor:
     def _no_root(self) -> Check:
         if self._newest_recorded():
             return Check("root", False, "it is missing, but the log has records of it", REPAIR)
-        from swamp.commit.establish import tier_pages
+        from swamp.commit.bootstrap import tier_pages
         from swamp.index.entry import is_payload_key
 
         for page in tier_pages(self._datastore.store):
@@ -306,7 +306,7 @@ class Doctor:
         return Patience(context.env, context.settings.sync_timeout, context.cancel)
 
     def _repair_root(self, from_listing: bool, agree: Callable[[str], None]) -> list[str]:
-        from swamp.commit.establish import repair
+        from swamp.commit.bootstrap import repair
 
         committer = self._datastore.must_sync().committer
         pace = self._repo.datastore.context.cancel.check

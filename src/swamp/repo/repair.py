@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.commit.build import Changes
+from swamp.commit.bootstrap import REBUILT_FROM, tier_pages
 from swamp.commit.commit import Committer, Pace, RootRead
-from swamp.commit.establish import REBUILT_FROM, tier_pages
 from swamp.commit.log import newest_whole
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, ObjectMissing, UsageError

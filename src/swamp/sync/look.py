@@ -10,7 +10,7 @@ from typing import Final, Literal
 from swamp.cache.paths import ancestors
 from swamp.cache.scan import ScanProblem
 from swamp.commit.commit import RootRead
-from swamp.commit.log import Standing, is_newest, put_log, standing
+from swamp.commit.log import LogStatus, is_newest, log_status, put_log
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
@@ -114,31 +114,31 @@ class Looker:
         certain = self.parts.committer.enforced or not state.staged_keys()  # see `_owes_nothing`
         return read if seen and certain else None
 
-    def established(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
+    def bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
         """The root, made from a listing, an older format or the log where there is none."""
-        found = self._established(create=create)
+        found = self._bootstrapped(create=create)
         self.parts.recent.read, self.parts.recent.at = found[0], self.parts.env.clock.monotonic()
         return found
 
-    def _established(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
-        from swamp.commit.establish import establish, repair
+    def _bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
+        from swamp.commit.bootstrap import bootstrap, repair
 
         pace = self.patience.check
         kept = self._kept() if self.parts.committing and self._owes_nothing() else None
         if kept is not None and kept.root is not None and is_newest(self.parts.committer.store, kept.root):
             return kept, False, ()  # a root that was written late is met, and put right, by the commit
         if create and self._was_empty():
-            done = establish(self.parts.committer, pace, create=True, known=RootRead(None, None), empty=True)
+            done = bootstrap(self.parts.committer, pace, create=True, known=RootRead(None, None), empty=True)
             return done.read, done.discovered, done.warnings
         try:
             read = self.read()
         except CorruptData:
-            done = establish(self.parts.committer, pace, create=create)
+            done = bootstrap(self.parts.committer, pace, create=create)
             return done.read, done.discovered, done.warnings
         refuse_put_back(self.parts.state, read.root)
         if read.root is not None:
             self.parts.committer.word.hear(read.root)
-        stands = "recorded" if read.root is None else self._standing(read)
+        stands = "recorded" if read.root is None else self._log_status(read)
         if stands == "rolled back":
             done = repair(self.parts.committer, pace)
             return done.read, done.discovered, done.warnings
@@ -148,21 +148,21 @@ class Looker:
         if read.root is not None:
             self.parts.committer.word.refuse_lost(read.root)
             return read, False, ()
-        done = establish(self.parts.committer, pace, create=create, known=read, discover=self._discover())
+        done = bootstrap(self.parts.committer, pace, create=create, known=read, discover=self._discover())
         return done.read, done.discovered, done.warnings
 
     def stands(self, read: RootRead) -> bool:
         """Whether this root may be believed as it is: where conditions are enforced, always."""
-        return self._standing(read) == "recorded"
+        return self._log_status(read) == "recorded"
 
-    def _standing(self, read: RootRead) -> Standing:
+    def _log_status(self, read: RootRead) -> LogStatus:
         """Where conditions are not enforced a late write can undo later commits: the log still knows them.
 
         Also where the root is byte for byte the one seen last: it may be the very one that was written late.
         """
         if self.parts.committer.enforced or read.root is None:
             return "recorded"
-        return standing(self.parts.committer.store, read.root)
+        return log_status(self.parts.committer.store, read.root)
 
     def _discover(self) -> Callable[[], RootRead | None] | None:
         """Spark lists a bucket without an index, where Spark was asked for or is at hand."""
@@ -181,7 +181,7 @@ class Looker:
 
     def previewed(self) -> RootRead:
         """What a dry run compares with: the root, or what would come to stand there first. Writes nothing."""
-        from swamp.commit.establish import preview
+        from swamp.commit.bootstrap import preview
 
         try:
             read = self.read()
@@ -274,7 +274,7 @@ class Looker:
         if root is None or not read.body or not state.staged_keys() or state.meta("loggedOp") == root.op:
             return
         if not committer.enforced:
-            return  # `established` has seen its record
+            return  # `bootstrapped` has seen its record
         put_log(committer.store, committer.env, root, read.body)
         with state.transaction() as tx:
             tx.set_meta("loggedOp", root.op)

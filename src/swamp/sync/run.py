@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from swamp.cache.rows import JournalRow
 from swamp.cache.scan import Observed, scan
+from swamp.commit.bootstrap import refuse_old_client
 from swamp.commit.commit import RootRead
-from swamp.commit.establish import refuse_old_client
 from swamp.index.root import Root
 from swamp.sync.bulk import Work
 from swamp.sync.look import Look, Looker
@@ -51,7 +51,7 @@ class Run:
 
     def _pull(self) -> tuple[SyncResult, RootRead]:
         engine = self.engine
-        read, discovered, warnings = self.looker.established(create=False)
+        read, discovered, warnings = self.looker.bootstrapped(create=False)
         if read.root is None:
             return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
         if not self.full and not self._fetching() and engine.in_sync(read.root):
@@ -63,7 +63,7 @@ class Run:
             total = result if total is None else _joined(total, result)
             if not again:
                 break
-            read, more, _ = self.looker.established(create=False)
+            read, more, _ = self.looker.bootstrapped(create=False)
             discovered |= more
         assert total is not None
         return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
@@ -119,7 +119,7 @@ class Run:
             if read is None and turn == 0 and self.after_pull and not self.full:
                 read = self.looker.just_read()
             if read is None:
-                read, found, warnings = self.looker.established(create=self._something_to_push())
+                read, found, warnings = self.looker.bootstrapped(create=self._something_to_push())
                 discovered |= found
             if read.root is None or (turn == 0 and self._nothing_to_push(read.root)):
                 self._note(read)

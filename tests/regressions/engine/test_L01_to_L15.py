@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from peers import MODEL, Watched, assert_quiet, content, keys, once, root_of, settled, shared, version
-from swamp.commit.establish import repair
+from swamp.commit.bootstrap import repair
 from swamp.errors import Unavailable
 from swamp.index.root import ROOT_KEY
 from swamp.store.layers import PrefixStore

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from peers import Aged, Peer, Watched, content, keys, once, settled, shared, version
+from swamp.commit.bootstrap import repair
 from swamp.commit.collect import UNDO_WINDOW, collect
-from swamp.commit.establish import repair
 from swamp.commit.undelete import undelete
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, UsageError

@@ -16,11 +16,11 @@ def measure(objects: int) -> dict[str, int]:
     """Discovers a bucket with so many plain objects; its peak memory and what the index then names. In a child."""
 
     from peers import Peer, Watched, root_of
-    from swamp.commit import establish
+    from swamp.commit import bootstrap
     from swamp.store.open import open_store
     from swamp.store.port import ObjectMeta, Token
 
-    establish.SEGMENT_ROWS = 10_000
+    bootstrap.SEGMENT_ROWS = 10_000
     then = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
     class Crowded(Watched):
@@ -35,8 +35,8 @@ def measure(objects: int) -> dict[str, int]:
 
     peer = Peer(store=Crowded(open_store("memory://p05"), lambda verb, key: None), home=Path(sys.argv[2]))
     engine = peer.process(hydrate="lazy")
-    established = establish.establish(engine.committer, lambda: None, create=False)
-    assert established.discovered
+    made = bootstrap.bootstrap(engine.committer, lambda: None, create=False)
+    assert made.discovered
     rows = sum(ref.rows for ref in root_of(engine).segments)
     return {"rows": rows, "peak": int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])}
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-import swamp.commit.establish
+import swamp.commit.bootstrap
 from peers import Watched, content, keys, once, root_of, ruin_root, settled, shared, version
 from swamp.errors import CorruptData, NewerFormat
 from swamp.index.root import ROOT_KEY, decode, encode
@@ -113,7 +113,7 @@ def test_a_record_whose_segments_are_damaged_gives_way_to_an_older_one_only_by_c
         with pytest.raises(CorruptData, match=f"commit {whole.seq} can"):
             command()
     assert ROOT_KEY not in keys(store), "an older record forgets what was acknowledged"
-    swamp.commit.establish.repair(a.engine.committer, a.pace)
+    swamp.commit.bootstrap.repair(a.engine.committer, a.pace)
     b.pull()
     assert set(shared(b.engine)) == set(whole.entries)
     assert root_of(b.engine).seq > whole.seq + 1, "above every record"
@@ -218,7 +218,7 @@ def test_an_un_indexed_bucket_is_discovered_once_and_the_second_machine_writes_n
 
 
 def test_many_objects_are_discovered_into_segments(store, a, b, monkeypatch):
-    monkeypatch.setattr(swamp.commit.establish, "LAYER_ROWS", 4)
+    monkeypatch.setattr(swamp.commit.bootstrap, "LAYER_ROWS", 4)
     for i in range(9):
         store.put(f"files/{i}", f"{i}".encode())
     assert a.pull().files_pulled == 9

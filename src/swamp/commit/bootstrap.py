@@ -1,4 +1,4 @@
-"""How a store comes to have a root: it has one, it lost one, it was filled by something else, or it is empty.
+"""Gives a store its root: it has one, it lost one, it was filled by something else, or it is empty.
 
 Only a definite not-found leads here (L21), and everything is published create-only or on the damaged root's own token,
 so two machines that arrive at once end up with one root.
@@ -13,7 +13,7 @@ from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES, is_internal_object
 from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
-from swamp.commit.log import LOG_PREFIX, names, newest_whole, put_log, standing
+from swamp.commit.log import LOG_PREFIX, log_status, names, newest_whole, put_log
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq
@@ -42,7 +42,7 @@ ADOPTED: Final = "adoptedCommitSeq"
 
 
 @value
-class Established:
+class Bootstrapped:
     """The root, and whether it was published just now from a listing, an older format or the log."""
 
     read: RootRead
@@ -54,7 +54,7 @@ Discover = Callable[[], RootRead | None]
 """Publishes a root over the objects of a store without one, in bulk; None when there are none."""
 
 
-def establish(
+def bootstrap(
     committer: Committer,
     pace: Pace,
     *,
@@ -62,15 +62,15 @@ def establish(
     known: RootRead | None = None,
     discover: Discover | None = None,
     empty: bool = False,
-) -> Established:
-    """The store's root. With `create` an empty store gets one; without, it stays as it is and there is none. `empty`:
+) -> Bootstrapped:
+    """Reads or makes the store's root. With `create` an empty store gets one; without, it stays as it is. `empty`:
     the caller has just looked through the store and found nothing."""
     try:
         read = known or committer.read()
     except CorruptData as damage:
         return _from_damage(committer, pace, damage)
     if read.root is not None:
-        return Established(read)
+        return Bootstrapped(read)
     if empty:
         return _created(committer, pace, create)
     try:
@@ -80,10 +80,10 @@ def establish(
         read = committer.read()
         if read.root is None:
             raise
-        return Established(read)
+        return Bootstrapped(read)
 
 
-def _without_root(committer: Committer, pace: Pace, create: bool, discover: Discover | None = None) -> Established:
+def _without_root(committer: Committer, pace: Pace, create: bool, discover: Discover | None = None) -> Bootstrapped:
     opening = list(islice(committer.store.list(""), 2))
     if len(opening) < 2 and all(_may_precede_a_root(meta.key) for page in opening for meta in page):
         return _created(committer, pace, create)  # one listing tells it: no log, nothing older, nothing to adopt
@@ -98,7 +98,7 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
         read = discover()
         if read is None:
             return _created(committer, pace, create)
-        return Established(
+        return Bootstrapped(
             read, discovered=read.root is not None and dict(read.root.writer) == committer.writer.to_json()
         )
     left = LeftOut()
@@ -133,17 +133,17 @@ def _no_whole_record() -> CorruptData:
     )
 
 
-def _created(committer: Committer, pace: Pace, create: bool) -> Established:
+def _created(committer: Committer, pace: Pace, create: bool) -> Bootstrapped:
     if not create:
-        return Established(RootRead(None, None))
-    return Established(committer.create(_empty(committer), pace))
+        return Bootstrapped(RootRead(None, None))
+    return Bootstrapped(committer.create(_empty(committer), pace))
 
 
-def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Established:
+def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Bootstrapped:
     """A root that cannot be read: an older client's, or broken bytes. A newer one's never comes here."""
     try:
         repaired, fetched = read_root(committer.store)
-        return Established(RootRead(repaired, fetched.meta.token, fetched.body))  # another machine was first
+        return Bootstrapped(RootRead(repaired, fetched.meta.token, fetched.body))  # another machine was first
     except CorruptData:
         fetched = committer.store.get(ROOT_KEY)
     if _is_old(committer, fetched.body, damage):
@@ -171,7 +171,7 @@ def _is_old(committer: Committer, body: bytes, damage: CorruptData) -> bool:
 
 
 def preview(committer: Committer) -> Root | None:
-    """The root that `establish` would put where none can be read, in memory; None where nothing is. Only reads."""
+    """The root that `bootstrap` would put where none can be read, in memory; None where nothing is. Only reads."""
     old: bytes | None = None
     try:
         read = committer.read()
@@ -192,7 +192,7 @@ def preview(committer: Committer) -> Root | None:
     return replace(_empty(committer), entries=entries) if entries else None
 
 
-def repair(committer: Committer, pace: Pace) -> Established:
+def repair(committer: Committer, pace: Pace) -> Bootstrapped:
     """Rebuilds the root from the newest whole log record, whatever stands there now. Idempotent (L09)."""
     recorded = newest_whole(committer.store, of_latest_format=True, older=True)
     if recorded is None:
@@ -208,7 +208,7 @@ def repair(committer: Committer, pace: Pace) -> Established:
         fetched = committer.store.get(ROOT_KEY)
         _keep_damaged(committer, fetched.body)
         return _restored(committer, pace, recorded, fetched.meta.token)
-    stands = committer.enforced or standing(committer.store, current) != "rolled back"
+    stands = committer.enforced or log_status(committer.store, current) != "rolled back"
     if current.version < recorded.version:
         return _taken_back(committer, pace, RootRead(current, fetched.meta.token, fetched.body), recorded)
     if current.seq >= recorded.seq and stands:
@@ -217,7 +217,7 @@ def repair(committer: Committer, pace: Pace) -> Established:
     return _restored(committer, pace, recorded, fetched.meta.token)
 
 
-def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root) -> Established:
+def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root) -> Bootstrapped:
     """The newest commit of the store's own format again, above whatever an old client, which cannot read it, has
     committed beside it. inv[format.newer]"""
     assert old.root is not None
@@ -233,7 +233,7 @@ def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root)
         f"restored from the log. {len(theirs)} files that it committed are not in it{shown}. Upgrade that client: "
         "its next sync delivers them"
     )
-    return Established(read, discovered=True, warnings=(warning,))
+    return Bootstrapped(read, discovered=True, warnings=(warning,))
 
 
 def _is_news(recorded: Root, entry: Entry) -> bool:
@@ -258,17 +258,17 @@ def old_client_wrote(store: ObjectStore, root: Root) -> bool:
     return _old_counter(store) not in (None, root.extra.get(ADOPTED))
 
 
-def _acknowledged(committer: Committer, pace: Pace, read: RootRead) -> Established:
+def _acknowledged(committer: Committer, pace: Pace, read: RootRead) -> Bootstrapped:
     """What an old client wrote meanwhile has been looked at: from its counter now, pushes go on."""
     counter, root = _old_counter(committer.store), read.root
     if root is None or counter is None or root.extra.get(ADOPTED) == counter:
-        return Established(read)
+        return Bootstrapped(read)
     env = committer.env
     put_log(committer.store, env, root, read.body)
     new = successor(root, env.ulid(), rfc3339(env.clock.now()), committer.writer)
     warning = "an older client has written to the old index; its files are not in this one"
     told = replace(new, extra={**root.extra, ADOPTED: counter})
-    return Established(committer.replace(read, told, pace), warnings=(warning,))
+    return Bootstrapped(committer.replace(read, told, pace), warnings=(warning,))
 
 
 def _old_counter(store: ObjectStore) -> int | None:
@@ -288,7 +288,7 @@ def _version(body: bytes) -> object:
         return None
 
 
-def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None) -> Established:
+def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None) -> Bootstrapped:
     last = max((name.seq for name in names(committer.store, after_seq=recorded.seq)), default=recorded.seq)
     root = rebuilt(recorded, committer.env, committer.writer, last - recorded.seq + 2)
     if last > recorded.seq:
@@ -297,7 +297,7 @@ def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None
     committer.word.hear(recorded)
     read = committer.replace(RootRead(None, on), root, pace)
     warning = f"the index root was lost or damaged and has been rebuilt from the log (commit {recorded.seq})"
-    return Established(read, discovered=_is(read, root), warnings=(warning,))
+    return Bootstrapped(read, discovered=_is(read, root), warnings=(warning,))
 
 
 def _is(read: RootRead, root: Root) -> bool:
@@ -315,7 +315,7 @@ def _empty(committer: Committer) -> Root:
 
 def _published(
     committer: Committer, pace: Pace, entries: Iterable[Entry], counter: int | None, on: Token | None = None
-) -> Established:
+) -> Bootstrapped:
     """A first root over adopted entries: a few stand in the root itself, many in segments."""
     stream = iter(entries)
     root = _empty(committer)
@@ -326,7 +326,7 @@ def _published(
     else:
         root = replace(root, segments=tuple(_segments(committer, pace, _chain(*head, rest=stream), root.seq)))
     read = committer.replace(RootRead(None, on), root, pace)
-    return Established(read, discovered=_is(read, root))
+    return Bootstrapped(read, discovered=_is(read, root))
 
 
 def _segments(committer: Committer, pace: Pace, entries: Iterator[Entry], seq: int) -> Iterator[SegmentRef]:
@@ -361,7 +361,7 @@ class LeftOut:
         if len(self._first) < SHOWN:
             self._first.append(str(refused))
 
-    def told(self, done: Established) -> Established:
+    def told(self, done: Bootstrapped) -> Bootstrapped:
         if not self._count:
             return done
         more = f" and {self._count - SHOWN} more" if self._count > SHOWN else ""
