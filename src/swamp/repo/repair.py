@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.commit.build import Changes
 from swamp.commit.bootstrap import REBUILT_FROM, tier_pages
+from swamp.commit.build import Changes
 from swamp.commit.commit import Committer, Pace, RootRead
 from swamp.commit.log import newest_whole
 from swamp.env import rfc3339
