@@ -23,10 +23,12 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     init_repo(tmp_path / "repo")
     shutil.copytree(REPO / "demo" / "workflow", tmp_path / "repo", dirs_exist_ok=True)
     with swamp.open() as repo:
-        from swamp.models.workshop import Workshop
+        from swamp.models.run_context import RunContext
 
         for region in ("north", "south"):
-            Workshop(repo).models.create("python/script", f"orders-{region}", global_arguments={}, methods={}, tags={})
+            RunContext(repo).models.create(
+                "python/script", f"orders-{region}", global_arguments={}, methods={}, tags={}
+            )
             repo.run(f"orders-{region}", "run", file="scripts/orders.py", args=[region]).wait()
     return tmp_path / "repo"
 

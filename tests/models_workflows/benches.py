@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swamp.models.run import Hooks, Request, Result, run_method
-from swamp.models.workshop import Workshop
+from swamp.models.run_context import RunContext
 from swamp.repo.config import init_repo
 from swamp.repo.layout import TIER_DIRECTORIES
 from swamp.sync.progress import Cancel
@@ -24,7 +24,7 @@ class Bench:
     """A repository with everything that runs in it, in this process."""
 
     path: Path
-    shop: Workshop
+    context: RunContext
     driver: Driver
     lines: list[str] = field(default_factory=list)
 
@@ -40,24 +40,24 @@ class Bench:
         target.write_text(json.dumps({"id": f"id-{name}", "name": name, "type": type_, **document}))
 
     def method(self, model: str, method: str = "execute", cancel: Cancel | None = None, **inputs: Any) -> Result:
-        definition = self.shop.models.find(model)
+        definition = self.context.models.find(model)
         hooks = Hooks(line=self.lines.append)
-        return run_method(self.shop, Request(definition, method, inputs), cancel or Cancel(), hooks)
+        return run_method(self.context, Request(definition, method, inputs), cancel or Cancel(), hooks)
 
     def run(self, name: str, **inputs: Any) -> RunState:
         return self.driver.start(name, inputs)
 
     def content(self, model: str, name: str, version: int | None = None) -> Any:
-        found = self.shop.lookup.find(model, name, version)
-        return json.loads(self.shop.data.content(found))
+        found = self.context.lookup.find(model, name, version)
+        return json.loads(self.context.data.content(found))
 
     def versions(self, model: str, name: str) -> list[int]:
-        found = self.shop.lookup.find(model, name)
-        return sorted(version.version for version in self.shop.data.versions(found.ref.data))
+        found = self.context.lookup.find(model, name)
+        return sorted(version.version for version in self.context.data.versions(found.ref.data))
 
     def files(self) -> dict[str, str]:
         """Every file of the datastore tier as text."""
-        root = self.shop.repo.tree.root
+        root = self.context.repo.tree.root
         found = {p.relative_to(root).as_posix(): p for p in sorted(root.rglob("*")) if p.is_file()}
         return {
             path: file.read_text("utf-8", "replace")
@@ -75,11 +75,11 @@ def open_bench(path: Path) -> Iterator[Bench]:
     if not (path / ".swamp.yaml").exists():
         init_repo(path)
     with open_repo(path) as repo:
-        shop = Workshop(repo)
+        context = RunContext(repo)
         try:
-            yield Bench(path, shop, Driver(shop))
+            yield Bench(path, context, Driver(context))
         finally:
-            shop.close()
+            context.close()
 
 
 def shell(model: str, command: str) -> str:

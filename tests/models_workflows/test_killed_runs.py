@@ -309,10 +309,10 @@ def test_a_run_that_ends_while_others_look_for_killed_ones_stays_what_it_is(benc
     run = bench.run("one")
     runs, ended = bench.driver.runs, bench.driver.runs.get(run.id)
     before = replace(ended, status="running")
-    (bench.shop.repo.datastore.directory / ".locks" / "runs").mkdir(parents=True, exist_ok=True)
-    lock = bench.shop.repo.datastore.directory / ".locks" / "runs" / f"{run.id}.lock"
+    (bench.context.repo.datastore.directory / ".locks" / "runs").mkdir(parents=True, exist_ok=True)
+    lock = bench.context.repo.datastore.directory / ".locks" / "runs" / f"{run.id}.lock"
 
-    def looks_then_it_ends(presence, seen, *, fresh):
+    def looks_then_it_ends(locks, seen, *, fresh):
         runs.save(ended)
         return "dead"
 
@@ -355,13 +355,13 @@ def test_a_killed_method_run_is_told_as_interrupted(file_team: Team, tmp_path):
 def test_a_method_run_on_a_full_disk_says_how_it_ended(bench: Bench, monkeypatch):
     """The log does not fit any more; the record that it failed does."""
     from swamp.errors import Failed
-    from swamp.models.workshop import Workshop
+    from swamp.models.run_context import RunContext
 
     def full(self, file, name):
         raise Failed("cannot write: No space left on device")
 
-    monkeypatch.setattr(Workshop, "keep_log", full)
+    monkeypatch.setattr(RunContext, "keep_log", full)
     bench.model("command/shell", "m")
     result = bench.method("m", run="echo hi")
     assert (result.output.status, result.error is not None) == ("failed", True)
-    assert [output.status for output in bench.shop.outputs.list()] == ["failed"]
+    assert [output.status for output in bench.context.outputs.list()] == ["failed"]

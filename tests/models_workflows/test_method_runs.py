@@ -25,13 +25,13 @@ def test_a_shell_command_leaves_a_result_a_log_and_a_record(bench):
     written = bench.content("web", "result")
     assert (written["exitCode"], written["stdout"], written["stderr"]) == (0, "out\n", "err\n")
     assert sorted(bench.lines) == ["[stderr] err", "out"]
-    record = bench.shop.outputs.get(result.output.id)
+    record = bench.context.outputs.get(result.output.id)
     assert record.status == "succeeded"
     assert [(a["name"], a["version"], a["modelName"]) for a in record.artifacts] == [
         ("result", 1, "web"),
         ("log", 1, "web"),
     ]
-    assert all((bench.shop.repo.tree.root / a["path"] / "metadata.yaml").exists() for a in record.artifacts)
+    assert all((bench.context.repo.tree.root / a["path"] / "metadata.yaml").exists() for a in record.artifacts)
     assert record.provenance.triggered_by == "cli"
     assert len(record.provenance.definition_hash) == 64
 
@@ -41,7 +41,7 @@ def test_versions_grow_and_tags_say_where_data_comes_from(bench):
     bench.method("web")
     bench.method("web")
     assert bench.versions("web", "result") == [1, 2]
-    tags = bench.shop.lookup.find("web", "result").meta.tags
+    tags = bench.context.lookup.find("web", "result").meta.tags
     assert (tags["type"], tags["specName"], tags["modelName"]) == ("resource", "result", "web")
 
 
@@ -50,7 +50,7 @@ def test_a_failure_keeps_what_was_written_and_says_so(bench):
     shell_model(bench, run="echo half; echo why >&2; exit 7")
     result = bench.method("web")
     assert isinstance(result.error, Failed)
-    record = bench.shop.outputs.get(result.output.id)
+    record = bench.context.outputs.get(result.output.id)
     assert record.status == "failed"
     assert "exit code 7" in record.error and "why" in record.error and "2 data versions were kept" in record.error
     assert bench.content("web", "result")["exitCode"] == 7
@@ -78,7 +78,7 @@ def test_cancelling_leaves_a_record_that_says_cancelled(bench, tmp_path):
     result = bench.method("web", cancel=cancel)
     assert isinstance(result.error, Interrupted)
     assert time.monotonic() - began < 30
-    assert bench.shop.outputs.get(result.output.id).status == "cancelled"
+    assert bench.context.outputs.get(result.output.id).status == "cancelled"
 
 
 def test_wrong_arguments_write_nothing(bench):
@@ -188,8 +188,8 @@ given = json.load(open(os.environ["SWAMP_ARGUMENTS"]))
     result = bench.method("py", "run")
     assert result.error is None, result.error
     assert bench.content("py", "summary") == {"n": 3, "args": ["x"]}
-    assert bench.shop.lookup.find("py", "rows.csv").meta.content_type == "text/csv"
-    assert sorted(p.name for p in bench.shop.lookup.path("py", "parts").iterdir()) == ["p1.txt", "p2.txt"]
+    assert bench.context.lookup.find("py", "rows.csv").meta.content_type == "text/csv"
+    assert sorted(p.name for p in bench.context.lookup.path("py", "parts").iterdir()) == ["p1.txt", "p2.txt"]
 
 
 def test_a_script_that_fails_keeps_the_files_it_had_written(bench):
@@ -217,14 +217,14 @@ def test_a_plugins_own_exception_is_the_runs_failure_with_a_traceback_in_the_log
     assert "KeyError: 'what'" in result.output.error
     assert any("Traceback" in line for line in bench.lines)
     assert bench.content("b", "before") == {"ok": True}
-    assert bench.shop.lookup.path("b", "stream").read_text() == "bit by bit"
+    assert bench.context.lookup.path("b", "stream").read_text() == "bit by bit"
 
 
 def test_a_killed_run_is_told_by_the_next_one(bench):
     """A run that left its marker and never its end: the next run of the model holds the lease, so it is dead."""
     shell_model(bench, run="echo hi")
     done = bench.method("web")
-    path = bench.shop.outputs.save(
+    path = bench.context.outputs.save(
         type(done.output)(
             **{f: getattr(done.output, f) for f in done.output.__slots__} | {"status": "running", "error": None}
         )
@@ -233,7 +233,7 @@ def test_a_killed_run_is_told_by_the_next_one(bench):
     marker.write_text(path)
     marker.with_suffix(".log").write_text("half a line\n")
     bench.method("web")
-    told = bench.shop.outputs.get(done.output.id)
+    told = bench.context.outputs.get(done.output.id)
     assert told.status == "failed"
     assert "interrupted" in (told.error or "")
     assert not marker.exists()
@@ -242,7 +242,7 @@ def test_a_killed_run_is_told_by_the_next_one(bench):
 def test_the_log_is_kept_in_the_tree(bench):
     shell_model(bench, run="echo one; echo two")
     result = bench.method("web")
-    log = bench.shop.repo.tree.root / (result.output.log_file or "")
+    log = bench.context.repo.tree.root / (result.output.log_file or "")
     assert log.read_text() == "one\ntwo\n"
     assert not list((bench.path / ".swamp" / "run-logs").iterdir())
     assert not list((bench.path / ".swamp" / "scratch").iterdir())
@@ -251,6 +251,6 @@ def test_the_log_is_kept_in_the_tree(bench):
 def test_the_evaluated_definition_is_what_ran(bench):
     shell_model(bench, run="echo ${{ 1 + 2 }}")
     bench.method("web")
-    saved = bench.shop.evaluated.get(SHELL, "web").document
+    saved = bench.context.evaluated.get(SHELL, "web").document
     assert saved["methods"]["execute"]["arguments"]["run"] == "echo 3"
     json.dumps(saved)

@@ -12,11 +12,11 @@ SHELL = "command/shell"
 
 
 def problems(bench, text: str) -> list[str]:
-    return [str(problem) for problem in bench.shop.models.inspect(parse(text, "models/x.yaml"))]
+    return [str(problem) for problem in bench.context.models.inspect(parse(text, "models/x.yaml"))]
 
 
 def test_create_get_list_delete(bench):
-    models = bench.shop.models
+    models = bench.context.models
     made = models.create(
         "Command::Shell", "web", methods={"execute": {"arguments": {"run": "echo hi"}}}, tags={"team": "a"}
     )
@@ -31,22 +31,22 @@ def test_create_get_list_delete(bench):
 
 
 def test_a_name_is_taken_once_whatever_the_type(bench):
-    bench.shop.models.create(SHELL, "web")
+    bench.context.models.create(SHELL, "web")
     with pytest.raises(UsageError, match="already"):
-        bench.shop.models.create("python/script", "web")
+        bench.context.models.create("python/script", "web")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "latest", "a\\b"])
 def test_names_that_cannot_be_paths_are_refused(bench, name):
     with pytest.raises(UsageError):
-        bench.shop.models.create(SHELL, name)
+        bench.context.models.create(SHELL, name)
     assert not list((bench.path / "models").rglob("*.yaml"))
 
 
 def test_an_unknown_name_suggests_a_known_one(bench):
-    bench.shop.models.create(SHELL, "webserver")
+    bench.context.models.create(SHELL, "webserver")
     with pytest.raises(NotFound) as caught:
-        bench.shop.models.find("webservre")
+        bench.context.models.find("webservre")
     assert "`webserver`" in (caught.value.hint or "")
 
 
@@ -93,17 +93,17 @@ def test_a_syntax_error_names_its_line():
 
 
 def test_saving_a_wrong_text_changes_nothing(bench):
-    made = bench.shop.models.create(SHELL, "web")
+    made = bench.context.models.create(SHELL, "web")
     before = (bench.path / made.file).read_text()
     with pytest.raises(UsageError):
-        bench.shop.models.save_text(before + "nonsense: 1\n", made.file)
+        bench.context.models.save_text(before + "nonsense: 1\n", made.file)
     with pytest.raises(UsageError, match="holds the model"):
-        bench.shop.models.save_text(before.replace("name: web", "name: other"), made.file)
+        bench.context.models.save_text(before.replace("name: web", "name: other"), made.file)
     assert (bench.path / made.file).read_text() == before
 
 
 def test_a_model_made_on_the_spot_has_the_same_id_everywhere_and_git_wins(bench):
-    models = bench.shop.models
+    models = bench.context.models
     assert models.auto(SHELL, "scan").id == auto_id(SHELL, "scan")
     made = models.create(SHELL, "scan")
     assert models.auto(SHELL, "scan").id == made.id

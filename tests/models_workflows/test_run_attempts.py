@@ -26,8 +26,8 @@ def as_if_killed(bench, run, *, output_status: str | None) -> None:
     state = run_of(bench.driver.runs.get(run.id))
     step = next(step for _, step in state.steps)
     if output_status is not None:
-        output = bench.shop.outputs.get(step.extra["outputId"])
-        path = bench.shop.outputs.save(replace(output, status=output_status, completed_at=None, artifacts=()))
+        output = bench.context.outputs.get(step.extra["outputId"])
+        path = bench.context.outputs.save(replace(output, status=output_status, completed_at=None, artifacts=()))
         (bench.path / ".swamp" / "run-logs" / f"{output.id}.path").write_text(path)
     step.status, step.artifacts = "running", []
     state.status, state.completed_at, state.jobs[0].status = "running", None, "running"
@@ -55,7 +55,7 @@ def test_half_of_the_work_is_removed_and_done_again(once):
     assert (once.path / "did").read_text().split() == ["x", "x"]
     assert len(once.versions("m", "result")) == 1
     assert len(once.versions("m", "log")) == 1
-    told = [output.status for output in once.shop.outputs.list()]
+    told = [output.status for output in once.context.outputs.list()]
     assert sorted(told) == ["failed", "succeeded"]
 
 
@@ -68,7 +68,7 @@ def test_data_of_other_runs_and_of_failed_attempts_stays(once):
     assert once.versions("m", "result") == [1, 2, 3]
     owners = {
         version.version: version.meta.owner.workflow_run_id
-        for version in once.shop.data.versions(once.shop.lookup.find("m", "result").ref.data)
+        for version in once.context.data.versions(once.context.lookup.find("m", "result").ref.data)
     }
     assert owners == {1: first.id, 2: run.id, 3: run.id}
 
@@ -90,10 +90,10 @@ def test_a_version_that_another_machine_took_first_is_saved_again_as_the_next(fi
         with open_bench(two.repo) as other:
             name = DataName.of("command/shell", "99999999-2222-4333-8444-555555555555", "result")
             owner = Owner("model-method", name.model_id)
-            other.shop.data.save(
+            other.context.data.save(
                 name, Draft(owner, "application/json", tags={"modelName": "web"}), b'{"stdout": "theirs"}'
             )
-            other.shop.repo.datastore.must_sync().push()
+            other.context.repo.datastore.must_sync().push()
 
     monkeypatch.setenv("SWAMP_HOME", one.environment()["SWAMP_HOME"])
     with open_bench(one.repo) as bench:
@@ -104,12 +104,12 @@ def test_a_version_that_another_machine_took_first_is_saved_again_as_the_next(fi
             if len(calls) == 1:
                 intrude()
 
-        definition = bench.shop.models.find("web")
-        result = run_method(bench.shop, Request(definition, "execute"), Cancel(), Hooks(end=end))
+        definition = bench.context.models.find("web")
+        result = run_method(bench.context, Request(definition, "execute"), Cancel(), Hooks(end=end))
         assert calls == [[("result", 1), ("log", 1)], [("result", 2), ("log", 1)]]
         assert bench.content("web", "result", 2)["stdout"] == "mine\n"
         assert bench.content("web", "result", 1)["stdout"] == "theirs"
-        assert bench.shop.outputs.get(result.output.id).artifacts[0]["version"] == 2
+        assert bench.context.outputs.get(result.output.id).artifacts[0]["version"] == 2
         assert result.sync is not None and result.sync["conflicts"] == []
     reader = file_team.machine("reader")
     assert reader.versions("web", "result") == [2, 1]

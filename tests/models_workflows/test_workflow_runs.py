@@ -85,7 +85,7 @@ jobs:
     run = bench.run("each", hosts=["a", "b"])
     assert statuses(run) == {"scan-a": "succeeded", "scan-b": "succeeded", "after": "succeeded"}
     assert bench.content("scan-b", "result")["stdout"] == "b in scan-b\n"
-    owner = bench.shop.lookup.find("scan-a", "result").meta.owner
+    owner = bench.context.lookup.find("scan-a", "result").meta.owner
     assert (owner.workflow_run_id, owner.job_name, owner.step_name) == (run.id, "j", "scan-a")
     assert statuses(bench.run("each", hosts=[])) == {"after": "succeeded"}
     with pytest.raises(UsageError, match="`hosts` is missing"):
@@ -237,7 +237,7 @@ def test_the_record_is_there_from_the_start_and_follows_every_change(bench):
         def said(self, job, step, line): ...
 
     bench.workflow("one", f"  - {{name: j, steps: [{{name: s, task: {shell('m', 'echo hi')}}}]}}\n")
-    run = Driver(bench.shop, Watcher()).start("one", {})
+    run = Driver(bench.context, Watcher()).start("one", {})
     order = list(dict.fromkeys(seen))
     assert order[0] == ("running", "pending")
     assert ("running", "running") in order
@@ -262,7 +262,7 @@ def test_a_record_is_never_left_saying_running_by_a_process_that_could_still_spe
 
     bench.workflow("one", f"  - {{name: j, steps: [{{name: s, task: {shell('m', 'echo hi')}}}]}}\n")
     with pytest.raises(RuntimeError):
-        Driver(bench.shop, Breaks()).start("one", {})
+        Driver(bench.context, Breaks()).start("one", {})
     record = run_of(bench.driver.runs.get(bench.driver.runs.search().results[0].run_id))
     assert record.status == "failed"
     assert "the screen is gone" in (record.error or "")
@@ -365,7 +365,7 @@ def test_cancelling_from_outside_ends_running_steps_and_starts_no_more(bench):
 """,
     )
     done = []
-    thread = threading.Thread(target=lambda: done.append(Driver(bench.shop).start("long", {})))
+    thread = threading.Thread(target=lambda: done.append(Driver(bench.context).start("long", {})))
     thread.start()
     deadline = time.monotonic() + 60
     while not (bench.path / "pid").exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swamp.models.workshop import Workshop
+from swamp.models.run_context import RunContext
 from swamp.repo.lineage import Lineage, lineage_of
 from swamp.wiring import open_repo
 from swamp.workflows.run import Driver
@@ -51,7 +51,7 @@ def edges(found: Lineage) -> set[tuple[str, str]]:
 def test_every_edge_of_the_demos_workflow(spark, shared_repo):
     shutil.copytree(DEMO, shared_repo, dirs_exist_ok=True)
     with open_repo(shared_repo) as repo:
-        done = Driver(Workshop(repo)).start("nightly", {"regions": ["north", "south"]})
+        done = Driver(RunContext(repo)).start("nightly", {"regions": ["north", "south"]})
         assert done.status == "succeeded"
         found = lineage_of(repo, repo.data.get("revenue", "by_product"))
         assert edges(found) == {
@@ -74,7 +74,7 @@ def test_what_code_reads_with_sparks_own_words_is_noted(spark, shared_repo):
     with swamp.open(shared_repo) as repo:
         for name in ("first", "second", "third"):
             repo.write("web", name, [{"n": 1}])
-        done = Driver(Workshop(repo)).start("code", {})
+        done = Driver(RunContext(repo)).start("code", {})
         assert done.status == "succeeded", [step.error for _, step in done.steps]
         assert edges(repo.lineage("made", "rows", down=False)) == {
             (f"web/{name}@1", "made/rows@1") for name in ("first", "second", "third")

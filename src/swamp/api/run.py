@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from swamp.data.names import version_of_directory
 from swamp.errors import Failed, Interrupted, SwampError
 from swamp.models.run import Hooks, Request, run_method
-from swamp.models.workshop import Workshop
+from swamp.models.run_context import RunContext
 from swamp.repo.open import COMMAND
 from swamp.sync.progress import Cancel
 
@@ -100,9 +100,9 @@ class StartedRun:
 
 def method_work(repo: Repo, model: str, method: str, inputs: Mapping[str, Any], cancel: Cancel) -> Work:
     """What runs a method, on a repository of its own. Raises NotFound and UsageError before anything runs."""
-    shop = Workshop(repo)
-    definition = shop.models.find(model)
-    shop.registry.get(definition.type).method(method)
+    context = RunContext(repo)
+    definition = context.models.find(model)
+    context.registry.get(definition.type).method(method)
 
     def work(course: Course) -> None:
         COMMAND.set("model method run")
@@ -113,10 +113,10 @@ def method_work(repo: Repo, model: str, method: str, inputs: Mapping[str, Any], 
 
         try:
             hooks = Hooks(begin=begun, line=course.lines.append)
-            result = run_method(shop, Request(definition, method, dict(inputs)), cancel, hooks)
+            result = run_method(context, Request(definition, method, dict(inputs)), cancel, hooks)
             repo.data.collect_after_run()
         finally:
-            shop.close()
+            context.close()
             repo.close()
         course.artifacts, course.status = result.artifacts, result.output.status
         course.error = result.error
@@ -142,8 +142,8 @@ def workflow_work(repo: Repo, name: str, inputs: Mapping[str, Any], cancel: Canc
     from swamp.models.inputs import check_inputs
     from swamp.workflows.run import Driver
 
-    shop = Workshop(repo)
-    driver = Driver(shop, cancel=cancel)
+    context = RunContext(repo)
+    driver = Driver(context, cancel=cancel)
     workflow = driver.files.find(name).workflow
     check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
 
@@ -154,7 +154,7 @@ def workflow_work(repo: Repo, name: str, inputs: Mapping[str, Any], cancel: Canc
             done = driver.start(name, dict(inputs), run_id=run_id)
             repo.data.collect_after_run()
         finally:
-            shop.close()
+            context.close()
             repo.close()
         course.artifacts = [artifact for _, step in done.steps for artifact in step.artifacts]
         course.status = done.status

@@ -23,7 +23,7 @@ from swamp.errors import Failed, Interrupted
 from swamp.sync.progress import Cancel
 
 if TYPE_CHECKING:
-    from swamp.models.workshop import Workshop
+    from swamp.models.run_context import RunContext
     from swamp.repo.repository import Repo
 
 _META = "swamp.common"
@@ -186,13 +186,13 @@ class Session:
         self.out = replace(self.out, requests=lambda: repo.datastore.asked)
         return repo
 
-    def workshop(self) -> Workshop:
+    def run_context(self) -> RunContext:
         """What methods and workflows run with; what it knows to be secret is said nowhere."""
-        from swamp.models.workshop import Workshop
+        from swamp.models.run_context import RunContext
 
-        shop = Workshop(self.repo)
-        hide(shop.masker.text)
-        return shop
+        context = RunContext(self.repo)
+        hide(context.masker.text)
+        return context
 
     def answer(self, document: Mapping[str, Any], text: Callable[[], None] | str | None = None) -> None:
         """The result of a read, which also says whether it is what the store holds."""

@@ -112,7 +112,7 @@ def create(
     from swamp.models.inputs import parse_inputs, parse_tags
 
     with session() as s:
-        made = s.workshop().models.create(
+        made = s.run_context().models.create(
             type_,
             name,
             global_arguments=parse_inputs(global_arg or ()),
@@ -133,7 +133,7 @@ def list_models(
     with session(reading=True) as s:
         s.repo.freshen()
         wanted = normalise_type(type_) if type_ else None
-        models = s.workshop().models
+        models = s.run_context().models
         found = [d for d in models.all() if wanted in (None, d.type)]
         items = [model_item(d) for d in found]
         rows = [(d.name, d.type, d.file or "(made on the spot)") for d in found]
@@ -156,7 +156,7 @@ def get_model(model: Model) -> None:
 
     with session(reading=True) as s:
         s.repo.freshen()
-        found = s.workshop().models.find(model)
+        found = s.run_context().models.find(model)
         document = {**found.to_document(), "file": found.file}
         # Without `fresh`: what is shown is what `model edit --file` takes.
         s.out.result(document, lambda: s.out.line(dump(found.to_document()).rstrip()))
@@ -169,7 +169,7 @@ def edit_model(model: Model, file: NewText = None) -> None:
     from swamp.models.document import parse, refuse
 
     with session() as s:
-        models = s.workshop().models
+        models = s.run_context().models
         found = models.find(model)
         source = _file_of(found)
         current = (s.repo.path / source).read_text(encoding="utf-8")
@@ -192,7 +192,7 @@ def _file_of(definition: Definition) -> str:
 def delete_model(model: Model, yes: Yes = False) -> None:
     """Remove a definition. Its data stays."""
     with session() as s:
-        models = s.workshop().models
+        models = s.run_context().models
         found = models.find(model)
         s.out.confirm(f"Delete {_file_of(found)}?", yes)
         models.delete(model)
@@ -208,7 +208,7 @@ def validate_models(
 
     with session(reading=True) as s:
         s.repo.freshen()
-        models = s.workshop().models
+        models = s.run_context().models
         files = sorted((s.repo.path / "models").rglob("*.yaml"))
         if model is not None:
             files = [f for f in files if f.stem == model] or [s.repo.path / _file_of(models.find(model))]
@@ -256,13 +256,13 @@ def run_method_(
     values = parse_inputs(inputs or (), Path(input_file) if input_file else None)
     tags = parse_tags(tag or ())
     with session() as s:
-        shop = s.workshop()
-        definition = shop.models.find(model)
+        context = s.run_context()
+        definition = context.models.find(model)
         hooks = Hooks(line=lambda line: _say(s, line))
         try:
-            result = run_method(shop, Request(definition, method, values, tags=tags), s.cancel, hooks)
+            result = run_method(context, Request(definition, method, values, tags=tags), s.cancel, hooks)
         finally:
-            shop.close()
+            context.close()
         collect_after(s)
         if s.repo.datastore.synced and result.sync is None:
             s.out.warn("it was not pushed: the work is kept here, and `swamp datastore sync` delivers it")

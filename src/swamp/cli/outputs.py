@@ -15,7 +15,7 @@ from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from swamp.data.outputs import Output
-    from swamp.models.workshop import Workshop
+    from swamp.models.run_context import RunContext
 
 app = group("What method runs did.")
 
@@ -48,17 +48,17 @@ def list_outputs(
     """List method runs, newest first."""
     import heapq
 
-    from swamp.models.told import told_as_they_are
+    from swamp.models.told import with_interrupted
 
     if status is not None and status not in STATUSES:
         raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(STATUSES)}")
     with session(reading=True) as s:
         s.repo.freshen()
-        shop = s.workshop()
-        definition_id = _definition_id(shop, model) if model else None
+        context = s.run_context()
+        definition_id = _definition_id(context, model) if model else None
         moment = _moment(s, since)
-        found = shop.outputs.search(definition_id=definition_id, workflow_run_id=known_run(s, run), since=moment)
-        told = told_as_they_are(s.repo.datastore, shop.outputs, found)
+        found = context.outputs.search(definition_id=definition_id, workflow_run_id=known_run(s, run), since=moment)
+        told = with_interrupted(s.repo.datastore, context.outputs, found)
         fitting = (output for output in told if status in (None, output.status))
         newest = heapq.nlargest(limit, fitting, key=lambda output: (output.started_at, output.id))
         ids = [output.id for output in newest]
@@ -82,12 +82,12 @@ def known_run(s: Session, run: str | None) -> str | None:
         return run
 
 
-def _definition_id(shop: Workshop, model: str) -> str:
+def _definition_id(context: RunContext, model: str) -> str:
     """By definition, else by what the records themselves say."""
     try:
-        return shop.models.find(model).id
+        return context.models.find(model).id
     except NotFound:
-        for output in shop.outputs.list():
+        for output in context.outputs.list():
             if model in (output.extra.get("modelName"), output.definition_id):
                 return output.definition_id
         raise
@@ -110,15 +110,15 @@ OutputId = Annotated[
 ]
 
 
-def _find_output(shop: Workshop, wanted: str) -> Output:
+def _find_output(context: RunContext, wanted: str) -> Output:
     try:
-        return shop.outputs.get(wanted)
+        return context.outputs.get(wanted)
     except NotFound as error:
         try:
-            definition_id = _definition_id(shop, wanted)
+            definition_id = _definition_id(context, wanted)
         except NotFound:
             raise error from None
-        found = list(shop.outputs.search(definition_id=definition_id))
+        found = list(context.outputs.search(definition_id=definition_id))
         if not found:
             raise NotFound(f"`{wanted}` has not run yet", hint="`swamp model method run` runs it") from error
         return max(found, key=lambda output: output.started_at)
@@ -127,12 +127,12 @@ def _find_output(shop: Workshop, wanted: str) -> Output:
 @reading(app, "get")
 def get_output(output: OutputId) -> None:
     """Show an output record: status, provenance, what it wrote."""
-    from swamp.models.told import told_as_they_are
+    from swamp.models.told import with_interrupted
 
     with session(reading=True) as s:
         s.repo.freshen()
-        shop = s.workshop()
-        found = next(told_as_they_are(s.repo.datastore, shop.outputs, [_find_output(shop, output)]))
+        context = s.run_context()
+        found = next(with_interrupted(s.repo.datastore, context.outputs, [_find_output(context, output)]))
         proof = found.provenance
         document = {
             **_described(found),
@@ -164,16 +164,16 @@ def output_logs(output: OutputId) -> None:
     """Show what a method run said."""
     with session(reading=True) as s:
         s.repo.freshen()
-        shop = s.workshop()
-        found = _find_output(shop, output)
-        text = _log_text(s, shop, found)
+        context = s.run_context()
+        found = _find_output(context, output)
+        text = _log_text(s, context, found)
         document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
         s.answer(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
 
 
-def _log_text(s: Session, shop: Workshop, output: Output) -> str:
+def _log_text(s: Session, context: RunContext, output: Output) -> str:
     """From the tree when it is finished, from this machine while it runs."""
     if output.log_file is not None:
         return s.repo.tree.materialize(output.log_file).read_text(encoding="utf-8")
-    live = shop.local / "run-logs" / f"{output.id}.log"
+    live = context.local / "run-logs" / f"{output.id}.log"
     return live.read_text(encoding="utf-8") if live.exists() else ""

@@ -25,14 +25,14 @@ history = group("Runs that were.")
 
 @contextmanager
 def open_driver(s: Session, watcher: Any = None) -> Iterator[Driver]:
-    from swamp.workflows.book import Nobody
+    from swamp.workflows.recorder import NullWatcher
     from swamp.workflows.run import Driver
 
-    shop = s.workshop()
+    context = s.run_context()
     try:
-        yield Driver(shop, watcher or Nobody())
+        yield Driver(context, watcher or NullWatcher())
     finally:
-        shop.close()
+        context.close()
 
 
 @contextmanager

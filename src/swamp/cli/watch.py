@@ -136,10 +136,10 @@ def without_bars(out: Output) -> Output:
 @contextmanager
 def watching(out: Output) -> Iterator[Any]:
     """The watcher that fits where the command prints: terminal, pipe, JSON (then on stderr), or nobody."""
-    from swamp.workflows.book import Nobody
+    from swamp.workflows.recorder import NullWatcher
 
     if out.quiet:
-        yield Nobody()
+        yield NullWatcher()
     elif out.json or not sys.stdout.isatty():
         yield Lines(sys.stderr if out.json else sys.stdout)
     else:

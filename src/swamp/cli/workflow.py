@@ -98,14 +98,14 @@ def edit_workflow(name: Workflow, file: NewText = None) -> None:
 @app.command("delete")
 def delete_workflow(name: Workflow, yes: Yes = False) -> None:
     """Remove a workflow and the records of its runs. The data that its runs wrote stays."""
-    from swamp.workflows.keep import forget_evaluated
+    from swamp.workflows.logs import forget_evaluated
 
     with session() as s, open_driver(s) as driver:
         found = driver.files.find(name)
         s.out.confirm(f"Delete {found.file} and the records of its runs?", yes)
         with s.repo.changes.structural("workflow delete") as change:
             removed = driver.runs.delete_all_by_workflow(found.workflow.id, confirmed=True)
-            forget_evaluated(driver.shop, found.workflow.id)
+            forget_evaluated(driver.context, found.workflow.id)
             driver.files.delete(found)
         change.must_be_delivered()
         document = {"deleted": found.workflow.name, "file": found.file, "runsDeleted": removed}

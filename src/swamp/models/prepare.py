@@ -18,7 +18,7 @@ from swamp.models.inputs import check_inputs, secret_values
 
 if TYPE_CHECKING:
     from swamp.models.run import Request
-    from swamp.models.workshop import Workshop
+    from swamp.models.run_context import RunContext
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Prepared:
         return StoredDefinition(self.shown.id, self.shown.name, self.shown.type, rest)
 
 
-def prepare(shop: Workshop, definition: Definition, kind: ModelType, method: Method, request: Request) -> Prepared:
+def prepare(context: RunContext, definition: Definition, kind: ModelType, method: Method, request: Request) -> Prepared:
     """Raises UsageError that says which argument is wrong, missing or unknown."""
     inputs, overrides = split_inputs(definition, method, request.inputs)
-    shop.masker.learn_inputs(secret_values(inputs, definition.inputs))
+    context.masker.learn_inputs(secret_values(inputs, definition.inputs))
     shown_overrides = overrides if request.shown_inputs is None else _same_keys(request.shown_inputs, overrides)
     about = _about(definition)
-    scope = replace(shop.scope(request.run_facts), inputs=inputs)
+    scope = replace(context.scope(request.run_facts), inputs=inputs)
     globals_ = evaluate(definition.global_arguments, scope.with_self(about), ("globalArguments",))
     scope = scope.with_self({**about, "globalArguments": globals_.value}, {**about, "globalArguments": globals_.shown})
     own = evaluate(definition.arguments(method.name), scope, ("methods", method.name, "arguments"))
@@ -50,10 +50,10 @@ def prepare(shop: Workshop, definition: Definition, kind: ModelType, method: Met
     arguments = check_arguments(method.arguments, {**own.value, **overrides}, owner)
     shown = replace(
         definition,
-        global_arguments=shop.masker.value(globals_.shown),
+        global_arguments=context.masker.value(globals_.shown),
         methods={
             **{name: {} for name in definition.methods},
-            method.name: {"arguments": shop.masker.value({**own.shown, **shown_overrides})},
+            method.name: {"arguments": context.masker.value({**own.shown, **shown_overrides})},
         },
     )
     return Prepared(

@@ -23,12 +23,12 @@ from swamp.models.declare import Method, ModelType
 from swamp.models.define import Definition
 from swamp.models.mask import too_short_to_pass_on
 from swamp.models.prepare import Prepared, prepare
-from swamp.models.workshop import Workshop
+from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
 
 if TYPE_CHECKING:
-    from swamp.repo.coordinate import Change
+    from swamp.repo.transaction import Change
 
 RUN_LOGS = "run-logs"
 
@@ -78,52 +78,52 @@ class Hooks:
     """An output that makes the run unnecessary: an earlier attempt had done the work."""
 
 
-def run_method(shop: Workshop, request: Request, cancel: Cancel, hooks: Hooks = Hooks()) -> Result:  # noqa: B008
+def run_method(context: RunContext, request: Request, cancel: Cancel, hooks: Hooks = Hooks()) -> Result:  # noqa: B008
     """Lease, pull, run, record, push, release. Raises when nothing ran or the push did not deliver.
 
     A run that a signal ended has a result too: its record stays here, and the next push takes it.
     """
-    kind = shop.registry.get(request.definition.type)
+    kind = context.registry.get(request.definition.type)
     method = kind.method(request.method)
     definition = request.definition
     scope = (f"definitions-evaluated/{definition.type}/{definition.name}.yaml", *request.scope)
     result: Result | None = None
     try:
-        with shop.repo.changes.model(
+        with context.repo.changes.model(
             "model method run", definition.type, definition.id, scope, reads_all=True, cancel=cancel
         ) as change:
             done = hooks.instead()  # first: what it finds out about a killed attempt is in that attempt's record
-            _note_killed(shop, definition)
+            _note_killed(context, definition)
             if done is not None:
                 result = Result(done, done.path)
             else:
                 with noting(Reads(request.read_before)) as reads:
                     resolved = request.resolved(request)
-                    result = _Run(shop, resolved, kind, method, cancel, hooks, change, reads).go()
+                    result = _Run(context, resolved, kind, method, cancel, hooks, change, reads).go()
             hooks.end(result)
             change.made = partial(dict.copy, result.made)
-            change.save_again = partial(_save_again, shop, result, hooks)
+            change.save_again = partial(_save_again, context, result, hooks)
     except Interrupted:
         if result is None or result.output.status != "cancelled":
             raise
         return result
     change.must_be_delivered()
     result.sync = change.sync.to_json() if change.sync is not None else None
-    _tell(shop, request, result.output)
+    _tell(context, request, result.output)
     return result
 
 
-def _tell(shop: Workshop, request: Request, output: Output) -> None:
+def _tell(context: RunContext, request: Request, output: Output) -> None:
     """Its lineage, to whoever collects that; nobody by default."""
-    if shop.repo.settings.lineage_to:
+    if context.repo.settings.lineage_to:
         from swamp.repo.openlineage import tell
 
-        tell(shop.repo, output, request.definition.name, request.origin.workflow_name if request.origin else None)
+        tell(context.repo, output, request.definition.name, request.origin.workflow_name if request.origin else None)
 
 
 @dataclass
 class _Run:
-    shop: Workshop
+    context: RunContext
     request: Request
     kind: ModelType
     method: Method
@@ -134,36 +134,36 @@ class _Run:
 
     def go(self) -> Result:
         """Nothing is written before the arguments are known to be right."""
-        shop, request = self.shop, self.request
-        prepared = prepare(shop, request.definition, self.kind, self.method, request)
+        context, request = self.context, self.request
+        prepared = prepare(context, request.definition, self.kind, self.method, request)
         if request.definition.file is None:
-            shop.repo.definitions.auto(request.definition.type, request.definition.name)
-        shop.evaluated.save(prepared.shown_definition())
+            context.repo.definitions.auto(request.definition.type, request.definition.name)
+        context.evaluated.save(prepared.shown_definition())
         output = self._first_record(prepared)
-        path = shop.outputs.save(output)
+        path = context.outputs.save(output)
         self.hooks.begin(output, path)
-        log = Log(shop.local / RUN_LOGS / f"{output.id}.log", shop.masker, self.hooks.line)
+        log = Log(context.local / RUN_LOGS / f"{output.id}.log", context.masker, self.hooks.line)
         log.file.with_suffix(".path").write_text(path, encoding="utf-8")
         try:
             with self._scratch() as scratch:
-                context = self._context(prepared, output, scratch, log)
-                started = shop.env.clock.monotonic()
-                error = self._call(prepared, context)
-                took = round((shop.env.clock.monotonic() - started) * 1000)
+                method_context = self._method_context(prepared, output, scratch, log)
+                started = context.env.clock.monotonic()
+                error = self._call(prepared, method_context)
+                took = round((context.env.clock.monotonic() - started) * 1000)
                 output = replace(output, inputs=self.reads.all())
         finally:
             log.close()
-        return self._last_record(output, context.written, error, took, log)
+        return self._last_record(output, method_context.written, error, took, log)
 
     def _first_record(self, prepared: Prepared) -> Output:
         origin = self.request.origin
         return Output(
-            id=self.shop.env.uuid(),
+            id=self.context.env.uuid(),
             definition_id=self.request.definition.id,
             model_type=self.kind.name,
             method_name=self.method.name,
             status="running",
-            started_at=rfc3339(self.shop.env.clock.now()),
+            started_at=rfc3339(self.context.env.clock.now()),
             provenance=Provenance(
                 definition_hash=prepared.hash,
                 triggered_by="workflow" if origin else "cli",
@@ -176,7 +176,7 @@ class _Run:
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        parent = self.shop.local / "scratch"
+        parent = self.context.local / "scratch"
         parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=parent))
         try:
@@ -184,13 +184,13 @@ class _Run:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _context(self, prepared: Prepared, output: Output, scratch: Path, log: Log) -> MethodContext:
-        shop, request = self.shop, self.request
-        withheld = too_short_to_pass_on(shop.environment)
+    def _method_context(self, prepared: Prepared, output: Output, scratch: Path, log: Log) -> MethodContext:
+        context, request = self.context, self.request
+        withheld = too_short_to_pass_on(context.environment)
         for name in withheld:
             log.write(f"{name} is not passed on: its value is too short to be masked")
-        given = {name: value for name, value in shop.environment.items() if name not in withheld}
-        told = {"SWAMP_REPO_DIR": str(shop.repo.path), "SWAMP_MODEL_NAME": request.definition.name}
+        given = {name: value for name, value in context.environment.items() if name not in withheld}
+        told = {"SWAMP_REPO_DIR": str(context.repo.path), "SWAMP_MODEL_NAME": request.definition.name}
         self.reads.file = scratch / "reads.jsonl"
         told[READS] = str(self.reads.file)
         if request.origin is not None:
@@ -199,53 +199,53 @@ class _Run:
             definition=request.definition,
             method=self.method,
             global_arguments=prepared.global_arguments,
-            repo_dir=shop.repo.path,
+            repo_dir=context.repo.path,
             scratch=scratch,
             environment=self.change.child_environment({**given, **told}),
             cancel=self.cancel,
-            data=shop.data,
-            lookup=shop.lookup,
+            data=context.data,
+            lookup=context.lookup,
             owner=owner_of(request.definition, request.origin),
             tags=request.tags,
-            masker=shop.masker,
+            masker=context.masker,
             writer_log=log,
-            open_spark=shop.spark,
+            open_spark=context.spark,
             check=self.change.check,
-            new_write_id=shop.env.uuid,
-            take_in=lambda model: shop.pull_model(model.type, model.id),
+            new_write_id=context.env.uuid,
+            take_in=lambda model: context.pull_model(model.type, model.id),
             reads=self.reads,
             output_id=output.id,
         )
 
-    def _call(self, prepared: Prepared, context: MethodContext) -> SwampError | None:
+    def _call(self, prepared: Prepared, given: MethodContext) -> SwampError | None:
         """The method's own failure, as one of our errors. What it wrote stays. inv[model.failure-keeps]"""
         try:
-            self.method.run(prepared.arguments, context)
+            self.method.run(prepared.arguments, given)
         except SwampError as error:
-            return self.shop.masker.error(error)
+            return self.context.masker.error(error)
         except Exception as error:  # noqa: BLE001 - someone else's method: whatever it raises is the run's outcome
-            context.log(_traceback(error))
-            said = self.shop.masker.text(f"{type(error).__name__}: {error}")
+            given.log(_traceback(error))
+            said = self.context.masker.text(f"{type(error).__name__}: {error}")
             return Failed(said[:4000], hint="`swamp model output logs` shows the traceback")
         return None
 
     def _last_record(
         self, output: Output, written: list[DataVersion], error: SwampError | None, took: int, log: Log
     ) -> Result:
-        shop = self.shop
+        context = self.context
         artifacts = tuple(version.artifact() for version in written)
         log_file, error = self._kept_log(output, log, error)
         kept = f" ({len(written)} data versions were kept)" if error and written else ""
         final = replace(
             output,
             status="succeeded" if error is None else "cancelled" if isinstance(error, Interrupted) else "failed",
-            completed_at=rfc3339(shop.env.clock.now()),
+            completed_at=rfc3339(context.env.clock.now()),
             duration_ms=took,
             artifacts=artifacts,
             log_file=log_file,
             error=None if error is None else error.message + kept,
         )
-        path = shop.outputs.save(final)
+        path = context.outputs.save(final)
         log.file.with_suffix(".path").unlink(missing_ok=True)
         log.file.unlink(missing_ok=True)
         return Result(final, path, error, made={version.path: version.meta.id for version in written})
@@ -253,44 +253,44 @@ class _Run:
     def _kept_log(self, output: Output, log: Log, error: SwampError | None) -> tuple[str | None, SwampError | None]:
         """A log that cannot be kept (a full disk) fails the run, and its record still says how the run ended."""
         try:
-            return self.shop.keep_log(log.file, f"outputs/{output.id}.log"), error
+            return self.context.keep_log(log.file, f"outputs/{output.id}.log"), error
         except SwampError as lost:
             return None, error or lost
 
 
-def _note_killed(shop: Workshop, definition: Definition) -> None:
+def _note_killed(context: RunContext, definition: Definition) -> None:
     """Runs of this model that began here and never ended: with the lease in hand, their process is gone."""
-    for marker in sorted((shop.local / RUN_LOGS).glob("*.path")):
+    for marker in sorted((context.local / RUN_LOGS).glob("*.path")):
         try:
             path = marker.read_text(encoding="utf-8")
         except FileNotFoundError:  # of a step of another model, which has just ended
             continue
         if not path.startswith(f"outputs/{definition.type}/") or f"/{definition.id}-" not in path:
             continue
-        document = RecordFiles(shop.repo.tree, "outputs").read(path)
+        document = RecordFiles(context.repo.tree, "outputs").read(path)
         if document is not None and document.get("status") == "running":
-            log = shop.keep_log(marker.with_suffix(".log"), f"outputs/{document['id']}.log")
+            log = context.keep_log(marker.with_suffix(".log"), f"outputs/{document['id']}.log")
             said = "interrupted: the process that ran it was killed"
-            shop.outputs.save(replace(decode(document, path), status="failed", error=said, log_file=log))
+            context.outputs.save(replace(decode(document, path), status="failed", error=said, log_file=log))
         marker.with_suffix(".log").unlink(missing_ok=True)
         marker.unlink()
 
 
-def _save_again(shop: Workshop, result: Result, hooks: Hooks, conflicts: Sequence[Conflict]) -> None:
+def _save_again(context: RunContext, result: Result, hooks: Hooks, conflicts: Sequence[Conflict]) -> None:
     """Another machine published this number first: the same data becomes the next version, records follow."""
-    shop.pull_model(result.output.model_type, result.output.definition_id)
+    context.pull_model(result.output.model_type, result.output.definition_id)
     renumbered: list[dict[str, Any]] = []
     for artifact in result.artifacts:
-        kept = shop.kept_version(artifact["path"], conflicts)
+        kept = context.kept_version(artifact["path"], conflicts)
         if kept is None:
             renumbered.append(artifact)
             continue
-        again = shop.save_kept(artifact["path"], kept)
+        again = context.save_kept(artifact["path"], kept)
         result.made.pop(artifact["path"], None)
         result.made[again.path] = again.meta.id
         renumbered.append(again.artifact())
     result.output = replace(result.output, artifacts=tuple(renumbered))
-    shop.outputs.save(result.output)
+    context.outputs.save(result.output)
     hooks.end(result)
 
 

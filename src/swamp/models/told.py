@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted: the process that ran it is gone"
 
 
-def told_as_they_are(datastore: Datastore, records: OutputRepository, outputs: Iterable[Output]) -> Iterator[Output]:
+def with_interrupted(datastore: Datastore, records: OutputRepository, outputs: Iterable[Output]) -> Iterator[Output]:
     """The same outputs; each model is looked at once, and only if one of them says `running`."""
 
     @cache

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swamp.env import Env, rfc3339
-from swamp.repo.coordinate import Change
+from swamp.repo.transaction import Change
 from swamp.sync.port import Tree
 
 

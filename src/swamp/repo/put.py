@@ -17,9 +17,9 @@ from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName, auto_id, check_model_name
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, Unavailable, UsageError
-from swamp.repo.coordinate import NOTHING_KEPT
 from swamp.repo.definitions import ModelRef
 from swamp.repo.outbox import AlreadyDelivered, Writing
+from swamp.repo.transaction import NOTHING_KEPT
 from swamp.sync.result import Conflict, SyncResult
 
 if TYPE_CHECKING:

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from swamp.data.outputs import OutputRepository
     from swamp.data.runs import RunRepository
     from swamp.repo.audit import Audit
-    from swamp.repo.coordinate import Coordinator
     from swamp.repo.data import Data
     from swamp.repo.definitions import Definitions
     from swamp.repo.fresh import Freshness
     from swamp.repo.outbox import Keeper
     from swamp.repo.setup import SetUp
+    from swamp.repo.transaction import Transactions
 
 
 class Repo:
@@ -98,7 +98,7 @@ class Repo:
     @cached_property
     def tree(self) -> Tree:
         """The datastore tier as a directory, hydrated if this machine has never seen it."""
-        from swamp.repo.coordinate import WatchedTree
+        from swamp.repo.transaction import WatchedTree
 
         self.datastore.hydrate_once()
         return WatchedTree(self.datastore.tree)
@@ -172,12 +172,12 @@ class Repo:
         return Audit(self.tree, self.datastore.identity_file, self.id, self.env)
 
     @cached_property
-    def changes(self) -> Coordinator:
+    def changes(self) -> Transactions:
         """The one door for mutating commands: `with repo.changes.model("data put", type, id) as change:`."""
         from swamp.repo.conflicts import moved_aside
-        from swamp.repo.coordinate import Coordinator
+        from swamp.repo.transaction import Transactions
 
-        return Coordinator(
+        return Transactions(
             leases=lambda: self.datastore.leases,
             syncer=lambda: self.datastore if self.datastore.synced else None,
             audit=lambda change, outcome: self.audit.write(change, outcome),

@@ -48,9 +48,9 @@ def models(request: Request, limit: Limit = 100, cursor: Cursor = None) -> Respo
     server = server_of(request)
     with driving(server.repo) as driver:
         found = sorted(
-            (model_item(one) for one in driver.shop.models.all()), key=lambda item: (item["name"], item["type"])
+            (model_item(one) for one in driver.context.models.all()), key=lambda item: (item["name"], item["type"])
         )
-        broken = [{"file": file, "error": error} for file, error in driver.shop.models.broken()]
+        broken = [{"file": file, "error": error} for file, error in driver.context.models.broken()]
     part, following = page_of(found, lambda item: f"{item['name']}\x00{item['type']}", cursor, limit)
     document = {"items": part, "total": len(found), "next": following, **({"broken": broken} if broken else {})}
     return json_response(server.clean(document))
@@ -61,7 +61,7 @@ def model(request: Request, model: str) -> Response:
     """One definition."""
     server = server_of(request)
     with driving(server.repo) as driver:
-        found = driver.shop.models.find(model)
+        found = driver.context.models.find(model)
     return json_response(server.clean({**found.to_document(), "file": found.file}))
 
 
@@ -70,7 +70,7 @@ def methods(request: Request, model: str) -> Response:
     """The methods of a model's type."""
     server = server_of(request)
     with driving(server.repo) as driver:
-        kind = driver.shop.models.registry.get(driver.shop.models.find(model).type)
+        kind = driver.context.models.registry.get(driver.context.models.find(model).type)
     found = kind.describe()["methods"]
     return json_response(server.clean({"items": found, "total": len(found)}))
 
@@ -86,7 +86,7 @@ def run_method(
     """Runs a method in a process of its own and answers when its data is in the datastore. 409: the method failed."""
     server = server_of(request)
     with driving(server.repo) as driver:
-        driver.shop.models.find(model)
+        driver.context.models.find(model)
     status, document = _command(server, model, method, inputs or {}, tags or {})
     server.puller.soon()
     return json_response(server.clean(document), status)

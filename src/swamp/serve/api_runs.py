@@ -199,7 +199,7 @@ def resume(
     inputs: Inputs = None,
 ) -> Response:
     """Continues a run that was suspended, failed, cancelled or killed."""
-    from swamp.workflows.reopen import must_be_resumable
+    from swamp.workflows.resume import must_be_resumable
 
     server = server_of(request)
     with driving(server.repo) as driver:

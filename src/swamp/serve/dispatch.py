@@ -37,15 +37,15 @@ _log = logging.getLogger("swamp.serve")
 @contextmanager
 def driving(repo: Repo) -> Iterator[Driver]:
     """A driver for one question or decision about runs."""
-    from swamp.models.workshop import Workshop
+    from swamp.models.run_context import RunContext
     from swamp.workflows.run import Driver
 
     repo.changes.next_command()
-    shop = Workshop(repo)
+    context = RunContext(repo)
     try:
-        yield Driver(shop)
+        yield Driver(context)
     finally:
-        shop.close()
+        context.close()
 
 
 @dataclass
@@ -244,7 +244,7 @@ class Dispatcher:
             workflow_id = self._workflow_id(driver, delivery)
             if workflow_id is None:
                 return False
-            return driver.presence.verdict(workflow_id, delivery.run_id, fresh=True) == "alive"
+            return driver.locks.verdict(workflow_id, delivery.run_id, fresh=True) == "alive"
 
     def _workflow_id(self, driver: Driver, delivery: Delivery) -> str | None:
         try:

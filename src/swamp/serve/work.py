@@ -127,22 +127,22 @@ def work(job: Job) -> int:
 
 
 def _run(job: Job, repo: Path, teller: Teller, cancel: Cancel) -> int:
-    from swamp.models.workshop import Workshop
+    from swamp.models.run_context import RunContext
     from swamp.wiring import open_repo
     from swamp.workflows.run import Driver
 
     # Nobody sits and waits for it: a lease that is held is waited for, unless somebody has set a limit.
     patient = {} if os.environ.get("SWAMP_LOCK_TIMEOUT_MS") else {"lock_timeout_ms": LOCK_MS}
     with open_repo(repo, notify=_note, overrides=patient) as opened:
-        shop = Workshop(opened)
+        context = RunContext(opened)
         try:
-            driver = Driver(shop, teller, cancel)
+            driver = Driver(context, teller, cancel)
             if job.action == "resume":
                 done = driver.resume(job.run_id, from_step=job.from_step, inputs=job.inputs)
             else:
                 done = driver.start(job.workflow, job.inputs, trigger=job.trigger, run_id=job.run_id)
         finally:
-            shop.close()
+            context.close()
     teller.ended(done)
     return 0
 

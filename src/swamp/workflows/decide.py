@@ -12,7 +12,7 @@ from swamp.data.runs import RUNS, RunSummary, path_of
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, UsageError
 from swamp.locks.flock import Verdict
-from swamp.workflows.presence import Presence
+from swamp.workflows.locks import RunLocks
 from swamp.workflows.run import Driver
 from swamp.workflows.state import RunState, StepState, run_of
 from swamp.workflows.stop import stop_all, stop_path
@@ -35,7 +35,7 @@ def decide(
     """Answers the question that a run waits with. What has to run for it runs with `resume`."""
     known = driver.find_anywhere(run_id)
     with (
-        driver.presence.hold(known.workflow_id, run_id) as hold,
+        driver.locks.hold(known.workflow_id, run_id) as hold,
         driver.shared_record("", f"workflow {decision}"),  # guards of the steps behind it may ask for any data
     ):
         run = run_of(driver.runs.get(run_id, known.workflow_id))
@@ -43,10 +43,10 @@ def decide(
         if "approval" not in state.extra:
             return _decide_inside(driver, run, state, decision, reason)
         workflow = driver.workflow_of(run)
-        book = driver.book(run)
-        with book.change():
+        recorder = driver.recorder(run)
+        with recorder.change():
             state.extra["approval"] |= _words(driver, decision, reason)
-        left = driver.settle(book, workflow, hold)
+        left = driver.settle(recorder, workflow, hold)
     return Decided(run, state.name, left)
 
 
@@ -61,7 +61,7 @@ def _words(driver: Driver, decision: Decision, reason: str | None) -> dict[str, 
         user = getpass.getuser()
     except (KeyError, OSError):
         user = "unknown"
-    words = {"decision": decision, "decidedBy": user, "decidedAt": rfc3339(driver.shop.env.clock.now())}
+    words = {"decision": decision, "decidedBy": user, "decidedAt": rfc3339(driver.context.env.clock.now())}
     return {**words, "reason": reason} if reason else words
 
 
@@ -119,19 +119,19 @@ def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> Cancelle
         run = _not_over(driver, workflow_id, run_id, "is over")
         alive = _is_alive(driver, run)
         if alive:
-            said = f"{rfc3339(driver.shop.env.clock.now())}\n"
-            RecordFiles(driver.shop.repo.tree, RUNS).write(stop_path(workflow_id, run_id), said.encode())
+            said = f"{rfc3339(driver.context.env.clock.now())}\n"
+            RecordFiles(driver.context.repo.tree, RUNS).write(stop_path(workflow_id, run_id), said.encode())
     return _acknowledged(driver, run) if alive else _stopped(driver, run)
 
 
 def _acknowledged(driver: Driver, asked: RunState) -> Cancelled | None:
     """The request is in the store. Whoever ends the run after that commit sees it; whoever ended it before is seen."""
-    path, clock = path_of(asked.workflow_id, asked.id), driver.shop.env.clock
+    path, clock = path_of(asked.workflow_id, asked.id), driver.context.env.clock
     until = clock.monotonic() + ANSWER_SECONDS
     while True:
         with driver.shared_record(path, "workflow cancel", asked):
             run = run_of(driver.runs.get(asked.id, asked.workflow_id))
-        alive = _verdict(driver.presence, run, fresh=True) != "dead"
+        alive = _verdict(driver.locks, run, fresh=True) != "dead"
         if run.status == "cancelled":
             return Cancelled(run.id, "cancelled")
         if not run.over:
@@ -140,7 +140,7 @@ def _acknowledged(driver: Driver, asked: RunState) -> Cancelled | None:
             break
         clock.sleep(0.3)  # it has ended, and its process has yet to look for a request that came at the last moment
     with driver.shared_record(path, "workflow cancel", asked):
-        RecordFiles(driver.shop.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+        RecordFiles(driver.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
     raise Failed(f"run {run.id} had ended before it could be cancelled: {run.status}", hint="what it wrote is there")
 
 
@@ -149,14 +149,14 @@ def _stopped(driver: Driver, seen: RunState) -> Cancelled | None:
     path = path_of(seen.workflow_id, seen.id)
     try:
         with (
-            driver.presence.hold(seen.workflow_id, seen.id),
+            driver.locks.hold(seen.workflow_id, seen.id),
             driver.shared_record(path, "workflow cancel", seen),
         ):
             run = _not_over(driver, seen.workflow_id, seen.id, "has just ended")
-            with driver.book(run).change():
+            with driver.recorder(run).change():
                 stop_all(run, "cancelled", "cancelled before it ran")
-                run.status, run.completed_at = "cancelled", rfc3339(driver.shop.env.clock.now())
-                RecordFiles(driver.shop.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+                run.status, run.completed_at = "cancelled", rfc3339(driver.context.env.clock.now())
+                RecordFiles(driver.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
     except LockTimeout:
         return None
     return Cancelled(seen.id, "cancelled")
@@ -171,21 +171,21 @@ def _not_over(driver: Driver, workflow_id: str, run_id: str, words: str) -> RunS
 
 def _is_alive(driver: Driver, run: RunState) -> bool:
     """Whether a process may be at it. One that says `running` and that nobody can judge is asked, not overruled."""
-    verdict = _verdict(driver.presence, run, fresh=True)
+    verdict = _verdict(driver.locks, run, fresh=True)
     return verdict == "alive" or (run.status == "running" and verdict != "dead")
 
 
 # -- runs whose process is gone
 
 
-def _verdict(presence: Presence, run: RunState | RunSummary, *, fresh: bool) -> Verdict:
+def _verdict(locks: RunLocks, run: RunState | RunSummary, *, fresh: bool) -> Verdict:
     run_id = run.id if isinstance(run, RunState) else run.run_id
-    return presence.verdict(run.workflow_id, run_id, fresh=fresh)
+    return locks.verdict(run.workflow_id, run_id, fresh=fresh)
 
 
 def as_seen(driver: Driver, run: RunState) -> RunState:
     """The run as it is: one that says `running` and has no process was interrupted. Nothing is written."""
-    if run.status != "running" or _verdict(driver.presence, run, fresh=False) != "dead":
+    if run.status != "running" or _verdict(driver.locks, run, fresh=False) != "dead":
         return run
     again = driver.find(run.id)
     if again.status == "running":  # else it ended between the two looks
@@ -206,21 +206,21 @@ def interrupt(run: RunState) -> None:
 def note_interrupted(driver: Driver) -> list[RunState]:
     """Writes down which runs of this machine were killed. Costs a look into one directory when there are none."""
     noted: list[RunState] = []
-    for run_id in driver.presence.here():
+    for run_id in driver.locks.here():
         try:
             run = driver.find(run_id)
         except (NotFound, UsageError, CorruptData):
             continue  # not of this repository, or its record never came to be
-        if run.status != "running" or _verdict(driver.presence, run, fresh=False) != "dead":
+        if run.status != "running" or _verdict(driver.locks, run, fresh=False) != "dead":
             continue
         with (
-            driver.presence.hold(run.workflow_id, run.id),
+            driver.locks.hold(run.workflow_id, run.id),
             driver.shared_record(path_of(run.workflow_id, run.id), "workflow interrupted"),
         ):
             run = driver.find(run_id)  # it may have ended after it was read, and then nobody had its lock either
             if run.status != "running":
                 continue
-            with driver.book(run).change():
+            with driver.recorder(run).change():
                 interrupt(run)
         noted.append(run)
     return noted
@@ -228,7 +228,7 @@ def note_interrupted(driver: Driver) -> list[RunState]:
 
 def seen_summary(driver: Driver, summary: RunSummary) -> tuple[RunSummary, bool]:
     """A line of a search, and whether it is of a run that was interrupted."""
-    if summary.status != "running" or _verdict(driver.presence, summary, fresh=False) != "dead":
+    if summary.status != "running" or _verdict(driver.locks, summary, fresh=False) != "dead":
         return summary, False
     again = driver.runs.get(summary.run_id, summary.workflow_id)
     if again.status != "running":

@@ -12,8 +12,8 @@ from swamp.data.reads import Read
 from swamp.env import Env
 from swamp.errors import SwampError
 from swamp.sync.progress import Cancel
-from swamp.workflows.book import Book
 from swamp.workflows.graph import Node, build, holds
+from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, Job, Step, Workflow
 from swamp.workflows.state import JobState, StepState, job_outcome, overall, run_outcome
 
@@ -33,8 +33,8 @@ class Instance:
     """The data that the item comes from."""
 
 
-class Hands(Protocol):
-    """Who knows how to do a step. `perform` runs in a thread and writes the step's end into the book itself."""
+class StepRunner(Protocol):
+    """Does the steps of a run. `perform` runs in a thread and writes the step's end into the record itself."""
 
     def expand(self, job: Job, step: Step) -> list[Instance]: ...
 
@@ -67,15 +67,15 @@ class Execution:
     def __init__(
         self,
         workflow: Workflow,
-        book: Book,
-        hands: Hands,
+        recorder: RunRecorder,
+        runner: StepRunner,
         *,
         env: Env,
         stop: Callable[[], bool] = lambda: False,
         launch: bool = True,
         retry: bool = True,
     ) -> None:
-        self._workflow, self._book, self._hands, self._env = workflow, book, hands, env
+        self._workflow, self._recorder, self._runner, self._env = workflow, recorder, runner, env
         self._stop, self._launching, self._retry = stop, launch, retry
         self._cancel = Cancel()
         self._waiting: list[tuple[_Group, Instance, JobState, StepState]] = []
@@ -86,7 +86,7 @@ class Execution:
         self._limit = workflow.concurrency or DEFAULT_CONCURRENCY
 
     def run(self) -> None:
-        """Leaves the book's run in its new state; raises what made it impossible to go on."""
+        """Leaves the recorder's run in its new state; raises what made it impossible to go on."""
         with ThreadPoolExecutor(self._limit, thread_name_prefix="step") as pool:
             try:
                 self._go(pool)
@@ -143,20 +143,20 @@ class Execution:
             self._begin_step(node)
 
     def _begin_job(self, node: Node) -> None:
-        job, state = self._workflow.job(node.job), self._book.run.job(node.job)
-        met = all(holds(d.condition, self._book.run.job(d.job).status) for d in job.depends_on)
-        with self._book.change():
+        job, state = self._workflow.job(node.job), self._recorder.run.job(node.job)
+        met = all(holds(d.condition, self._recorder.run.job(d.job).status) for d in job.depends_on)
+        with self._recorder.change():
             state.status = "running" if met else "skipped"
         self._sorter.done(node)
 
     def _end_job(self, node: Node) -> None:
-        state = self._book.run.job(node.job)
-        with self._book.change():
+        state = self._recorder.run.job(node.job)
+        with self._recorder.change():
             state.status = "skipped" if state.status == "skipped" else job_outcome(state)
         self._sorter.done(node)
 
     def _begin_step(self, node: Node) -> None:
-        job, state = self._workflow.job(node.job), self._book.run.job(node.job)
+        job, state = self._workflow.job(node.job), self._recorder.run.job(node.job)
         step = job.step(node.step)
         met = all(holds(d.condition, overall(state.of_template(d.step))) for d in step.depends_on)
         if state.status == "skipped" or not met:
@@ -165,7 +165,7 @@ class Execution:
             return
         group = _Group(node, step, [])
         try:
-            instances = self._hands.expand(job, step)
+            instances = self._runner.expand(job, step)
         except SwampError as error:
             self._fail_to_begin(state, step, error)
             self._sorter.done(node)
@@ -177,14 +177,14 @@ class Execution:
         self._settle(group)
 
     def _skip(self, job: JobState, step: Step) -> None:
-        with self._book.change():
+        with self._recorder.change():
             for state in job.of_template(step.name):
                 if state.status != "succeeded":
                     state.reset()
                     state.status = "skipped"
 
     def _fail_to_begin(self, job: JobState, step: Step, error: SwampError) -> None:
-        with self._book.change():
+        with self._recorder.change():
             for state in job.of_template(step.name)[:1]:
                 state.status, state.error = "failed", error.message
                 state.allowed_failure = step.allow_failure
@@ -194,7 +194,7 @@ class Execution:
         known = {state.name: state for state in job.of_template(step.name)}
         pairs = [(i, known.get(i.name) or StepState(i.name, step.name)) for i in instances]
         fresh = [state for _, state in pairs]
-        with self._book.change():
+        with self._recorder.change():
             position = next((n for n, state in enumerate(job.steps) if state.template == step.name), len(job.steps))
             others = [state for state in job.steps if state.template != step.name]
             job.steps[:] = [*others[:position], *fresh, *others[position:]]
@@ -210,29 +210,29 @@ class Execution:
             return
         state.reset()
         try:
-            wanted = self._hands.wanted(instance)
+            wanted = self._runner.wanted(instance)
         except SwampError as error:
-            self._book.ended(state, "failed", error=error.message)
+            self._recorder.ended(state, "failed", error=error.message)
             state.allowed_failure = instance.step.allow_failure
             return
         if wanted:
             group.left += 1
             self._waiting.append((group, instance, job, state))
         else:
-            self._book.ended(state, "skipped")
+            self._recorder.ended(state, "skipped")
 
     def _approval(self, instance: Instance, state: StepState, decision: str | None) -> None:
         if decision == "approved":
-            self._book.ended(state, "succeeded")
+            self._recorder.ended(state, "succeeded")
         elif decision == "rejected":
             reason = state.extra["approval"].get("reason")
-            self._book.ended(state, "failed", error=f"rejected: {reason}" if reason else "rejected")
+            self._recorder.ended(state, "failed", error=f"rejected: {reason}" if reason else "rejected")
         elif state.status != "suspended":
-            if self._hands.wanted(instance):
-                self._book.started(state)
-                self._book.ended(state, "suspended", approval={"prompt": self._hands.prompt(instance)})
+            if self._runner.wanted(instance):
+                self._recorder.started(state)
+                self._recorder.ended(state, "suspended", approval={"prompt": self._runner.prompt(instance)})
             else:
-                self._book.ended(state, "skipped")
+                self._recorder.ended(state, "skipped")
 
     def _settle(self, group: _Group) -> None:
         if not group.left and all(state.over for state in group.states) and not self._halted:
@@ -254,15 +254,15 @@ class Execution:
             self._waiting.remove(entry)
             self._running += 1
             group.running += 1
-            work = pool.submit(self._hands.perform, instance, job, state, self._cancel)
+            work = pool.submit(self._runner.perform, instance, job, state, self._cancel)
             work.add_done_callback(lambda done, group=group: self._ended.put((group, done.exception())))  # type: ignore[misc]
 
     # -- the end of a pass
 
     def _conclude(self) -> None:
         """The run's own status, from its jobs. Whoever calls writes the time of the end and pushes."""
-        run = self._book.run
-        with self._book.change():
+        run = self._recorder.run
+        with self._recorder.change():
             if self._cancel.requested and self._fatal is None:
                 for job, state in run.steps:
                     if not state.over:
@@ -274,7 +274,7 @@ class Execution:
             run.status = self._status()
 
     def _status(self) -> Any:
-        run = self._book.run
+        run = self._recorder.run
         if self._fatal is not None:
             return "failed"
         if self._cancel.requested:

@@ -31,14 +31,14 @@ def followed(driver: Driver, run_id: str, notify: Callable[[str], None]) -> Iter
         if run.status != "running":
             return
         here = driver.logs.is_here(run)
-        driver.shop.env.clock.sleep(HERE_SECONDS if here else ELSEWHERE_SECONDS)
+        driver.context.env.clock.sleep(HERE_SECONDS if here else ELSEWHERE_SECONDS)
         if not here:
             away = _fetched(driver, path_of(run.workflow_id, run.id), run.id, notify, away)
 
 
 def _fetched(driver: Driver, record: str, run_id: str, notify: Callable[[str], None], was_away: bool) -> bool:
     """Brings the record and the log; whether the store was away. One conditional request where nothing has changed."""
-    engine = driver.shop.repo.datastore.engine
+    engine = driver.context.repo.datastore.engine
     if engine is None:
         return False
     try:

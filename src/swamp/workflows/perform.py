@@ -15,17 +15,17 @@ from swamp.models.context import Origin
 from swamp.models.define import Definition
 from swamp.models.expressions import Evaluated, Scope, evaluate, has_expression, truth
 from swamp.models.run import Hooks, Request, Result, run_method
-from swamp.models.workshop import Workshop
+from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
-from swamp.workflows.book import Book
 from swamp.workflows.execute import Instance
+from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.retry import Limit, attempts_left, attempts_of, pause
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, Workflow, WorkflowTask
 from swamp.workflows.state import JobState, RunState, StepState
 
 if TYPE_CHECKING:
-    from swamp.workflows.presence import Hold
+    from swamp.workflows.locks import Hold
 
 
 class Nesting(Protocol):
@@ -41,12 +41,12 @@ class Nesting(Protocol):
 
 
 @dataclass
-class StepHands:
-    """Implements `execute.Hands` for one run."""
+class TaskRunner:
+    """Does the tasks of one run's steps: methods of models, assertions, nested workflows (`execute.StepRunner`)."""
 
-    shop: Workshop
+    context: RunContext
     workflow: Workflow
-    book: Book
+    recorder: RunRecorder
     nesting: Nesting
     hold: Hold
     scope_paths: tuple[str, ...] = ()
@@ -104,20 +104,20 @@ class StepHands:
 
     def _take_in(self) -> None:
         """Before something is decided by data without a lease: what the store holds is known here. inv[run.fresh]"""
-        if self.shop.repo.datastore.synced:
-            self.shop.repo.datastore.pull_to_commit(lazy=True)
+        if self.context.repo.datastore.synced:
+            self.context.repo.datastore.pull_to_commit(lazy=True)
 
     def scope_of(self, instance: Instance) -> Scope:
         return self._scope(instance.job, instance.step, instance.item, instance.name)
 
     def _scope(self, job: Job, step: Step | None = None, item: Any = None, name: str | None = None) -> Scope:
-        scope = self.shop.scope(self._facts(job, name)).with_inputs(self.book.run.inputs)
+        scope = self.context.scope(self._facts(job, name)).with_inputs(self.recorder.run.inputs)
         if step is None or step.for_each is None:
             return scope
-        return scope.with_self({step.for_each.item: item}, {step.for_each.item: self.shop.masker.value(item)})
+        return scope.with_self({step.for_each.item: item}, {step.for_each.item: self.context.masker.value(item)})
 
     def _facts(self, job: Job, step: str | None) -> dict[str, Any]:
-        run = self.book.run
+        run = self.recorder.run
         facts = {
             "id": run.id,
             "workflowId": run.workflow_id,
@@ -130,30 +130,30 @@ class StepHands:
 
     # -- doing it
 
-    @traced(lambda hands, instance, job, *_: ("step", {"job": job.name, "step": instance.name}))
+    @traced(lambda runner, instance, job, *_: ("step", {"job": job.name, "step": instance.name}))
     def perform(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
-        """The step's end is in the book when this returns. Only a lost store or a lost run is raised."""
+        """The step's end is in the record when this returns. Only a lost store or a lost run is raised."""
         while True:
             self._attempt(instance, job, state, cancel)
             if state.over or state.status == "suspended":
                 break
             failed = len(attempts_of(state))
-            self.book.said(job, state, f"attempt {failed} failed: {attempts_of(state)[-1]['error']}")
-            pause(instance.step, failed, cancel, self.shop.env)
+            self.recorder.said(job, state, f"attempt {failed} failed: {attempts_of(state)[-1]['error']}")
+            pause(instance.step, failed, cancel, self.context.env)
             if cancel.requested:
-                self.book.ended(state, "cancelled", error="cancelled while it waited for its next attempt")
+                self.recorder.ended(state, "cancelled", error="cancelled while it waited for its next attempt")
         if state.status == "cancelled":
             cancel.request()  # what has not begun is cancelled too, whether this step or the next one heard of it first
 
     def _attempt(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
-        limit = Limit(cancel, instance.step.timeout, self.shop.env)
+        limit = Limit(cancel, instance.step.timeout, self.context.env)
         try:
             self.hold.check()
-            self.book.started(state)
+            self.recorder.started(state)
             self._do(instance, job, state, limit)
         except Interrupted as error:
             if not state.over and not self._timed_out(instance, state, limit):
-                self.book.ended(state, "cancelled", error=error.message)
+                self.recorder.ended(state, "cancelled", error=error.message)
         except SwampError as error:
             done = state.over  # its work is recorded and kept here; what failed is bringing it to the datastore
             if not done:
@@ -187,8 +187,8 @@ class StepHands:
 
     def _failed(self, instance: Instance, state: StepState, error: SwampError, **extra: Any) -> None:
         """The step has failed, or this attempt of it has. inv[run.retries]"""
-        said = self.shop.masker.text(error.message)
-        with self.book.change():
+        said = self.context.masker.text(error.message)
+        with self.recorder.change():
             known = [one["outputId"] for one in attempts_of(state) if one["outputId"]]
             if extra.get("outputId") in known:
                 return  # told again, because its records were renumbered
@@ -196,7 +196,7 @@ class StepHands:
                 state.extra["attempts"] = [*attempts_of(state), {"error": said, "outputId": extra.get("outputId")}]
                 return
             state.allowed_failure = instance.step.allow_failure
-            self.book.ended(state, "failed", error=said, **extra)
+            self.recorder.ended(state, "failed", error=said, **extra)
 
     def _show(self, instance: Instance, shown: Any) -> None:
         self.shown_tasks[instance.job.name, instance.name] = shown
@@ -214,7 +214,7 @@ class StepHands:
         for key in ("modelIdOrName", "modelName"):
             _open_name(Evaluated(found.value.get(key), found.shown.get(key)), f"`{key}`")
         definition = self._definition(found.value)
-        run = self.book.run
+        run = self.recorder.run
         request = Request(
             definition=definition,
             method=found.value["methodName"],
@@ -227,7 +227,7 @@ class StepHands:
             read_before=instance.read,
             resolved=lambda asked: self._resolved(instance, task, asked),
         )
-        run_method(self.shop, request, cancel, self._hooks(instance, definition, job, state, cancel))
+        run_method(self.context, request, cancel, self._hooks(instance, definition, job, state, cancel))
 
     def _resolved(self, instance: Instance, task: ModelTask, asked: Request) -> Request:
         """The inputs as the data says that the store holds now, with the lease in hand. inv[run.fresh]"""
@@ -242,8 +242,8 @@ class StepHands:
 
     def _definition(self, task: Mapping[str, Any]) -> Definition:
         if task.get("modelIdOrName"):
-            return self.shop.models.find(str(task["modelIdOrName"]))
-        return self.shop.models.auto(str(task["modelType"]), str(task["modelName"]))
+            return self.context.models.find(str(task["modelIdOrName"]))
+        return self.context.models.auto(str(task["modelType"]), str(task["modelName"]))
 
     def _hooks(
         self, instance: Instance, definition: Definition, job: JobState, state: StepState, limit: Limit
@@ -251,30 +251,32 @@ class StepHands:
         last = state.extra.get("outputFile")
 
         def begin(output: Output, path: str) -> None:
-            with self.book.change():
+            with self.recorder.change():
                 state.extra |= {"outputId": output.id, "outputFile": path, "modelName": definition.name}
 
         def end(result: Result) -> None:
             extra = {"outputId": result.output.id, "outputFile": result.output_path, "modelName": definition.name}
             if result.error is None:
-                self.book.ended(state, "succeeded", artifacts=result.artifacts, **extra)
+                self.recorder.ended(state, "succeeded", artifacts=result.artifacts, **extra)
             elif isinstance(result.error, Interrupted):
                 if not self._timed_out(instance, state, limit, artifacts=result.artifacts, **extra):
-                    self.book.ended(state, "cancelled", error=result.error.message, artifacts=result.artifacts, **extra)
+                    self.recorder.ended(
+                        state, "cancelled", error=result.error.message, artifacts=result.artifacts, **extra
+                    )
             else:
                 self._failed(instance, state, result.error, artifacts=result.artifacts, **extra)
-            self.share_log(self.book.run)
+            self.share_log(self.recorder.run)
 
         return Hooks(
             begin=begin,
-            line=lambda line: self.book.said(job, state, line),
+            line=lambda line: self.recorder.said(job, state, line),
             end=end,
             instead=lambda: self._before_it_runs(last, definition, instance),
         )
 
     def _before_it_runs(self, last: str | None, definition: Definition, instance: Instance) -> Output | None:
         """A request to cancel that the step's own pull has brought is heard; work that was done is taken over."""
-        if any((self.shop.repo.tree.root / path).exists() for path in self.scope_paths):
+        if any((self.context.repo.tree.root / path).exists() for path in self.scope_paths):
             raise Interrupted("cancelled before it ran")
         return self._left_by_last(last, definition, instance)
 
@@ -282,12 +284,12 @@ class StepHands:
         """What a killed attempt has left: finished work is taken over, half of it goes. inv[run.not-doubled]"""
         if path is None:
             return None
-        files = RecordFiles(self.shop.repo.tree, "outputs")
+        files = RecordFiles(self.context.repo.tree, "outputs")
         document = files.read(path)
         if document is None:
             return None
         output = decode(document, path)
-        if output.provenance.workflow_run_id != self.book.run.id or output.definition_id != definition.id:
+        if output.provenance.workflow_run_id != self.recorder.run.id or output.definition_id != definition.id:
             return None
         if output.status == "succeeded":
             return output
@@ -298,22 +300,22 @@ class StepHands:
     def _discard(self, output: Output, definition: Definition, instance: Instance) -> None:
         from dataclasses import replace
 
-        data = self.shop.data
+        data = self.context.data
         for name in list(data.names(f"data/{definition.type}/{definition.id}")):
             for version in self._versions(name):
                 owner = version.meta.owner
                 mine = (owner.workflow_run_id, owner.job_name, owner.step_name)
-                if mine == (self.book.run.id, instance.job.name, instance.name) and (
+                if mine == (self.recorder.run.id, instance.job.name, instance.name) and (
                     version.meta.created_at >= output.started_at
                 ):
                     data.delete(name, version.version, confirmed=True)
-        self.shop.outputs.save(
+        self.context.outputs.save(
             replace(output, status="failed", error="interrupted: the process was killed; the step ran again")
         )
 
     def _versions(self, name: DataName) -> list[Any]:
         try:
-            return self.shop.data.versions(name)
+            return self.context.data.versions(name)
         except NotFound:
             return []
 
@@ -324,7 +326,7 @@ class StepHands:
         scope = self.scope_of(instance)
         self._show(instance, {"type": "assert", "expression": task.expression})
         if truth(task.expression, scope, ("expression",)):
-            self.book.ended(state, "succeeded")
+            self.recorder.ended(state, "succeeded")
             return
         said = evaluate(task.message, scope, ("message",)).shown if task.message else f"not true: {task.expression}"
         self._failed(instance, state, Failed(str(said)))
@@ -333,18 +335,18 @@ class StepHands:
         found = self._evaluated(instance, task)
         earlier = state.extra.get("childRunId")
         child_id = earlier or self.nesting.reserve_child()
-        with self.book.change():
+        with self.recorder.change():
             state.extra["childRunId"] = child_id
         name, inputs = str(found.value["workflowIdOrName"]), found.value.get("inputs") or {}
-        child = self.nesting.run_child(name, inputs, self.book.run, child_id, cancel)
+        child = self.nesting.run_child(name, inputs, self.recorder.run, child_id, cancel)
         artifacts = [artifact for _, step in child.steps for artifact in step.artifacts]
-        with self.book.change():
+        with self.recorder.change():
             if child.status == "succeeded":
-                self.book.ended(state, "succeeded", artifacts=artifacts)
+                self.recorder.ended(state, "succeeded", artifacts=artifacts)
             elif child.status == "cancelled" and self._timed_out(instance, state, cancel, artifacts=artifacts):
                 return
             elif child.status in ("suspended", "cancelled"):
-                self.book.ended(state, child.status, artifacts=artifacts)
+                self.recorder.ended(state, child.status, artifacts=artifacts)
             else:
                 failed = next((s.name for _, s in child.steps if s.status == "failed"), "")
                 said = f"workflow {child.workflow_name} failed" + (f" at {failed}" if failed else "")

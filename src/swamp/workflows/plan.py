@@ -8,10 +8,10 @@ from typing import Any
 from swamp.errors import SwampError
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
-from swamp.workflows.book import Book
 from swamp.workflows.execute import Instance
 from swamp.workflows.graph import build
-from swamp.workflows.perform import StepHands
+from swamp.workflows.perform import TaskRunner
+from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.run import Driver
 from swamp.workflows.schema import ApprovalTask, Job, ModelTask, Step, WorkflowTask
 from swamp.workflows.state import RunState
@@ -24,9 +24,11 @@ def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, 
     """
     workflow = driver.files.find(name).workflow
     values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
-    driver.shop.masker.learn_inputs(secret_values(values, workflow.inputs))
+    driver.context.masker.learn_inputs(secret_values(values, workflow.inputs))
     run = driver.new_run(workflow, values, dict(workflow.tags), {"kind": "plan"}, None)
-    hands = StepHands(driver.shop, workflow, Book(run, lambda _: None, driver.shop.env), driver, _Nobody())
+    runner = TaskRunner(
+        driver.context, workflow, RunRecorder(run, lambda _: None, driver.context.env), driver, _NoLock()
+    )
     order: list[dict[str, Any]] = []
     sorter = build(workflow)
     stage = 0
@@ -36,19 +38,19 @@ def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, 
         stage += bool(steps)
         for node in steps:
             job = workflow.job(node.job)
-            order += [{**one, "stage": stage} for one in _planned(driver, hands, run, job, job.step(node.step))]
+            order += [{**one, "stage": stage} for one in _planned(driver, runner, run, job, job.step(node.step))]
         sorter.done(*ready)
-    shown = driver.shop.masker.value(dict(values))
+    shown = driver.context.masker.value(dict(values))
     return {"workflowName": workflow.name, "workflowId": workflow.id, "inputs": shown, "steps": order}
 
 
-class _Nobody:
+class _NoLock:
     """Holds nothing: a plan is nobody's run."""
 
     def check(self) -> None: ...
 
 
-def _planned(driver: Driver, hands: StepHands, run: RunState, job: Job, step: Step) -> list[dict[str, Any]]:
+def _planned(driver: Driver, runner: TaskRunner, run: RunState, job: Job, step: Step) -> list[dict[str, Any]]:
     waits = [f"{job.name}.{dependency.step}" for dependency in step.depends_on]
     waits += [dependency.job for dependency in job.depends_on]
     about: dict[str, Any] = {"job": job.name, "dependsOn": waits}
@@ -56,37 +58,39 @@ def _planned(driver: Driver, hands: StepHands, run: RunState, job: Job, step: St
     about |= {"timeout": step.timeout} if step.timeout is not None else {}
     about |= {"allowFailure": True} if step.allow_failure else {}
     try:
-        instances = hands.expand(job, step)
+        instances = runner.expand(job, step)
     except SwampError as error:  # it needs what an earlier step makes
-        unknown = driver.shop.masker.text(error.message.splitlines()[0])
-        return [{"step": step.name, **about, "runs": "unknown", "why": unknown, **_task(step, None, hands)}]
-    return [{"step": one.name, **about, **_guarded(driver, hands, one), **_task(step, one, hands)} for one in instances]
+        unknown = driver.context.masker.text(error.message.splitlines()[0])
+        return [{"step": step.name, **about, "runs": "unknown", "why": unknown, **_task(step, None, runner)}]
+    return [
+        {"step": one.name, **about, **_guarded(driver, runner, one), **_task(step, one, runner)} for one in instances
+    ]
 
 
-def _guarded(driver: Driver, hands: StepHands, instance: Instance) -> dict[str, Any]:
+def _guarded(driver: Driver, runner: TaskRunner, instance: Instance) -> dict[str, Any]:
     if isinstance(instance.step.task, ApprovalTask):
         return {"runs": "asks"}
     try:
-        return {"runs": "yes"} if hands.wanted(instance) else {"runs": "no", "why": f"guard: {instance.step.guard}"}
+        return {"runs": "yes"} if runner.wanted(instance) else {"runs": "no", "why": f"guard: {instance.step.guard}"}
     except SwampError as error:
-        return {"runs": "unknown", "why": driver.shop.masker.text(error.message.splitlines()[0])}
+        return {"runs": "unknown", "why": driver.context.masker.text(error.message.splitlines()[0])}
 
 
-def _task(step: Step, instance: Instance | None, hands: StepHands) -> dict[str, Any]:
+def _task(step: Step, instance: Instance | None, runner: TaskRunner) -> dict[str, Any]:
     task = step.task
     if isinstance(task, ModelTask):
         model = task.model_id_or_name or task.model_name or ""
-        return {"task": "model_method", "model": _shown(model, instance, hands), "method": task.method_name}
+        return {"task": "model_method", "model": _shown(model, instance, runner), "method": task.method_name}
     if isinstance(task, WorkflowTask):
-        return {"task": "workflow", "workflow": _shown(task.workflow_id_or_name, instance, hands)}
+        return {"task": "workflow", "workflow": _shown(task.workflow_id_or_name, instance, runner)}
     return {"task": task.type}
 
 
-def _shown(text: str, instance: Instance | None, hands: StepHands) -> str:
+def _shown(text: str, instance: Instance | None, runner: TaskRunner) -> str:
     """A name with its expressions resolved where that is possible now."""
     if instance is None:
         return text
     try:
-        return str(evaluate(text, hands.scope_of(instance)).shown)
+        return str(evaluate(text, runner.scope_of(instance)).shown)
     except SwampError:
         return text

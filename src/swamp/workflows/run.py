@@ -15,17 +15,17 @@ from swamp.data.runs import RUNS, RunRepository, path_of
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, SwampError, UsageError
 from swamp.models.inputs import check_inputs, secret_values
-from swamp.models.workshop import Workshop
+from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
-from swamp.workflows.book import Book, Nobody, Watcher
 from swamp.workflows.encode import RunEncoder
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import Workflows
-from swamp.workflows.keep import Listener, RunLogs, keep_evaluated
-from swamp.workflows.perform import StepHands
-from swamp.workflows.presence import Hold, Presence, presence_of
-from swamp.workflows.reopen import do_again, inputs_again, must_be_resumable, must_not_be_cancelled_since, reopen
+from swamp.workflows.locks import Hold, RunLocks, run_locks_of
+from swamp.workflows.logs import Listener, RunLogs, keep_evaluated
+from swamp.workflows.perform import TaskRunner
+from swamp.workflows.recorder import NullWatcher, RunRecorder, Watcher
+from swamp.workflows.resume import do_again, inputs_again, mark_resumed, must_be_resumable, must_not_be_cancelled_since
 from swamp.workflows.schema import Workflow
 from swamp.workflows.state import JobState, RunState, StepState, run_of
 from swamp.workflows.stop import requested, stop_all, stop_path
@@ -37,34 +37,34 @@ DEEPEST_NESTING = 10
 class Driver:
     """Runs workflows of one repository. A child run gets a driver of its own that knows its ancestors."""
 
-    shop: Workshop
-    watcher: Watcher = field(default_factory=Nobody)
+    context: RunContext
+    watcher: Watcher = field(default_factory=NullWatcher)
     cancel: Cancel = field(default_factory=Cancel)
     ancestors: tuple[str, ...] = ()
     _sharing: bool = False
 
     @cached_property
     def files(self) -> Workflows:
-        return Workflows(self.shop.repo.path, self.shop.models, self.shop.env, self._known_data)
+        return Workflows(self.context.repo.path, self.context.models, self.context.env, self._known_data)
 
     def _known_data(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
-        for row in self.shop.repo.catalog.latest():
+        for row in self.context.repo.catalog.latest():
             for model in (row.model_name, row.ref.data.model_id):
                 found.setdefault(model, set()).add(row.ref.data.name)
         return found
 
     @cached_property
     def runs(self) -> RunRepository:
-        return RunRepository(self.shop.repo.tree)
+        return RunRepository(self.context.repo.tree)
 
     @cached_property
     def logs(self) -> RunLogs:
-        return RunLogs(self.shop)
+        return RunLogs(self.context)
 
     @cached_property
-    def presence(self) -> Presence:
-        return presence_of(self.shop.repo)
+    def locks(self) -> RunLocks:
+        return run_locks_of(self.context.repo)
 
     # -- beginning
 
@@ -86,18 +86,18 @@ class Driver:
         if workflow.id in self.ancestors or len(self.ancestors) >= DEEPEST_NESTING:
             raise UsageError(f"workflow {workflow.name} would run inside itself", hint="untangle the nesting")
         values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
-        self.shop.masker.learn_inputs(secret_values(values, workflow.inputs))
+        self.context.masker.learn_inputs(secret_values(values, workflow.inputs))
         run = self.new_run(workflow, values, {**workflow.tags, **(tags or {})}, trigger or {"kind": "cli"}, run_id)
-        with self.presence.hold(run.workflow_id, run.id, new=run_id is None) as hold:
-            book = self.book(run)
-            with self._not_left_running(book):
+        with self.locks.hold(run.workflow_id, run.id, new=run_id is None) as hold:
+            recorder = self.recorder(run)
+            with self._not_left_running(recorder):
                 with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"):
                     known = self._already(run) if run_id is not None else None
                     if known is None:
-                        with book.change():
+                        with recorder.change():
                             pass
                 if known is None:
-                    self._go(workflow, book, hold, "workflow run")
+                    self._go(workflow, recorder, hold, "workflow run")
         return known or run
 
     def _already(self, run: RunState) -> RunState | None:
@@ -108,15 +108,15 @@ class Driver:
             return None
 
     @contextmanager
-    def _not_left_running(self, book: Book) -> Iterator[None]:
+    def _not_left_running(self, recorder: RunRecorder) -> Iterator[None]:
         """Whatever stops this process short of killing it: the record says so, here and with the next push."""
         try:
             yield
         except BaseException as error:
-            if book.run.status == "running":
-                with book.change() as run:
+            if recorder.run.status == "running":
+                with recorder.change() as run:
                     run.status = "failed"
-                    run.error = self.shop.masker.text(str(error) or type(error).__name__)
+                    run.error = self.context.masker.text(str(error) or type(error).__name__)
             raise
 
     def new_run(
@@ -130,11 +130,11 @@ class Driver:
         """A run that has not begun and is written nowhere."""
         jobs = [JobState(job.name, "pending", [StepState(s.name, s.name) for s in job.steps]) for job in workflow.jobs]
         return RunState(
-            id=run_id or self.shop.env.uuid(),
+            id=run_id or self.context.env.uuid(),
             workflow_id=workflow.id,
             workflow_name=workflow.name,
             status="running",
-            started_at=rfc3339(self.shop.env.clock.now()),
+            started_at=rfc3339(self.context.env.clock.now()),
             jobs=jobs,
             inputs=inputs,
             tags=tags,
@@ -151,33 +151,33 @@ class Driver:
         known = self.find_anywhere(run_id)
         workflow_id = known.workflow_id
         if known.status == "running":
-            self.shop.repo.notify(f"Making sure that the process of run {run_id} on {known.host} is gone")
-        with self.presence.hold(workflow_id, run_id) as hold:
+            self.context.repo.notify(f"Making sure that the process of run {run_id} on {known.host} is gone")
+        with self.locks.hold(workflow_id, run_id) as hold:
             path = path_of(workflow_id, run_id)
             with self.shared_record("", "workflow resume"):  # only pulls: what was done elsewhere is built on here
                 run = run_of(self.runs.get(run_id, workflow_id))
-            if requested(self.shop.repo.tree.root, run) and not run.over:
+            if requested(self.context.repo.tree.root, run) and not run.over:
                 return self._cancelled_instead(run)
             must_not_be_cancelled_since(known, run)
             workflow = self.workflow_of(run)
             must_be_resumable(run, from_step)
-            run.inputs = inputs_again(self.shop.masker, workflow, run, inputs or {})
+            run.inputs = inputs_again(self.context.masker, workflow, run, inputs or {})
             if from_step is not None:
                 do_again(workflow, run, from_step)
             retry = run.status != "suspended"
-            book = self.book(run)
-            with self._not_left_running(book):
-                with self.shared_record(path, "workflow resume"), book.change():
-                    reopen(run, rfc3339(self.shop.env.clock.now()))
+            recorder = self.recorder(run)
+            with self._not_left_running(recorder):
+                with self.shared_record(path, "workflow resume"), recorder.change():
+                    mark_resumed(run, rfc3339(self.context.env.clock.now()))
                     self._withdraw_request(run)
-                self._go(workflow, book, hold, "workflow resume", retry=retry)
+                self._go(workflow, recorder, hold, "workflow resume", retry=retry)
         return run
 
     def _cancelled_instead(self, run: RunState) -> RunState:
         """Somebody was told that this run would be cancelled, and the process that should have heard of it is gone: the
         decision comes first. It can be resumed once more, by who wants that in spite of it. inv[run.decided]"""
-        self.shop.repo.notify(f"run {run.id} was asked to stop: it is cancelled now, and `resume` again goes on")
-        with self.shared_record(path_of(run.workflow_id, run.id), "workflow resume", run), self.book(run).change():
+        self.context.repo.notify(f"run {run.id} was asked to stop: it is cancelled now, and `resume` again goes on")
+        with self.shared_record(path_of(run.workflow_id, run.id), "workflow resume", run), self.recorder(run).change():
             self._answer_request(run)
         return run
 
@@ -190,7 +190,7 @@ class Driver:
         try:
             return self.find(run_id)
         except NotFound:
-            engine = self.shop.repo.datastore.engine
+            engine = self.context.repo.datastore.engine
             if engine is None:
                 raise
             engine.pull((RUNS,))
@@ -201,7 +201,7 @@ class Driver:
         try:
             return self.runs.resolve(wanted)
         except NotFound:
-            engine = self.shop.repo.datastore.engine
+            engine = self.context.repo.datastore.engine
             if engine is None:
                 raise
             engine.pull((RUNS,))
@@ -218,58 +218,66 @@ class Driver:
 
     # -- the run itself
 
-    @traced(lambda driver, workflow, book, *_, **__: ("run", {"workflow": workflow.name, "run": book.run.id}))
-    def _go(self, workflow: Workflow, book: Book, hold: Hold, command: str, *, retry: bool = True) -> None:
+    @traced(lambda driver, workflow, recorder, *_, **__: ("run", {"workflow": workflow.name, "run": recorder.run.id}))
+    def _go(self, workflow: Workflow, recorder: RunRecorder, hold: Hold, command: str, *, retry: bool = True) -> None:
         """One pass, then the final record and its push. The error that stopped a run is raised after that."""
-        run, stopped = book.run, None
-        began = self.shop.env.clock.monotonic()
-        hands = self._hands(workflow, book, hold)
+        run, stopped = recorder.run, None
+        began = self.context.env.clock.monotonic()
+        runner = self._task_runner(workflow, recorder, hold)
         execution = Execution(
-            workflow, book, hands, env=self.shop.env, stop=lambda: self._asked_to_stop(run), retry=retry
+            workflow, recorder, runner, env=self.context.env, stop=lambda: self._asked_to_stop(run), retry=retry
         )
         try:
             execution.run()
         except SwampError as error:
             stopped = error
         except BaseException as error:
-            self._end(workflow, book, hands, began, command, f"{type(error).__name__}: {error}")
+            self._end(workflow, recorder, runner, began, command, f"{type(error).__name__}: {error}")
             raise
-        self._end(workflow, book, hands, began, command, stopped.message if stopped is not None else None)
+        self._end(workflow, recorder, runner, began, command, stopped.message if stopped is not None else None)
         if stopped is not None:
             raise stopped
 
     def _end(
-        self, workflow: Workflow, book: Book, hands: StepHands, began: float, command: str, error: str | None
+        self,
+        workflow: Workflow,
+        recorder: RunRecorder,
+        runner: TaskRunner,
+        began: float,
+        command: str,
+        error: str | None,
     ) -> None:
         """The final record, its log and its evaluated workflow, in one push; after a signal they stay for the next."""
-        path = path_of(book.run.workflow_id, book.run.id)
-        offline = self.shop.repo.cancel.requested
-        shared = nullcontext() if offline else self.shared_record(path, command, book.run)
-        with shared, book.change() as run:
+        path = path_of(recorder.run.workflow_id, recorder.run.id)
+        offline = self.context.repo.cancel.requested
+        shared = nullcontext() if offline else self.shared_record(path, command, recorder.run)
+        with shared, recorder.change() as run:
             if error is not None:
-                run.status, run.error = "failed", self.shop.masker.text(error)
+                run.status, run.error = "failed", self.context.masker.text(error)
             if run.over:
-                run.completed_at = rfc3339(self.shop.env.clock.now())
-            run.duration_ms = (run.duration_ms or 0) + round((self.shop.env.clock.monotonic() - began) * 1000)
-            keep_evaluated(self.shop, workflow, run, hands.shown_tasks)
+                run.completed_at = rfc3339(self.context.env.clock.now())
+            run.duration_ms = (run.duration_ms or 0) + round((self.context.env.clock.monotonic() - began) * 1000)
+            keep_evaluated(self.context, workflow, run, runner.shown_tasks)
             self.logs.close(run)
             self._answer_request(run)
         if not offline:
-            self._answer_latecomer(book, command)
-        if self.shop.repo.cancel.requested:
+            self._answer_latecomer(recorder, command)
+        if self.context.repo.cancel.requested:
             raise Interrupted(
-                f"interrupted: run {book.run.id} is {book.run.status}",
-                hint=f"`swamp workflow resume {book.run.id}` goes on; `swamp datastore sync` tells the others",
+                f"interrupted: run {recorder.run.id} is {recorder.run.status}",
+                hint=f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others",
             )
 
-    def _hands(self, workflow: Workflow, book: Book, hold: Hold) -> StepHands:
-        stop_file = stop_path(book.run.workflow_id, book.run.id)
-        return StepHands(self.shop, workflow, book, self, hold, scope_paths=(stop_file,), share_log=self.logs.share)
+    def _task_runner(self, workflow: Workflow, recorder: RunRecorder, hold: Hold) -> TaskRunner:
+        stop_file = stop_path(recorder.run.workflow_id, recorder.run.id)
+        return TaskRunner(
+            self.context, workflow, recorder, self, hold, scope_paths=(stop_file,), share_log=self.logs.share
+        )
 
     def _asked_to_stop(self, run: RunState) -> bool:
         """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
-        request = self.shop.repo.tree.root / stop_path(run.workflow_id, run.id)
-        return self.cancel.requested or self.shop.repo.cancel.requested or request.exists()
+        request = self.context.repo.tree.root / stop_path(run.workflow_id, run.id)
+        return self.cancel.requested or self.context.repo.cancel.requested or request.exists()
 
     @contextmanager
     def shared_record(self, path: str, command: str, asked: RunState | None = None) -> Iterator[None]:
@@ -279,7 +287,7 @@ class Driver:
         `asked` a request to cancel that run comes along.
         """
         scope = (path, *((stop_path(asked.workflow_id, asked.id),) if asked else ())) if path else ()
-        with self.shop.repo.changes.records(command, scope) as change:
+        with self.context.repo.changes.records(command, scope) as change:
             self._sharing = True
             try:
                 yield
@@ -287,55 +295,55 @@ class Driver:
                 self._sharing = False
         change.must_be_delivered()
 
-    def book(self, run: RunState) -> Book:
+    def recorder(self, run: RunState) -> RunRecorder:
         # While steps run in parallel the record changes under everyone's push: no step answers for its arrival.
         # The pushes at the start and at the end do.
-        aside, own = (RecordFiles(tree, RUNS) for tree in (self.shop.repo.datastore.tree, self.shop.repo.tree))
-        encoder, path = RunEncoder(self.shop.masker), path_of(run.workflow_id, run.id)
+        aside, own = (RecordFiles(tree, RUNS) for tree in (self.context.repo.datastore.tree, self.context.repo.tree))
+        encoder, path = RunEncoder(self.context.masker), path_of(run.workflow_id, run.id)
 
         def save(run: RunState) -> None:
             (own if self._sharing else aside).write(path, encoder.encode(run))
 
-        return Book(run, save, self.shop.env, watcher=Listener(self.watcher, self.logs, run))
+        return RunRecorder(run, save, self.context.env, watcher=Listener(self.watcher, self.logs, run))
 
     def _answer_request(self, run: RunState) -> None:
         """A request to cancel is answered in the record, and only then withdrawn. inv[run.decided]"""
-        said = requested(self.shop.repo.tree.root, run)
+        said = requested(self.context.repo.tree.root, run)
         if said is None:
             return
         if not run.over:
             stop_all(run, "cancelled", "cancelled before it ran")
         if not run.over or run.status == "succeeded":  # who asked was told so; its steps say what they did
-            run.status, run.completed_at = "cancelled", rfc3339(self.shop.env.clock.now())
+            run.status, run.completed_at = "cancelled", rfc3339(self.context.env.clock.now())
         run.extra["cancelRequested"] = {"at": said, "answer": run.status}
         self._withdraw_request(run)
 
-    def _answer_latecomer(self, book: Book, command: str) -> None:
+    def _answer_latecomer(self, recorder: RunRecorder, command: str) -> None:
         """A request that was committed between the last look and the last push: who made it may have seen the run still
         running. One more look, which sees it if it came before that push; who comes later sees the record."""
-        run, engine = book.run, self.shop.repo.datastore.engine
+        run, engine = recorder.run, self.context.repo.datastore.engine
         if engine is None:
             return
         if not engine.knows_all():
             engine.pull((stop_path(run.workflow_id, run.id),))
-        if requested(self.shop.repo.tree.root, run):
-            with self.shared_record(path_of(run.workflow_id, run.id), command, run), book.change():
+        if requested(self.context.repo.tree.root, run):
+            with self.shared_record(path_of(run.workflow_id, run.id), command, run), recorder.change():
                 self._answer_request(run)
 
     def _withdraw_request(self, run: RunState) -> None:
         """A request to cancel is answered once: a later resume must not be stopped by it."""
-        RecordFiles(self.shop.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+        RecordFiles(self.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
 
     # -- nesting
 
     def reserve_child(self) -> str:
-        return self.shop.env.uuid()
+        return self.context.env.uuid()
 
     def run_child(
         self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str | None, cancel: Cancel
     ) -> RunState:
         """A nested workflow: a run of its own, continued if an earlier attempt of the step began it."""
-        inner = Driver(self.shop, cancel=cancel, ancestors=(*self.ancestors, parent.workflow_id))
+        inner = Driver(self.context, cancel=cancel, ancestors=(*self.ancestors, parent.workflow_id))
         if child_run_id is not None:
             try:
                 known = inner.find(child_run_id)
@@ -348,14 +356,14 @@ class Driver:
 
     # -- passes without work: after a decision
 
-    def settle(self, book: Book, workflow: Workflow, hold: Hold) -> bool:
+    def settle(self, recorder: RunRecorder, workflow: Workflow, hold: Hold) -> bool:
         """Let a decision take effect as far as nothing has to run for it; whether steps are left to run."""
-        hands = self._hands(workflow, book, hold)
-        execution = Execution(workflow, book, hands, env=self.shop.env, launch=False, retry=False)
+        runner = self._task_runner(workflow, recorder, hold)
+        execution = Execution(workflow, recorder, runner, env=self.context.env, launch=False, retry=False)
         execution.run()
-        if book.run.over:
-            with book.change():
-                book.run.completed_at = rfc3339(self.shop.env.clock.now())
+        if recorder.run.over:
+            with recorder.change():
+                recorder.run.completed_at = rfc3339(self.context.env.clock.now())
         return execution.left_waiting
 
 

@@ -1,4 +1,4 @@
-"""Keeps what a run leaves beside its record: what its steps said, and the workflow as this run saw it."""
+"""Keeps the logs of runs, and the workflow as each run evaluated it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from swamp.data.names import check_id
 from swamp.data.records import RecordFiles
 from swamp.errors import NotFound
 from swamp.models.context import Log
-from swamp.models.workshop import Workshop
-from swamp.workflows.book import Watcher
+from swamp.models.run_context import RunContext
+from swamp.workflows.recorder import Watcher
 from swamp.workflows.schema import Workflow
 from swamp.workflows.state import RunState
 
@@ -25,14 +25,14 @@ MOST_SHARED = 4 << 20
 class RunLogs:
     """Logs of runs: a file of this machine while a run goes, a file of the tree when it is over."""
 
-    shop: Workshop
+    context: RunContext
     _open: dict[str, Log] = field(default_factory=dict)
 
     def of(self, run: RunState) -> Log:
         """The run's log on this machine, from the first line on; a resumed run goes on in it."""
         if run.id not in self._open:
             text = self._kept(run)
-            log = Log(self.shop.local / "run-logs" / f"{run.id}.log", self.shop.masker, lambda line: None)
+            log = Log(self.context.local / "run-logs" / f"{run.id}.log", self.context.masker, lambda line: None)
             if text:
                 log.write(text.rstrip("\n"))
             self._open[run.id] = log
@@ -40,7 +40,7 @@ class RunLogs:
 
     def text(self, run: RunState) -> str:
         """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
-        live = self.shop.local / "run-logs" / f"{run.id}.log"
+        live = self.context.local / "run-logs" / f"{run.id}.log"
         return live.read_text(encoding="utf-8") if live.exists() else self._kept(run)
 
     def share(self, run: RunState) -> None:
@@ -50,11 +50,11 @@ class RunLogs:
         """
         log = self._open.get(run.id)
         if log is not None and log.file.exists() and log.file.stat().st_size <= MOST_SHARED:
-            self.shop.keep_log(log.file, f"workflow-runs/{run.id}.log", self.shop.repo.datastore.tree)
+            self.context.keep_log(log.file, f"workflow-runs/{run.id}.log", self.context.repo.datastore.tree)
 
     def is_here(self, run: RunState) -> bool:
         """Whether this machine writes the log, so that every line of it can be read at once."""
-        return (self.shop.local / "run-logs" / f"{run.id}.log").exists()
+        return (self.context.local / "run-logs" / f"{run.id}.log").exists()
 
     def close(self, run: RunState) -> None:
         """Into the tree, where the other machines find it."""
@@ -62,13 +62,13 @@ class RunLogs:
         if log is None:
             return
         log.close()
-        self.shop.keep_log(log.file, f"workflow-runs/{run.id}.log")
+        self.context.keep_log(log.file, f"workflow-runs/{run.id}.log")
         log.file.unlink(missing_ok=True)
 
     def _kept(self, run: RunState) -> str:
         """The log that an earlier attempt has left in the tree, here or on another machine."""
         try:
-            return self.shop.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
+            return self.context.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
         except NotFound:
             return ""
 
@@ -89,13 +89,15 @@ class Listener:
         self.watcher.said(job, step, line)
 
 
-def keep_evaluated(shop: Workshop, workflow: Workflow, run: RunState, tasks: Mapping[tuple[str, str], Any]) -> None:
+def keep_evaluated(
+    context: RunContext, workflow: Workflow, run: RunState, tasks: Mapping[tuple[str, str], Any]
+) -> None:
     """The workflow as this run saw it: expanded steps with their tasks, without secrets.
 
     Steps that an earlier attempt did keep the task that it wrote down.
     """
     path = f"{EVALUATED}/{run.workflow_id}/{run.id}.yaml"
-    files = RecordFiles(shop.repo.tree, EVALUATED)
+    files = RecordFiles(context.repo.tree, EVALUATED)
     known = {**_tasks_of(files.read(path) or {}), **{place: task for place, task in tasks.items() if task}}
     jobs = [
         {"name": job.name, "steps": [{"name": s.name, "task": known.get((job.name, s.name))} for s in job.steps]}
@@ -109,12 +111,12 @@ def keep_evaluated(shop: Workshop, workflow: Workflow, run: RunState, tasks: Map
         "inputs": run.inputs,
         "jobs": jobs,
     }
-    files.write(path, dump(shop.masker.value(document)))
+    files.write(path, dump(context.masker.value(document)))
 
 
-def forget_evaluated(shop: Workshop, workflow_id: str) -> None:
+def forget_evaluated(context: RunContext, workflow_id: str) -> None:
     """Removes what `keep_evaluated` wrote of a workflow's runs: they go with their records."""
-    files = RecordFiles(shop.repo.tree, EVALUATED)
+    files = RecordFiles(context.repo.tree, EVALUATED)
     files.remove(list(files.paths(check_id(workflow_id))), confirmed=True)
 
 

@@ -1,4 +1,4 @@
-"""Whether the process behind a run is alive: by a lock that dies with it, or by its lease, never by a pid (K08).
+"""Locks a run for the process that works on it, and says whether that process is alive: never by a pid (K08).
 
 A run holds its lock from before its first record to after its last. So a record that says `running` without anybody
 holding the lock is a run whose process is gone.
@@ -36,7 +36,7 @@ class _Certain:
     def check(self) -> None: ...
 
 
-class Presence(Protocol):
+class RunLocks(Protocol):
     def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> AbstractContextManager[Hold]:
         """Be the process of this run. Raises LockTimeout while another one is; of a `new` one nobody else can be."""
         ...
@@ -50,14 +50,14 @@ class Presence(Protocol):
         ...
 
 
-def presence_of(repo: Repo) -> Presence:
+def run_locks_of(repo: Repo) -> RunLocks:
     if repo.datastore.engine is None:
-        return DirectoryPresence(repo.datastore.directory / ".locks" / "runs", repo.env)
-    return BucketPresence(repo)
+        return DirectoryRunLocks(repo.datastore.directory / ".locks" / "runs", repo.env)
+    return StoreRunLocks(repo)
 
 
 @dataclass(frozen=True)
-class DirectoryPresence:
+class DirectoryRunLocks:
     """Runs of a datastore that is a plain directory: file locks beside it."""
 
     directory: Path
@@ -89,7 +89,7 @@ class DirectoryPresence:
 
 
 @dataclass(frozen=True)
-class BucketPresence:
+class StoreRunLocks:
     """Runs of a shared datastore: a lease beside the run's record, shadowed by a file lock on this machine."""
 
     repo: Repo

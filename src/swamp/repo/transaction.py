@@ -1,4 +1,4 @@
-"""Every mutating command in one shape: lease, bounded pull, run, push exactly once, release.
+"""Runs every mutating command as one transaction: lease, bounded pull, run, push exactly once, release.
 
 | class      | lease  | pull              | used by |
 |------------|--------|-------------------|---------|
@@ -27,7 +27,7 @@ from swamp.sync.result import Conflict, SyncResult
 
 
 class Syncer(Protocol):
-    """The engine calls that a coordinated command makes; a plain directory has none."""
+    """The engine calls that a transaction makes; a plain directory has none."""
 
     def pull(self, scope: tuple[str, ...] = ()) -> SyncResult: ...
 
@@ -167,7 +167,7 @@ class WatchedTree:
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class Transactions:
     """Makes changes of one repository. `syncer` gives None for a plain directory: nothing to pull or push."""
 
     leases: Callable[[], Leases]

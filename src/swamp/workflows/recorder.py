@@ -1,4 +1,4 @@
-"""The run's record: one state, many threads, and every change written down before anyone builds on it."""
+"""Records a run: one state that many threads change, saved after every change before anyone builds on it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ class Watcher(Protocol):
     def said(self, job: str, step: str, line: str) -> None: ...
 
 
-class Nobody:
+class NullWatcher:
+    """Looks at nothing."""
+
     def changed(self, run: RunState) -> None: ...
 
     def said(self, job: str, step: str, line: str) -> None: ...
 
 
-class Book:
-    """Holds the state of one run. `save` writes its record after each change. inv[run.saved]"""
+class RunRecorder:
+    """Changes the state of one run; `save` writes its record after each change. inv[run.saved]"""
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class Book:
         self.run = run
         self._save = save
         self._env = env
-        self._watcher = watcher or Nobody()
+        self._watcher = watcher or NullWatcher()
         self._lock = threading.RLock()
         self._started: dict[int, float] = {}
 

@@ -1,4 +1,4 @@
-"""Opens a run that has ended, or was left, to go on: which of its steps, with which inputs, in whose hands."""
+"""Prepares a run that has ended, or was left, to be resumed: which of its steps, with which inputs, by whom."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _names(job: JobState, step: StepState) -> tuple[str, ...]:
     return step.name, step.template, f"{job.name}.{step.name}", f"{job.name}.{step.template}"
 
 
-def reopen(run: RunState, now: str) -> None:
+def mark_resumed(run: RunState, now: str) -> None:
     """Running again, in this process: what was under way when it stopped is still to be done."""
     run.status, run.completed_at, run.error = "running", None, None
     run.pid, run.host = os.getpid(), socket.gethostname()

@@ -1,4 +1,4 @@
-"""Everything that runs of one command share: the repository's parts, the mask, one Spark session."""
+"""What all runs of one command share: the repository's parts, the mask, one Spark session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHUNK = 1 << 20
 
 
 @dataclass
-class Workshop:
+class RunContext:
     """Opened once per command. Threads share it: whatever is made lazily is made under a lock."""
 
     repo: Repo
