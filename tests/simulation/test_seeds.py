@@ -41,13 +41,24 @@ def test_nothing_acknowledged_is_lost_and_everybody_converges(name, chunk):
 @pytest.mark.inv("crash.resolved")
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("default", 1547), ("amnesia", 213), ("adopted", 205), ("hostile", 11), ("overtaken", 5177), ("away", 9116)],
+    [
+        ("default", 1547),
+        ("amnesia", 213),
+        ("adopted", 205),
+        ("hostile", 11),
+        ("overtaken", 5177),
+        ("away", 9116),
+        ("moved", 700452),
+        ("collector", 700427),
+    ],
 )
 def test_seeds_that_once_failed(name, seed):
     """1547: an upload that had landed was forgotten because a younger tombstone has its size, and rose again.
 
     213: a cache that lost its state deleted a file again: the oracle held the delete to what it had said before.
     5177: a delete was forgotten by the log's names alone, while a commit of its own stood there without its record.
+    700452: a delete was refused whose machine had not seen that its file was undeleted: the oracle took that for wrong.
+    700427: a pack went out in two attempts, its user deleted a file between them: the oracle believed in the second.
     9116: a read brought a version into a directory that somebody had announced and not yet pushed.
     """
     outcome = run(seed, mix_named(name))

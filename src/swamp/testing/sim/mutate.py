@@ -154,6 +154,7 @@ class Author:
                 event.seen |= self.look(event.path)
                 base = self.engine.state.base(event.path)
                 event.content = (base.id or base.key) if base is not None else ""
+                event.number = base.number if base is not None else 0
                 self.scheduler.pause(f"before {event.path} is deleted")
                 self.scheduler.note(f"deletes {event.path}")
                 self.now(event)

@@ -54,6 +54,8 @@ class Delete:
     told: bool = False
     content: str = ""
     """The identity of what stood there, as far as its machine knew."""
+    number: int = 0
+    """The commit with which that came there: an undelete takes a number of its own."""
 
 
 @dataclass
@@ -219,12 +221,20 @@ class Oracle(Reader):
         live = self.live.get(path)
         if not mine or live is None or mine[-1].content != live.key:
             return
+        if mine[-1].number < live.number:
+            return  # it was deleted and brought back meanwhile, and this machine had not seen that
         if max(self.undeleted.get(live.key, -1.0), self.restored.get(live.key, -1.0)) < mine[-1].at:
             self.fail("pack.identity", f"{path}: the delete of {live.key} was refused, and nobody has changed it")
 
     def _check_intent(self, path: str, old: Live) -> None:
-        begun = max(self.begun(old.key)[0], self.undeleted.get(old.key, 0.0))
-        if not any(old.sha in d.seen and d.at >= begun for d in self.deletes[path]):
+        sent, uploader = self.begun(old.key)
+        back = self.undeleted.get(old.key, 0.0)
+        # Who uploads may have read the file long before the attempt that arrived: its own user deletes what was read.
+        own = [w.at for w in self.writes[path] if (w.peer, w.sha) == (uploader, old.sha) and w.at <= sent]
+        read = max(own, default=sent)
+        if not any(
+            old.sha in d.seen and d.at >= max(read if d.peer == uploader else sent, back) for d in self.deletes[path]
+        ):
             self.fail("delete.intent", f"{path}: {_s(old.sha)} ({old.key}) vanished and nobody deleted it")
 
     def _check_rebirth(self, path: str, new: Live) -> None:

@@ -23,6 +23,8 @@ class Live(NamedTuple):
     key: str
     sha: str
     place: str
+    number: int = 0
+    """The commit with which it came to its path, however often it was moved since."""
 
 
 @dataclass
@@ -68,7 +70,8 @@ class Reader:
 
     def _live(self, entry: Entry) -> Live:
         body = self.body_at(entry.key, entry.size) if entry.sha256 is None else None
-        return Live(entry.id or entry.key, entry.sha256 or (sha_of(body) if body is not None else "?"), entry.key)
+        sha = entry.sha256 or (sha_of(body) if body is not None else "?")
+        return Live(entry.id or entry.key, sha, entry.key, entry.id_seq or entry.seq)
 
     def body_at(self, place: str, size: int | None = None) -> bytes | None:
         """The bytes of a file, read with eyes of its own; None when they are not there."""
