@@ -37,12 +37,12 @@ test: $(STAMP) bytecode java servers browser postgres lint
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src $(PLUGINS:%=%/src)
+	$(BIN)/mypy --strict src tests/sim $(PLUGINS:%=%/src)
 	$(BIN)/lint-imports
 
 # More seeds of the simulator than `make test` runs: make sim SEEDS=100000
 sim: $(STAMP)
-	$(BIN)/python -m swamp.testing.sim --seeds $(SEEDS) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m sim --seeds $(SEEDS) $(ARGS)
 
 bench: $(STAMP) bytecode java .tools/bench/.built
 	$(BIN)/python bench/run.py $(ARGS)

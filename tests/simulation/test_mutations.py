@@ -1,23 +1,39 @@
-"""Every rule of the protocol is needed: take it out of the real code, and a seed fails."""
+"""Every rule of the protocol is needed: break the function that upholds it, and a seed fails."""
 
 from __future__ import annotations
 
 import pytest
 
-from swamp.rules import RULES, rules_off
-from swamp.testing.sim.lean import COMPANIONS, SHOWN_BY
-from swamp.testing.sim.run import run
+from sim.broken import RULES, broken, found
+from sim.lean import COMPANIONS, SHOWN_BY
+from sim.run import run
 
 BOUND = 400
 
 
+@pytest.mark.parametrize("where", sorted({where for lines in RULES.values() for where, _ in lines}))
+def test_what_upholds_a_rule_is_where_the_table_says(where):
+    found(where)
+
+
+def test_nothing_stays_broken():
+    before = {where: vars(found(where)[0])[found(where)[1]] for lines in RULES.values() for where, _ in lines}
+    with broken(*RULES):
+        assert any(vars(found(where)[0])[found(where)[1]] is not right for where, right in before.items())
+    assert {where: vars(found(where)[0])[found(where)[1]] for where in before} == before
+
+
+def test_every_rule_has_a_kind_of_run_that_shows_its_absence():
+    assert sorted(SHOWN_BY) == sorted(RULES)
+
+
 def first_failing_seed(rule, mix, companions):
     for seed in range(BOUND):
-        with rules_off(rule, *companions):
+        with broken(rule, *companions):
             outcome = run(seed, mix)
         if outcome.ok:
             continue
-        with rules_off(*companions):
+        with broken(*companions):
             if run(seed, mix).ok:  # the rule alone makes the difference
                 return outcome
     return None

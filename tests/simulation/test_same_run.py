@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from swamp.testing.sim.lean import MIXES, mix_named
-from swamp.testing.sim.run import run
+from sim.broken import broken
+from sim.lean import MIXES, mix_named
+from sim.run import run
 
+WITH_SIM = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 DIGESTS = """
 import sys
-from swamp.testing.sim.lean import mix_named
-from swamp.testing.sim.run import run
+from sim.lean import mix_named
+from sim.run import run
 for word in sys.argv[1:]:
     name, seed = word.split(":")
     print(run(int(seed), mix_named(name)).digest)
@@ -24,7 +27,7 @@ for word in sys.argv[1:]:
 def digests(words, hash_seed):
     done = subprocess.run(
         [sys.executable, "-c", DIGESTS, *words],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        env={**WITH_SIM, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
         timeout=200,
@@ -47,14 +50,12 @@ def test_a_seed_makes_the_same_run_twice_in_one_process(name):
 
 
 def test_a_failing_seed_says_how_to_play_it_again():
-    from swamp.rules import rules_off
-
-    with rules_off("commit.condition"):
+    with broken("commit.condition"):
         outcome = next(o for seed in range(20) if not (o := run(seed, mix_named("default"))).ok)
     report = outcome.report("commit.condition")
-    assert f"--start {outcome.seed} --seeds 1 --mix default --rule-off commit.condition" in report
+    assert f"--start {outcome.seed} --seeds 1 --mix default --without commit.condition" in report
     assert "PUT .datastore-index.json" in report
-    command = report.split("replay: ")[1].split()[1:]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=100)
+    command = report.split("replay: ")[1].split()[2:]
+    done = subprocess.run([sys.executable, *command], env=WITH_SIM, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert outcome.violation in done.stdout

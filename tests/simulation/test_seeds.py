@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from swamp.testing.sim.lean import MIXES, mix_named
-from swamp.testing.sim.run import run
+from sim.lean import MIXES, mix_named
+from sim.run import run
 
 CHUNKS = 4  # so that several workers share the time
 SEEDS_PER_CHUNK = 25

@@ -16,7 +16,6 @@ from stat import S_ISLNK
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.files import RACY_NS
-from swamp.rules import rule
 
 if TYPE_CHECKING:
     from swamp.cache.state import State
@@ -65,8 +64,6 @@ def look_in_turn(state: State, tree: Path, now_ns: int) -> Damage:
 
 def _looked(state: State, tree: Path, now_ns: int, rows: Iterable[Remembered]) -> Damage:
     found = Damage()
-    if not rule("tree.damage"):
-        return found
     top = os.fspath(tree)
     for row in rows:
         stat = _stat(f"{top}/{row[0]}" if row[0] else top)

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from swamp.cache.paths import TEMP_PREFIX, resolve_inside
 from swamp.errors import CorruptData, Failed, NotFound, SwampError
-from swamp.rules import rule
 from swamp.values import value
 
 CHUNK: Final = 1 << 20
@@ -72,7 +71,7 @@ def trusted(hint: Hint, observed_ns: int) -> bool:
 
     A file written again in the same tick keeps its stat, so a fresh mtime proves nothing.
     """
-    return not rule("hint.racy") or hint.mtime_ns < observed_ns - RACY_NS  # inv[hint.racy]
+    return hint.mtime_ns < observed_ns - RACY_NS  # inv[hint.racy]
 
 
 @value

@@ -21,7 +21,6 @@ from swamp.cache.layout import CacheDir
 from swamp.cache.paths import TEMP_PREFIX
 from swamp.env import Env
 from swamp.locks.flock import FileLock
-from swamp.rules import rule
 from swamp.values import value
 
 _SAID: Final = "put.json"
@@ -58,13 +57,8 @@ class Kept:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a delivery may have made its version already."""
+        """Whether a delivery may have made its version already: the next one looks for it first. inv[outbox.once]"""
         return (self.place / _BEGUN).exists()
-
-    @property
-    def may_have_happened(self) -> bool:
-        """Whether who delivers it has to look for its version first. inv[outbox.once]"""
-        return self.has_begun and rule("outbox.once")
 
     @property
     def became(self) -> str:

@@ -57,9 +57,6 @@ class Transaction:
                 self._db.execute("DELETE FROM journal WHERE id BETWEEN ? AND ?", (first, last))
         self._delete("journal", "id", alone)
 
-    def drop_journal_of(self, paths: Iterable[str]) -> None:
-        self._delete("journal", "path", paths)
-
     def drop_all_deletes(self) -> None:
         self._db.execute("DELETE FROM journal WHERE kind = 'delete'")
 

@@ -23,7 +23,6 @@ from swamp.index.lookup import all_rows, winning_rows
 from swamp.index.root import SEGMENT_PREFIX, Root
 from swamp.index.segment import AnyRow
 from swamp.locks.acquire import store_now
-from swamp.rules import rule
 from swamp.store.port import ObjectMeta, ObjectStore
 
 BATCH: Final = 1_000
@@ -143,8 +142,6 @@ def _swept(committer: Committer, pace: Pace, marked: Marked) -> Iterator[Collect
     """Deletes the garbage in batches. A dead collector's batch goes along as far as it was marked, and no further."""
     sweeper = Sweeper(committer, pace, marked.root, marked.held)
     garbage, inherited = marked.garbage, frozenset(marked.root.collecting)
-    if not rule("gc.own-keys") and inherited:
-        sweeper.sweep(inherited)
     for start in range(0, len(garbage), BATCH):
         pace()
         batch = garbage[start : start + BATCH]
@@ -195,7 +192,7 @@ def orphans_until(root: Root, ages: Ages, keep: dt.timedelta) -> dt.datetime | N
 
 def may_hold(meta: ObjectMeta, held: Held) -> bool:
     """Whether a plain object has the size of something that we dropped there: the cheap half of the proof."""
-    return not rule("gc.plain-unchanged") or any(size == meta.size for size, _ in held.get(meta.key, ()))
+    return any(size == meta.size for size, _ in held.get(meta.key, ()))
 
 
 @dataclass(frozen=True)
@@ -209,20 +206,22 @@ class _Keys:
 
 
 def _keys(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> _Keys:
-    """An object is live while any winning row has bytes in it. inv[pack.live-if-any]"""
-    live = {ref.key for ref in root.segments}
-    live |= {object_of(row.key) for row in winning_rows(root, committer.fetch) if isinstance(row, Entry)}
+    live = _live_objects(committer, root)
     expired: set[str] = set()
     waiting: set[str] = set()
     plain: list[AnyRow] = []
     for row in all_rows(root, committer.fetch):
         name = object_of(row.key)
-        if isinstance(row, Dropped | Tombstone) and (name not in live or not rule("pack.live-if-any")):
+        if isinstance(row, Dropped | Tombstone) and name not in live:
             (expired if ages.older(row.seq, keep) else waiting).add(name)
             plain += [] if is_own_key(name) else [row]
-    if not rule("pack.live-if-any"):
-        live -= {name for name in expired if is_pack(name)}
     return _Keys(live, expired - waiting, waiting, held_by(plain))
+
+
+def _live_objects(committer: Committer, root: Root) -> set[str]:
+    """An object is live while any winning row has bytes in it. inv[pack.live-if-any]"""
+    named = {object_of(row.key) for row in winning_rows(root, committer.fetch) if isinstance(row, Entry)}
+    return named | {ref.key for ref in root.segments}
 
 
 def held_by(rows: Iterable[AnyRow]) -> Held:

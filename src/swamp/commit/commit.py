@@ -30,8 +30,7 @@ from swamp.index.entry import Dropped, Row
 from swamp.index.formats import NEWEST
 from swamp.index.read import read_root, read_segment
 from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, encode, first_root
-from swamp.rules import rule
-from swamp.store.port import CREATE, Match, ObjectStore, Token
+from swamp.store.port import CREATE, Condition, Match, ObjectStore, Token
 from swamp.store.retry import pause_after
 from swamp.trace import traced
 from swamp.values import value
@@ -207,9 +206,7 @@ class Committer:
             sent = self.env.clock.monotonic()
             outcome = self._swap(read, new, encode(new), pace, held)
             if isinstance(outcome, Committed):
-                # inv[commit.logged]: nothing is built on a commit before its record exists.
-                if rule("commit.log-before-record"):
-                    self._log(held, outcome.root, outcome.body, mine=True, proven=outcome.proven)
+                self._log_mine(held, outcome)
                 moved = self._undone(outcome, sent, pace)
                 if moved is None:
                     return outcome
@@ -234,6 +231,10 @@ class Committer:
     def _alone(self) -> AbstractContextManager[Held | None]:
         return nullcontext() if self.enforced else self.exclusive()
 
+    def _log_mine(self, held: Held | None, done: Committed) -> None:
+        """The record of a commit of mine, before anything is built on it. inv[commit.logged]"""
+        self._log(held, done.root, done.body, mine=True, proven=done.proven)
+
     def _log(
         self, held: Held | None, root: Root, body: bytes, *, mine: bool = False, proven: float | None = None
     ) -> None:
@@ -246,15 +247,19 @@ class Committer:
         asked = self.env.clock.monotonic() if proven is None else proven
         if held is None and (root.op, root.seq) in self.logged:
             return  # by this very process
-        if held is not None and rule("commit.alone") and proven is None and not held.verify():
+        if proven is None and not self._is_alone(held):
             raise _NotAlone
         put_log(self.store, self.env, root, body)
         self.logged.add((root.op, root.seq))
         late = self.env.clock.monotonic() - asked >= LATE_RECORD
-        if held is not None and late and not held.verify():
+        if late and not self._is_alone(held):
             if mine:
                 self._withdraw(root)
             raise _NotAlone
+
+    def _is_alone(self, held: Held | None) -> bool:
+        """Whether nobody else can have written a root since: conditions see to that, or a lease that is still mine."""
+        return held is None or held.verify()
 
     def _withdraw(self, root: Root) -> None:
         """A record of mine that came so late that another may have had the lease: it goes, unless its root stands."""
@@ -300,8 +305,7 @@ class Committer:
         layer += [t for t in root.deleted.values() if t.path not in own]
         gone = {d.key for d in changes.dropped}
         dropped = [d for d in root.dropped.values() if d.key not in gone]
-        number = 0 if rule("segment.added-seq") else root.seq + 1
-        segment = write_segment([*layer, *dropped, *numbered(changes, number)])
+        segment = write_segment([*layer, *dropped, *numbered(changes, 0)])
         ref = segment.ref(f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet")
         self.put_segment(ref.key, segment.data)
         return Flush(changes, ref, frozenset(layer), frozenset(dropped), root.gc_epoch)
@@ -335,8 +339,6 @@ class Committer:
             seen = self._look(pace)
             if seen.root is not None and seen.root.knows_op(new.op):
                 return Committed(new, body, seen.token if seen.root.op == new.op else None)
-            if not rule("commit.read-back") and not isinstance(refusal, str):
-                raise refusal
             if seen.token != read.token:
                 if self._in_log(seen, read, new.op):
                     return Committed(new, body, None)
@@ -355,13 +357,11 @@ class Committer:
     def _shown(self, held: Held, token: Token) -> bool:
         """Without conditions: the root is read back and the lease, after it, in one look. The write was answered
         before that look began, so that what it shows of the lease is later than the root. inv[commit.alone]"""
-        return rule("commit.alone") and held.shows(ROOT_KEY, token)
+        return held.shows(ROOT_KEY, token)
 
     def _send(self, read: RootRead, body: bytes) -> Token | StoreError:
-        condition = CREATE if read.token is None else Match(read.token)
         try:
-            # inv[commit.condition]: a belief about the store may cost a warning, never an unconditional root.
-            return self.store.put(ROOT_KEY, body, condition if rule("commit.condition") else None).token
+            return self.store.put(ROOT_KEY, body, _condition_on(read)).token
         except (ConditionFailed, Unavailable, AccessDenied, Misconfigured, ObjectMissing) as error:
             return error
 
@@ -384,6 +384,11 @@ class Committer:
         if seen.root is None or seen.root.oldest_known_seq <= base + 1:
             return False
         return has_op(self.store, op, after_seq=base)
+
+
+def _condition_on(read: RootRead) -> Condition:
+    """A root is written only over the one that was read, whatever is believed of the store. inv[commit.condition]"""
+    return CREATE if read.token is None else Match(read.token)
 
 
 def _present(read: RootRead) -> Root:

@@ -11,7 +11,6 @@ from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailabl
 from swamp.index.formats import REPAIR_HINT
 from swamp.index.read import read_root, read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.rules import rule
 from swamp.store.port import CREATE, ObjectMeta, ObjectStore
 from swamp.store.retry import pause_after
 from swamp.values import value
@@ -161,7 +160,7 @@ def _beside(store: ObjectStore, root: Root, recorded: Iterable[LogName]) -> Iter
     """Recorded commits that are as young as this root's history and not in it, newest first. Raises NewerFormat."""
     first, past = root.oldest_known_seq, {op for op, _ in root.recent_ops}
     beside = [name for name in recorded if name.seq >= first and name.op not in past]
-    for name in reversed(beside[-_LOOKED_AT:] if rule("format.newer") else ()):
+    for name in reversed(beside[-_LOOKED_AT:]):
         try:
             yield read_root(store, key=name.key)[0]
         except (ObjectMissing, CorruptData):

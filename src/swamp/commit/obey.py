@@ -14,7 +14,6 @@ from typing import Final
 
 from swamp.errors import CorruptData
 from swamp.index.root import ENFORCED, IGNORED, Root
-from swamp.rules import rule
 from swamp.values import value
 
 REPAIR_HINT: Final = "run: swamp datastore doctor --repair (it measures again, asks, and changes the index's word)"
@@ -46,7 +45,7 @@ class Word:
 
     def hear(self, root: Root) -> None:
         """Works by the word of this root from now on, unless the root has lost it."""
-        if self.deaf or not rule("store.one-verdict"):
+        if self.deaf:
             return
         self.said = remembered(self.said, root)
         self.ignored = self.said is not None
@@ -57,8 +56,6 @@ class Word:
 
     def must_agree(self, root: Root) -> None:
         """Before a write. Raises CorruptData when the root has lost its word, or when measuring contradicts it."""
-        if not rule("store.one-verdict"):
-            return
         self.refuse_lost(root)
         if self.doubted and self.measure is not None and root.conditions != IGNORED:
             check_agreement(root, ignored=self.measure())
@@ -66,7 +63,7 @@ class Word:
 
     def refuse_lost(self, root: Root) -> None:
         """Raises CorruptData when the root has lost its word: what it says otherwise is as old."""
-        if rule("store.one-verdict") and self.has_lost(root):
+        if self.has_lost(root):
             raise CorruptData(
                 "the store's index no longer says that this store ignores conditional writes, and nobody took it back: "
                 "it is an older index that a late write has put there",

@@ -77,7 +77,7 @@ def _places(committer: Committer, pace: Pace, lost: Sequence[Row], packs: Sequen
 
 def _changes(committer: Committer, root: Root, places: Places, epoch: int) -> Changes | None:
     """Only rows that still are what was read; None where a collector has been at work since."""
-    if root.gc_epoch != epoch:
+    if root.has_collected_since(epoch):
         return None
     now = lookup(root, [row.path for row in places], committer.fetch)
     still = {

@@ -23,7 +23,6 @@ from swamp.index.pack import Packed, PackWriter, unpacked, verified
 from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
 from swamp.locks.acquire import store_now
-from swamp.rules import rule
 from swamp.store.port import ObjectMeta
 
 PACK_BYTES: Final = 8 << 20
@@ -178,7 +177,7 @@ def _changes(committer: Committer, root: Root, copied: _Copier) -> Changes | Non
     if not copied.still_there(root):
         return None
     was = {entry.path: entry for entry in copied.places}
-    rows = lookup(root, was, committer.fetch) if rule("pack.moved-only-unchanged") else dict(was)
+    rows = lookup(root, was, committer.fetch)
     for path, entry in was.items():
         now = rows.get(path)
         if now is not None and is_what_was_read(now, entry):

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from swamp.errors import ObjectMissing
 from swamp.index.root import Root
-from swamp.rules import rule
 from swamp.store.port import ObjectStore
 
 
@@ -18,9 +17,9 @@ def survive(store: ObjectStore, root: Root, names: Iterable[str], epoch: int) ->
     """Whether a commit on `root` may name these objects, uploaded when the collections had come to `epoch`: none is
     condemned, and after another collection each is still there. inv[gc.uploads-survive]"""
     uploads = sorted(names)
-    if rule("gc.collecting-check") and any(root.condemns(name) for name in uploads):
+    if any(root.condemns(name) for name in uploads):
         return False
-    return root.gc_epoch == epoch or not rule("gc.epoch-check") or all(is_there(store, name) for name in uploads)
+    return not root.has_collected_since(epoch) or all(is_there(store, name) for name in uploads)
 
 
 def is_there(store: ObjectStore, name: str) -> bool:

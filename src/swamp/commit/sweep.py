@@ -18,7 +18,6 @@ from swamp.index.entry import Entry, is_payload_key, path_of_key
 from swamp.index.keys import is_pack, object_of
 from swamp.index.lookup import live_rows, rows_since
 from swamp.index.root import SEGMENT_PREFIX, Root
-from swamp.rules import rule
 from swamp.store.keys import is_key
 from swamp.store.port import ObjectStore, Token
 
@@ -72,7 +71,7 @@ class Sweeper:
         def condemn(root: Root) -> Changes | None:
             self._spare(root)
             batch.clear()
-            batch.update(key for key in wanted - self._spared if may_condemn(key) or not rule("gc.own-keys"))
+            batch.update(key for key in wanted - self._spared if may_condemn(key))
             if not batch:
                 return None
             return Changes(collecting=tuple(sorted(set(root.collecting) | batch)), gc_epoch_step=1)
@@ -114,8 +113,6 @@ class Sweeper:
 
     def _holds(self, key: str, token: Token) -> bool:
         """Another tool may have written there while the batch was committed."""
-        if not rule("gc.plain-unchanged"):
-            return True
         try:
             return self.committer.store.head(key).token == token
         except ObjectMissing:
@@ -124,7 +121,7 @@ class Sweeper:
 
 def named_object(key: str) -> str:
     """The object that a row's key keeps alive: `collecting`, listings and marks hold objects. inv[gc.objects]"""
-    return object_of(key) if rule("gc.objects") else key
+    return object_of(key)
 
 
 def unchanged(store: ObjectStore, key: str, dropped: frozenset[tuple[int, str]]) -> Token | None:
@@ -134,8 +131,6 @@ def unchanged(store: ObjectStore, key: str, dropped: frozenset[tuple[int, str]])
     inv[gc.plain-unchanged]
     """
     try:
-        if not rule("gc.plain-unchanged"):
-            return store.head(key).token
         with store.open(key) as body:
             if all(size != body.meta.size for size, _ in dropped):
                 return None

@@ -7,7 +7,6 @@ from typing import Final
 
 from swamp.env import ULID_LENGTH, is_ulid
 from swamp.index.keys import object_of
-from swamp.rules import rule
 from swamp.values import value
 
 ROOT_KEY: Final = ".datastore-index.json"
@@ -29,12 +28,12 @@ class Known:
     @property
     def identity(self) -> str:
         """Which content this is, wherever it lies now."""
-        return (self.id if rule("pack.identity") else "") or self.key
+        return self.id or self.key
 
     @property
     def number(self) -> int:
         """When this content came to its path, however often it was moved since."""
-        return (self.id_seq if rule("pack.identity") else 0) or self.seq
+        return self.id_seq or self.seq
 
 
 @value
@@ -130,7 +129,7 @@ class Dropped:
 
     @property
     def identity(self) -> str:
-        return (self.id if rule("pack.identity") else "") or self.key
+        return self.id or self.key
 
     @classmethod
     def of(cls, row: Entry | Tombstone | Dropped, sha256: str | None = None) -> Dropped:

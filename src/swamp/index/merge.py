@@ -10,7 +10,6 @@ from operator import attrgetter
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.root import Root, SegmentRef
 from swamp.index.segment import AnyRow
-from swamp.rules import rule
 
 Forget = Callable[[Tombstone], bool]
 Keep = Callable[[Dropped], bool]
@@ -18,8 +17,6 @@ Keep = Callable[[Dropped], bool]
 
 def newer(one: Row, other: Row) -> Row:
     """Which of two rows of a path is true; with equal numbers they are the same row, or the live one stays."""
-    if not rule("index.highest-seq"):
-        return one
     if one.seq != other.seq:
         return one if one.seq > other.seq else other
     return other if isinstance(one, Tombstone) else one
@@ -92,8 +89,6 @@ def forgettable(root: Root, inputs: Sequence[SegmentRef], horizon_seq: int) -> F
     others = [ref for ref in root.segments if ref.key not in taken]
 
     def forget(tomb: Tombstone) -> bool:
-        if not rule("compact.tombstones"):
-            return True
         if tomb.seq > horizon_seq or any(ref.covers(tomb.path) for ref in others):
             return False
         above = root.row(tomb.path)

@@ -14,7 +14,6 @@ from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.formats import NEWEST, check_version
 from swamp.index.formats import REPAIR_HINT as REPAIR_HINT
 from swamp.index.keys import object_of
-from swamp.rules import rule
 from swamp.values import value
 
 SEGMENT_PREFIX: Final = "_index/"
@@ -108,7 +107,11 @@ class Root:
 
     def condemns(self, key: str) -> bool:
         """Whether the bytes of a row with this key are about to be deleted."""
-        return bool(self.collecting) and (object_of(key) if rule("gc.objects") else key) in self.condemned
+        return bool(self.collecting) and object_of(key) in self.condemned
+
+    def has_collected_since(self, epoch: int) -> bool:
+        """Whether a collector has been at work since this epoch: what was uploaded before it may be gone."""
+        return self.gc_epoch != epoch
 
     @property
     def oldest_known_seq(self) -> int:

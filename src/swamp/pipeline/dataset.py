@@ -344,7 +344,7 @@ class Proposal:
         condemned = {p.key for p in self.parts if bucket.root.condemns(p.key)}
         if condemned:
             raise Failed("parts of this dataset were collected as garbage", hint="run the job again")
-        if bucket.root.gc_epoch != self.target.gc_epoch:
+        if bucket.root.has_collected_since(self.target.gc_epoch):
             for part in self.parts:
                 bucket.store.head(part.key)
 

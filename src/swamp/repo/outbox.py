@@ -60,7 +60,7 @@ class Writing:
 
     def made_before(self, repo: Repo, data: DataName) -> DataVersion | None:
         """The version that an earlier attempt made. Raises AlreadyDelivered if it was shared and deleted since."""
-        if self.kept is None or not self.kept.may_have_happened:
+        if self.kept is None or not self.kept.has_begun:
             return None
         made = (repo.artifacts.read(data.at(number)) for number in repo.artifacts.numbers(data))
         found = next((version for version in made if version.meta.draft.write_id == self.kept.write_id), None)

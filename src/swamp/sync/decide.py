@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from swamp.rules import rule
 from swamp.values import value
 
 Local = Literal["same", "absent", "deleted", "edited", "found"]
@@ -63,8 +62,4 @@ _LOOKUP: Final[dict[tuple[Local, Remote, bool], Decision]] = {
 
 def decide(local: Local, remote: Remote, equal: bool) -> Decision:
     """The one row that applies. inv[delete.intent]: absence alone never reaches `delete`."""
-    if local == "absent" and remote == "same" and not rule("delete.intent"):
-        local = "deleted"
-    if local == "found" and remote == "tombstone" and not rule("found.tombstone"):
-        local = "edited"
     return _LOOKUP[local, remote, equal]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,6 @@ from swamp.errors import NotFound, StoreError, Unavailable
 from swamp.index.root import Root, Writer
 from swamp.locks.flock import FileLock
 from swamp.locks.leases import commit_lock
-from swamp.rules import rule
 from swamp.store.port import UNSAFE, ObjectStore
 from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
 from swamp.sync.inline import Inline
@@ -135,12 +134,8 @@ class Engine:
         names = [safe_path(p) for p in paths]
         with self._parts.tree_lock.shared(self._policy.lock_timeout):
             rows = self._expanded(names) if kind == "delete" else names
-            if rule("journal.first"):
-                self.state.announce(rows, kind, confirmed=confirmed)
-                yield
-            else:
-                yield
-                self.state.announce(rows, kind, confirmed=confirmed)
+            self.state.announce(rows, kind, confirmed=confirmed)
+            yield
 
     def _expanded(self, names: list[str]) -> list[str]:
         """One delete row per file, remote-only files included: absence alone is never a deletion."""
@@ -225,7 +220,7 @@ class Engine:
                 return self._pull_unit(path)
             raise unfetched(path, got.error, got.cause)
         staged = Staged(got.file, got.size, got.sha256 or "")
-        with tree_exclusive(self._parts, "tree-lock.rename"), self.state.transaction() as tx:
+        with tree_exclusive(self._parts), self.state.transaction() as tx:
             now = tx.base(path)
             if now == row and not tx.is_deleted(path) and not (self.root / path).exists():
                 hint = place(staged, self.root, path)
@@ -337,8 +332,6 @@ class Engine:
 
     def _alone(self) -> AbstractContextManager[None]:
         """One push or pull at a time in this cache."""
-        if not rule("sync-lock"):
-            return nullcontext()
         return self._parts.sync_lock.exclusive(max(self._policy.lock_timeout, self._policy.timeout))
 
     # -- status

@@ -7,7 +7,6 @@ from dataclasses import replace
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
 from swamp.index.entry import Entry, Row, Tombstone
-from swamp.rules import rule
 from swamp.sync.decide import Decision, Local, Remote, decide
 from swamp.sync.units import is_content
 from swamp.values import value
@@ -102,8 +101,6 @@ class Facts:
         """
         if self.base is None:
             return False
-        if not rule("delete.by-key") and entry.sha256 == self.base.sha256:
-            return True
         if entry.identity != self.base.identity:
             return False
         return not (self.deleted and self.local is None and entry.number > self.base.number)

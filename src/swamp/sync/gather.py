@@ -13,7 +13,6 @@ from swamp.cache.rows import BaseRow, JournalRow, StagedRow
 from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, is_left_out, scan, stat_one
 from swamp.cache.state import State
 from swamp.index.entry import Entry, Row, Tombstone
-from swamp.rules import rule
 from swamp.sync.facts import Facts
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, as_entry
@@ -178,7 +177,7 @@ class Gatherer:
 
     def _mine(self, path: str, base: BaseRow | None, remote: Row | None) -> BaseRow | None:
         """A remote row that names my upload proves that my commit landed: it is base. inv[crash.resolved]"""
-        if path not in self._staged or not rule("staged.mine"):
+        if path not in self._staged:
             return base
         for staged in self.state.staged_for(path):
             landed = self._landed(staged, remote)

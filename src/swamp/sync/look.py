@@ -17,7 +17,6 @@ from swamp.index.entry import Entry, Row
 from swamp.index.payload import open_payload
 from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY, Root, decode, first_root
-from swamp.rules import rule
 from swamp.sync.bulk import Executor, Hash, Work
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
@@ -27,7 +26,7 @@ from swamp.sync.recall import refuse_put_back
 from swamp.sync.record import Parts, mark_read
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.units import unit_of
-from swamp.sync.view import View, look
+from swamp.sync.view import View, is_of_store, look
 
 JUST_S: Final = 2.0
 ANOTHER_STORE: Final = (
@@ -282,9 +281,9 @@ class Looker:
     def bind(self, root: Root) -> None:
         """Another store's truth says nothing here: base and delete rows are void. inv[state.bound]"""
         state = self.parts.state
-        known = state.meta("storeId")
-        if known == root.store_id or not rule("state.identity"):
+        if is_of_store(state, root):
             return
+        known = state.meta("storeId")
         with state.transaction() as tx:
             if known is not None:
                 tx.void_base()
@@ -299,7 +298,7 @@ class Looker:
     def _snapshot(self) -> Snapshot:
         """The journal while nobody mutates: every row in it has happened, or never will."""
         at = self.parts.now_ns()
-        with tree_exclusive(self.parts, "tree-lock.plan"):
+        with tree_exclusive(self.parts):
             rows = tuple(self.parts.state.journal())
             last = rows[-1].id if rows else self._last_ever()  # in here: what is announced next is not of this look
         return Snapshot(rows, last, at)

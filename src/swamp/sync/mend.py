@@ -10,7 +10,6 @@ from swamp.cache.damage import GONE, look_for_damage, remember_whole
 from swamp.cache.transact import Transaction
 from swamp.errors import SwampError
 from swamp.index.entry import Entry
-from swamp.rules import rule
 from swamp.sync.record import Parts
 from swamp.sync.units import is_content
 from swamp.sync.view import as_entry
@@ -34,7 +33,7 @@ class Mender:
         base = state.base(path)
         if base is None:
             return self.missing(path)
-        gone = base.present and not os.path.lexists(self._tree / path) and rule("tree.damage")
+        gone = base.present and not os.path.lexists(self._tree / path)
         return [path] if gone and not state.deleted_among([path]) else []
 
     def bring_back(self, prefix: str) -> None:

@@ -14,11 +14,10 @@ from typing import Any, Final
 
 from swamp.cache.files import Hint
 from swamp.cache.places import Places
-from swamp.env import SYSTEM, ULID_LENGTH, Env, rfc3339
+from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import SwampError
 from swamp.index.keys import pack_key
 from swamp.index.pack import Packed, PackWriter, Trials
-from swamp.rules import rule
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Sent, Upload
 from swamp.sync.progress import Patience
@@ -127,8 +126,7 @@ def _sent_pack(
     """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
 
     def attempt() -> ObjectMeta:
-        once = env.ulid()
-        return store.put(pack_key(once if rule("object.key-once") else "0" * ULID_LENGTH), body)
+        return store.put(pack_key(env.ulid()), body)
 
     try:
         done = retried(attempt, env, patience)

@@ -10,7 +10,6 @@ from typing import Any
 from swamp.cache.paths import ancestors, fold
 from swamp.cache.scan import collisions
 from swamp.index.entry import Entry
-from swamp.rules import rule
 from swamp.sync.decide import Verb
 from swamp.sync.facts import Facts
 from swamp.sync.result import Mode
@@ -279,7 +278,7 @@ class _Room:
         """A path beside which one that is to be pushed cannot stand: in the store, in this plan or in its own unit."""
         pushed = [a for a in actions if a.verb == "push"]
         found = next((other for a in pushed if (other := self.clash(a)) is not None), None)
-        if found is None and len(pushed) > 1 and rule("coexist.unit"):  # inv[coexist.unit]
+        if found is None and len(pushed) > 1:  # inv[coexist.unit]
             inside = collisions(a.path for a in pushed)
             found = inside[0].second if inside else None
         return found

@@ -14,7 +14,6 @@ from swamp.cache.transact import Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
 from swamp.index.entry import Entry, Row
-from swamp.rules import rule
 from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.look import Covers
@@ -139,7 +138,7 @@ class Pull:
             return
         if self.together:
             flush_together(self.parts.cache.staging)  # inv[cache.no-torn-file]: bytes before names
-        with tree_exclusive(self.parts, "tree-lock.rename"), self.parts.state.transaction() as tx:
+        with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
             with Places(self.parts.cache.tree) as places:
                 moment = Moment.of(tx, places.look, units, self.snapshot)
                 placeable = [u for u in units if self._is_placeable(tx, u, moment)]
@@ -221,9 +220,8 @@ class Pull:
         """Remembered with what the root said: the next pull decides again. inv[sync.derived]"""
         self.tally.unresolved.add(unit.unit)
         self.tally.again |= not any(a.path in self.tally.failed for a in unit.actions)
-        if rule("pull.deferred"):
-            for action in unit.actions:
-                tx.defer(action.path, action.facts.remote, why)
+        for action in unit.actions:
+            tx.defer(action.path, action.facts.remote, why)
 
     def _rename(self, action: Action, places: Places, now: int) -> None:
         remote, got = action.facts.remote, self.got.pop(action.path)
@@ -264,7 +262,7 @@ class Pull:
         left = (*(a.facts for a in self.planned.actions("push", "delete")), *self.planned.waiting)
         owed += [(f.path, f.remote, "left to the next push") for f in left]
         for path, row, why in owed:
-            if _news(tx.base(path), row) and rule("pull.deferred"):
+            if _news(tx.base(path), row):
                 tx.defer(path, row, why)
             else:
                 tx.undefer(path)

@@ -19,12 +19,11 @@ from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.formats import allows
 from swamp.index.keys import object_of
 from swamp.index.root import Root
-from swamp.rules import rule
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.news import News
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
+from swamp.sync.record import Parts, Tally, builds_on_pulled, mark_pulled, remember, retire, vouching
 from swamp.sync.settle import settle, take_places, tree_exclusive, void_strangers
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
@@ -90,7 +89,7 @@ class Push:
             return
         waiting: set[str] = set()
         op = self.parts.env.ulid()
-        with tree_exclusive(self.parts, "tree-lock.plan"), self.parts.state.transaction() as tx:
+        with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
             settle(tx, self.parts, units, self.snapshot, op, self.tally, mark=waiting)
             if self.compared and not waiting and self.read.token:
                 # With the settling or not at all: a mark without its base rows would hide what the root says.
@@ -104,7 +103,7 @@ class Push:
     def _names_waiting(self, unit: UnitPlan) -> bool:
         """Records wait for every version they name (L42). inv[unit.whole]"""
         waiting = [u for u in self.tally.unresolved if u != unit.unit]
-        if not waiting or "push" not in unit.verbs or not rule("unit.whole"):
+        if not waiting or "push" not in unit.verbs:
             return False
         body = read_atomic(self.parts.cache.tree / unit.unit) or b""
         named = next((path for path in waiting if names_unit(body, unit_of(path))), None)
@@ -142,7 +141,7 @@ class Push:
         files = [(u.unit, a) for u in units for a in u.actions if a.verb == "push"]
         moved: set[str] = set()
         for start in range(0, len(files), CONFIRM_BATCH):
-            with tree_exclusive(self.parts, "tree-lock.plan"), Places(self.parts.cache.tree) as places:
+            with tree_exclusive(self.parts), Places(self.parts.cache.tree) as places:
                 for unit, action in files[start : start + CONFIRM_BATCH]:
                     now = places.look(action.path)
                     planned = action.facts.local
@@ -182,7 +181,7 @@ class Push:
         """What this root still allows; a record stays behind with any version that it names (L42). inv[unit.whole]"""
         right = [u for u in units if self._still_right(u, root)]
         behind = self.tally.unresolved | ({u.unit for u in units} - {u.unit for u in right})
-        if not behind or not rule("unit.whole"):
+        if not behind:
             return right
         return [u for u in right if not (u.is_record and self._may_name(u, behind))]
 
@@ -225,8 +224,8 @@ class Push:
             if action.verb != "push":
                 continue
             row = self.stager.rows[action.path]
-            condemned = root.condemns(row.key) and rule("gc.collecting-check")
-            moved = row.gc_epoch != root.gc_epoch and rule("gc.epoch-check")
+            condemned = root.condemns(row.key)
+            moved = root.has_collected_since(row.gc_epoch)
             if condemned or (moved and not self._exists(object_of(row.key), root)):
                 self.stager.give_up(row)
                 return False
@@ -264,7 +263,7 @@ class Push:
 
     def _now(self, action: Action, root: Root) -> Row | None:
         """What this very root names at the path: since the plan it may have been moved. inv[pack.place-now]"""
-        news = None if self._unmoved(root) or not rule("pack.place-now") else self._news(root)
+        news = None if self._unmoved(root) else self._news(root)
         return news.rows.get(action.path, action.facts.remote) if news else action.facts.remote
 
     def _put(self, action: Action, remote: Row | None) -> Entry:
@@ -300,7 +299,7 @@ class Push:
             retired = self._retire_rows(tx, {a.path for u in units for a in u.actions})
             remember(tx, self.parts, done.root, done.token, done.body)
             tx.set_meta("loggedOp", done.root.op)
-            if done.token and (done.root.prev_op == tx.meta("pulledOp") or not rule("pulled.op")):
+            if done.token and builds_on_pulled(tx, done.root):
                 mark_pulled(tx, done.root)
         if retired:
             self.snapshot = replace(self.snapshot, rows=tuple(r for r in self.snapshot.rows if r.id not in retired))

@@ -11,7 +11,6 @@ from swamp.commit.obey import Said, remembered
 from swamp.errors import CorruptData
 from swamp.index.formats import REPAIR_HINT
 from swamp.index.root import Root
-from swamp.rules import rule
 
 SEEN_FORMAT: Final = "seenFormat"
 SAID_IGNORED: Final = "saidIgnored"
@@ -51,7 +50,7 @@ def has_seen_later_format(state: State, root: Root) -> bool:
 
 def refuse_put_back(state: State, root: Root | None) -> None:
     """Raises where the store has had a later format than this root: an old client wrote it. inv[format.newer]"""
-    if root is not None and rule("format.newer") and has_seen_later_format(state, root):
+    if root is not None and has_seen_later_format(state, root):
         seen = int(state.meta(SEEN_FORMAT) or 0)
         raise CorruptData(
             f"the store's index is of format version {root.version}, and this machine has seen version {seen} there: "

@@ -15,7 +15,6 @@ from swamp.commit.commit import Committer, RootRead
 from swamp.env import Clock, Env, rfc3339
 from swamp.index.root import Root
 from swamp.locks.flock import FileLock
-from swamp.rules import rule
 from swamp.sync.bulk import Executor, Expect, Pick
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.progress import Progress
@@ -140,17 +139,19 @@ def retire(tx: Transaction, snapshot: Snapshot, scope: Scope, unresolved: Iterab
 
     inv[journal.survives]
     """
-    open_paths = set(unresolved)
-    above = {a for p in open_paths for a in ancestors(p)}
-    everything = not scope and not open_paths
-    done = [r for r in snapshot.rows if everything or _settled(r, scope, open_paths, above)]
-    if not rule("journal.survives"):
-        tx.drop_journal_of(r.path for r in done)  # the mistake that the rule is there for: by path, whoever wrote it
-        return []
+    done = _settled_rows(snapshot, scope, set(unresolved))
     if done and tx.rows_after(snapshot.last, snapshot.own):
         done = [r for r in done if not tx.newer_row_over(r.path, snapshot.last, snapshot.own)]
     tx.drop_journal(r.id for r in done)
     return done
+
+
+def _settled_rows(snapshot: Snapshot, scope: Scope, open_paths: set[str]) -> list[JournalRow]:
+    """The announcements of a snapshot that this push or pull has dealt with: in its scope, nothing left open."""
+    if not scope and not open_paths:
+        return list(snapshot.rows)
+    above = {a for p in open_paths for a in ancestors(p)}
+    return [r for r in snapshot.rows if _settled(r, scope, open_paths, above)]
 
 
 def _settled(row: JournalRow, scope: Scope, open_paths: set[str], above: set[str]) -> bool:
@@ -176,6 +177,11 @@ def see(tx: Transaction, root: Root, token: str | None, body: bytes) -> None:
     tx.set_meta("seenBody", body.decode("utf-8", "surrogatepass") if token else None)
     tx.set_meta("storeId", root.store_id)
     recall(tx, root)
+
+
+def builds_on_pulled(tx: Transaction, root: Root) -> bool:
+    """Whether a commit of mine follows the very root that was pulled: only then does the mark move with it."""
+    return root.prev_op == tx.meta("pulledOp")
 
 
 def mark_pulled(tx: Transaction, root: Root) -> None:

@@ -9,7 +9,6 @@ from swamp.cache.paths import ancestors
 from swamp.cache.transact import Transaction
 from swamp.commit.commit import RootRead
 from swamp.errors import CorruptData
-from swamp.rules import rule
 from swamp.sync.look import Looker
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
@@ -67,8 +66,6 @@ def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
 def harmless(planned: Plan, touched: frozenset[str]) -> Plan:
     """The units of a plan that a read may carry out: none at or below what somebody has `touched`, by announcing or by
     uploading it. inv[read.harmless]"""
-    if not rule("read.harmless"):
-        return planned
     return Plan(tuple(unit for unit in planned.units if _harms_nobody(unit, touched)))
 
 

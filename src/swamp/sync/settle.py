@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 
 from swamp.cache.files import move_aside
@@ -12,7 +12,6 @@ from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, Seen, scan, stat_one
 from swamp.cache.transact import Transaction
 from swamp.index.entry import Entry, Row
-from swamp.rules import rule
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
@@ -21,9 +20,9 @@ from swamp.sync.result import Conflict
 from swamp.values import value
 
 
-def tree_exclusive(parts: Parts, switch: str) -> AbstractContextManager[None]:
-    """Nobody mutates the tree meanwhile (`switch` names the rule, so that a test can take it out)."""
-    return parts.tree_lock.exclusive(parts.lock_timeout) if rule(switch) else nullcontext()
+def tree_exclusive(parts: Parts) -> AbstractContextManager[None]:
+    """Nobody mutates the tree meanwhile."""
+    return parts.tree_lock.exclusive(parts.lock_timeout)
 
 
 @value
@@ -46,10 +45,8 @@ class Moment:
 
     def as_planned(self, facts: Facts) -> bool:
         """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
-        if self.news and rule("tree-lock.rename") and self._announced(facts.path):
+        if self.news and self._announced(facts.path):
             return False
-        if not rule("pull.base-unchanged"):
-            return True
         if _differs(self.bases.get(facts.path), facts):
             return False
         now = self.look(facts.path)
@@ -127,7 +124,7 @@ def take_places(tx: Transaction, planned: Plan, hidden: Mapping[str, Row | None]
     told = [(f.path, f.remote) for f in (*(a.facts for a in planned.actions()), *planned.waiting) if f.base is not None]
     told += (hidden or {}).items()
     moved = {path: row for path, row in told if isinstance(row, Entry)}
-    if not moved or not rule("pack.place-now"):
+    if not moved:
         return
     for path, base in tx.bases(list(moved)).items():
         row = moved[path]

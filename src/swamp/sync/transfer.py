@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from swamp.cache.files import Staged, hash_file, hint_of, stage_file
 from swamp.cache.paths import check_inside
-from swamp.env import SYSTEM, ULID_LENGTH, Env, rfc3339
+from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import (
     AccessDenied,
     CorruptData,
@@ -25,7 +25,6 @@ from swamp.errors import (
 from swamp.index.entry import payload_key
 from swamp.index.keys import slice_of
 from swamp.index.payload import read_slice
-from swamp.rules import rule
 from swamp.store.port import WHOLE_AT_MOST, ObjectStore, Uploaded
 from swamp.store.retry import pause_after
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
@@ -56,8 +55,7 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, patience: Pat
     file = Path(job.file)
 
     def attempt() -> tuple[str, Uploaded]:
-        once = env.ulid()
-        key = payload_key(job.path, once if rule("object.key-once") else "0" * ULID_LENGTH)
+        key = payload_key(job.path, env.ulid())
         return key, store.put_file(key, file)
 
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from swamp.rules import rule
-
 METADATA: Final = "metadata.yaml"
 MANIFEST: Final = "parts.parquet"
 _CONTENT: Final = frozenset({METADATA, MANIFEST, "raw"})
@@ -15,7 +13,7 @@ _FIRST_VERSION_PART: Final = 4  # data / type / model id / name / N
 
 def unit_of(path: str) -> str:
     """The version directory of a data path; any other path is a unit of its own."""
-    if not path.startswith("data/") or not rule("unit.whole"):
+    if not path.startswith("data/"):
         return path
     parts = path.split("/")
     for i in range(_FIRST_VERSION_PART, len(parts) - 1):

@@ -21,7 +21,6 @@ from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.lookup import live_rows, lookup
 from swamp.index.payload import open_payload
 from swamp.index.root import Root
-from swamp.rules import rule
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Upload
 from swamp.sync.fetch import AT_ONCE, grouped, sound_slices
@@ -228,7 +227,5 @@ def _unchanged(parts: Parts, root: Root, entries: list[Entry]) -> frozenset[str]
     A row that has left the newest layer may have been replaced in a segment: its absence there proves nothing (L71).
     """
     rows = lookup(root, [entry.path for entry in entries], parts.committer.fetch)
-    if not rule("verify.winner"):
-        rows = {**{e.path: e for e in entries}, **{p: row for p, row in rows.items() if root.row(p) is not None}}
     found = ((entry, rows.get(entry.path)) for entry in entries)
     return frozenset(e.path for e, row in found if isinstance(row, Entry) and (row.key, row.seq) == (e.key, e.seq))

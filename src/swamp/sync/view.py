@@ -15,7 +15,6 @@ from swamp.index.lookup import rows_since, winning_rows
 from swamp.index.read import read_segment
 from swamp.index.root import Root
 from swamp.index.segment import listed_rows
-from swamp.rules import rule
 from swamp.store.port import ObjectStore
 from swamp.values import value
 
@@ -64,17 +63,20 @@ def rolled_back(root: Root, seen: int) -> CorruptData:
     )
 
 
+def is_of_store(state: State, root: Root) -> bool:
+    """Whether what this cache knows is about the store of this root. inv[state.bound]"""
+    return state.meta("storeId") == root.store_id
+
+
 def look(store: ObjectStore, state: State, root: Root, *, everything: bool = False) -> View:
     """How this cache stands to `root`; a root older than what was pulled is CorruptData. inv[state.bound]
 
     `everything`: for who walks the whole tree. A file from an old backup may have been deleted long before what this
     cache pulled last, so it must meet every tombstone that there is (L64). inv[full.view]
     """
-    everything = everything and rule("full.view")
-    known = state.meta("storeId") == root.store_id or not rule("state.identity")
     pulled_op, pulled_seq = state.meta("pulledOp"), int(state.meta("pulledSeq") or 0)
     staged = state.staged_keys()
-    if not known or pulled_op is None:
+    if not is_of_store(state, root) or pulled_op is None:
         return View(root, store, full=True, in_history=False, dropped=_dropped(store, root, 0, staged))
     if root.seq < pulled_seq:
         raise rolled_back(root, pulled_seq)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shutil
 
+from sim.act import Process
+from sim.deliver import check_delivered
+from sim.open import fresh_peer, open_engine
+from sim.oracle import Delete, Write, version_of
+from sim.reading import sha_of
+from sim.upgrade import make_known
+from sim.world import Peer, World
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
 from swamp.sync.progress import Patience
 from swamp.sync.verify import verify
-from swamp.testing.sim.act import Process
-from swamp.testing.sim.deliver import check_delivered
-from swamp.testing.sim.open import fresh_peer, open_engine
-from swamp.testing.sim.oracle import Delete, Write, version_of
-from swamp.testing.sim.reading import sha_of
-from swamp.testing.sim.upgrade import make_known
-from swamp.testing.sim.world import Peer, World
 
 ROUNDS = 8
 LATEST = 500_000.0

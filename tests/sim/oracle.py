@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.bucket import Stored
+from sim.reading import LOG_PREFIX, Live, Reader, follows, name_of, sha_of
 from swamp.errors import CorruptData
 from swamp.index.entry import is_payload_key
 from swamp.index.keys import object_of
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.store.probe import SCRATCH
-from swamp.testing.sim.bucket import Stored
-from swamp.testing.sim.reading import LOG_PREFIX, Live, Reader, follows, name_of, sha_of
 
 
 @dataclass(eq=False, slots=True)

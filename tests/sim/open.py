@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from sim.schedule import environment
+from sim.world import Peer, World
 from swamp.cache.layout import CacheDir
 from swamp.store.layers import MeterStore
 from swamp.store.port import Capabilities
 from swamp.store.probe import ignores_conditions
 from swamp.store.retry import RetryStore
 from swamp.sync.engine import Engine, Policy
-from swamp.testing.sim.schedule import environment
-from swamp.testing.sim.world import Peer, World
 
 
 def open_engine(world: World, peer: Peer) -> Engine:

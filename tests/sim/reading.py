@@ -8,11 +8,11 @@ from typing import NamedTuple, NoReturn
 
 import zstandard
 
+from sim.bucket import Bucket
+from sim.schedule import Scheduler, Violation
 from swamp.index.entry import Entry
 from swamp.index.keys import object_of, slice_of
 from swamp.index.root import ROOT_KEY, Root, decode
-from swamp.testing.sim.bucket import Bucket
-from swamp.testing.sim.schedule import Scheduler, Violation
 
 LOG_PREFIX = "_index/log/"
 

@@ -20,12 +20,12 @@ import swamp.commit.commit
 import swamp.commit.compact
 import swamp.locks.flock
 import swamp.locks.leases
+from sim.live import actors_of
+from sim.mix import Mix
+from sim.schedule import Crash, Scheduler, Violation
+from sim.settle import settle
+from sim.world import World
 from swamp.locks.acquire import Terms
-from swamp.testing.sim.live import actors_of
-from swamp.testing.sim.mix import Mix
-from swamp.testing.sim.schedule import Crash, Scheduler, Violation
-from swamp.testing.sim.settle import settle
-from swamp.testing.sim.world import World
 
 
 @dataclass
@@ -54,11 +54,11 @@ class Outcome:
         text = "\n".join(f"{at:.6f} {who} {what}" for at, who, what in self.trace)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def report(self, rule_off: str | None = None) -> str:
+    def report(self, without: str | None = None) -> str:
         """Everything that happened, and the command to see it again."""
         lines = [f"{at:14.3f} {who:>6} {what}" for at, who, what in self.trace]
-        off = f" --rule-off {rule_off}" if rule_off else ""
-        replay = f"python -m swamp.testing.sim --start {self.seed} --seeds 1 --mix {self.mix}{off} --trace"
+        off = f" --without {without}" if without else ""
+        replay = f"PYTHONPATH=tests python -m sim --start {self.seed} --seeds 1 --mix {self.mix}{off} --trace"
         return "\n".join([*lines, f"seed {self.seed} ({self.mix}): {self.violation}", f"replay: {replay}"])
 
 

@@ -6,14 +6,14 @@ import os
 import shutil
 from pathlib import Path
 
+from sim.act import Process
+from sim.open import open_engine
+from sim.oracle import Write
+from sim.reading import sha_of
+from sim.schedule import Actor, Crash
+from sim.world import Backup, Peer, World
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
-from swamp.testing.sim.act import Process
-from swamp.testing.sim.open import open_engine
-from swamp.testing.sim.oracle import Write
-from swamp.testing.sim.reading import sha_of
-from swamp.testing.sim.schedule import Actor, Crash
-from swamp.testing.sim.world import Backup, Peer, World
 
 
 def actors_of(world: World) -> list[Actor]:

@@ -1,4 +1,4 @@
-"""`python -m swamp.testing.sim --seeds N [--start S] [--mix NAME] [--rule-off NAME]`: plays seeds."""
+"""`python -m sim --seeds N [--start S] [--mix NAME] [--without NAME]`: plays seeds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 
-from swamp.rules import RULES, rules_off
-from swamp.testing.sim.lean import mix_named, mixes
-from swamp.testing.sim.mix import Mix
-from swamp.testing.sim.run import Outcome, run
+from sim.broken import RULES, broken
+from sim.lean import mix_named, mixes
+from sim.mix import Mix
+from sim.run import Outcome, run
 
 FLOOR = {"operations": 5.0, "faults": 0.5, "crashes": 0.1}
 """Per seed, on average: a run below this has tested nothing."""
@@ -22,14 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     total: Counter[str] = Counter()
     failing = 0
     with ExitStack() as stack:
-        if options.rule_off:
-            stack.enter_context(rules_off(options.rule_off))
+        if options.without:
+            stack.enter_context(broken(options.without))
         for seed in range(options.start, options.start + options.seeds):
             outcome = run(seed, chosen[seed % len(chosen)])
             if options.trace:
-                _say(outcome.report(options.rule_off))
+                _say(outcome.report(options.without))
             if not outcome.ok and not options.keep_going:
-                _say(outcome.report(options.rule_off))
+                _say(outcome.report(options.without))
                 return 1
             if not outcome.ok:
                 failing += 1
@@ -61,11 +61,11 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m swamp.testing.sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--mix", help="one kind of run only")
-    parser.add_argument("--rule-off", choices=sorted(RULES), help="take a protocol rule out and watch")
+    parser.add_argument("--without", choices=sorted(RULES), help="break what upholds a protocol rule and watch")
     parser.add_argument("--keep-going", action="store_true", help="one line per failing seed instead of one trace")
     parser.add_argument("--trace", action="store_true", help="print what happened also when all is well")
     return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from swamp.testing.sim.mix import DEFAULT, EVERYTHING, NO_SABOTAGE, Mix
+from sim.mix import DEFAULT, EVERYTHING, NO_SABOTAGE, Mix
 
 _FILES: Final = {"write": 12, "delete": 5, "push": 12, "pull": 6, "sync": 8, "wait": 2}
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from sim.schedule import EPOCH, Scheduler
 from swamp.env import UTC
 from swamp.errors import ConditionFailed, NotFound, ObjectMissing, OutcomeUnknown, Unavailable
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
 from swamp.store.probe import SCRATCH
-from swamp.testing.sim.schedule import EPOCH, Scheduler
 
 T = TypeVar("T")
 Fault = Literal["none", "before", "lost", "late", "twice", "ghost"]

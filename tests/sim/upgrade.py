@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sim.oracle import Oracle
 from swamp.commit.log import log_key
 from swamp.index.formats import NEWEST
 from swamp.index.root import ROOT_KEY, decode, encode
-from swamp.testing.sim.oracle import Oracle
 
 
 def upgrade(oracle: Oracle, *, recorded: bool) -> None:

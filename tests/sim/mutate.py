@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sim.oracle import Delete, Write, version_of
+from sim.reading import sha_of
+from sim.schedule import Crash
+from sim.world import Peer, World
 from swamp.sync.engine import Engine
-from swamp.testing.sim.oracle import Delete, Write, version_of
-from swamp.testing.sim.reading import sha_of
-from swamp.testing.sim.schedule import Crash
-from swamp.testing.sim.world import Peer, World
 
 TYPE_AND_MODEL = "data/t/m"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
+from sim.mutate import TYPE_AND_MODEL, Author
+from sim.oracle import version_of
+from sim.world import World
 from swamp.cache.outbox import Kept, Outbox
 from swamp.errors import LockTimeout
 from swamp.sync.result import SyncResult
-from swamp.testing.sim.mutate import TYPE_AND_MODEL, Author
-from swamp.testing.sim.oracle import version_of
-from swamp.testing.sim.world import World
 
 
 class Courier(Author):
@@ -42,7 +42,7 @@ class Courier(Author):
             if not mine:
                 return
             self.told(self.engine.pull((TYPE_AND_MODEL,)))
-            unit = self.made(kept) if kept.may_have_happened else None
+            unit = self.made(kept) if kept.has_begun else None
             if unit is not None:
                 with self.engine.announce([unit], "write"):
                     pass

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from sim.bucket import Bucket, SimStore, Weather
+from sim.mix import Mix
+from sim.oracle import Oracle, Write
+from sim.reading import sha_of
+from sim.schedule import Actor, Odds, Scheduler, Violation, environment
 from swamp.cache.layout import CacheDir
 from swamp.commit.log import log_key
 from swamp.env import Env, rfc3339
 from swamp.index.root import ENFORCED, IGNORED, ROOT_KEY, Writer, encode, first_root
-from swamp.testing.sim.bucket import Bucket, SimStore, Weather
-from swamp.testing.sim.mix import Mix
-from swamp.testing.sim.oracle import Oracle, Write
-from swamp.testing.sim.reading import sha_of
-from swamp.testing.sim.schedule import Actor, Odds, Scheduler, Violation, environment
 
 STEP_LIMIT = 60_000
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 
+from sim.deliver import Courier
+from sim.mutate import TYPE_AND_MODEL
+from sim.open import capabilities_of
+from sim.oracle import Delete, Write, version_of
+from sim.reading import sha_of
+from sim.upgrade import is_recorded, upgrade
 from swamp.cache.paths import ancestors
 from swamp.commit.collect import collect
 from swamp.commit.commit import Changes
@@ -19,12 +25,6 @@ from swamp.sync.progress import Patience
 from swamp.sync.result import SyncResult
 from swamp.sync.units import unit_of
 from swamp.sync.verify import verify
-from swamp.testing.sim.deliver import Courier
-from swamp.testing.sim.mutate import TYPE_AND_MODEL
-from swamp.testing.sim.open import capabilities_of
-from swamp.testing.sim.oracle import Delete, Write, version_of
-from swamp.testing.sim.reading import sha_of
-from swamp.testing.sim.upgrade import is_recorded, upgrade
 
 SYNCING = frozenset({"push", "pull", "sync", "full", "scoped", "lease"})
 """What may undo a delete: its user is told, or excused. A read never does."""

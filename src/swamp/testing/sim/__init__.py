@@ -1,1 +1,0 @@
-"""A simulator that tries to break the sync engine: same seed, same run. Start it: `python -m swamp.testing.sim`."""
