@@ -295,6 +295,33 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     "pack.moved-only-unchanged": (("swamp.commit.repack:is_what_was_read", _yes),),
 }
 
+ALSO: Final[Mapping[str, str]] = {
+    "commit.single-winner": "commit.condition",
+    "commit.unknown-is-not-failure": "commit.read-back",
+    "commit.logged": "commit.log-before-record",
+    "crash.resolved": "staged.mine",
+    "state.bound": "state.identity",
+    "cache.no-torn-file": "pull.base-unchanged",
+    "sync.derived": "pull.deferred",
+}
+"""Invariants that are shown to be needed by a rule of another name."""
+
+ELSEWHERE: Final = frozenset(
+    {
+        "cache.disposable",  # no function upholds it: every mix with sabotage defends it
+        "commit.root-last",  # an order of calls in every committer; tests/models/test_model_commit.py
+        "conflict.keeps-both",  # tests/regressions/engine/test_sequences.py
+        "entry.keeps",  # tests/regressions/engine
+        "lease.no-clock",  # tests/regressions/test_K_leases.py
+        "read.snapshot",  # tests/regressions/engine/test_S01_to_S17.py
+        "rebuild.keeps",  # tests/regressions/test_L58_L73_rebuild.py
+        "rebuild.newest-record",  # tests/regressions/test_L58_L73_rebuild.py
+        "scan.honest",  # the simulator's file systems tell the truth; tests/cache/test_cache_scan.py
+        "spark.publish-once",  # there is no Spark in the simulator; tests/spark
+    }
+)
+"""Invariants of PROTOCOL.md that other tests show to be needed: the simulator does not play what harms them."""
+
 
 @contextmanager
 def broken(*rules: str) -> Iterator[None]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from sim.broken import RULES, broken, found
+from sim.broken import ALSO, ELSEWHERE, RULES, broken, found
 from sim.lean import COMPANIONS, SHOWN_BY
 from sim.run import run
 
@@ -25,6 +28,14 @@ def test_nothing_stays_broken():
 
 def test_every_rule_has_a_kind_of_run_that_shows_its_absence():
     assert sorted(SHOWN_BY) == sorted(RULES)
+
+
+def test_every_rule_of_the_protocol_can_be_broken():
+    protocol = (Path(__file__).parents[2] / "docs" / "design" / "PROTOCOL.md").read_text()
+    named = set(re.findall(r"`\[([a-z-]+\.[a-z-]+)\]`", protocol))
+    assert sorted(named - set(RULES) - set(ALSO) - ELSEWHERE) == []
+    assert set(ALSO.values()) <= set(RULES)
+    assert sorted((set(ALSO) | ELSEWHERE) - named) == [], "what the protocol does not name"
 
 
 def first_failing_seed(rule, mix, companions):
