@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import requests
 
@@ -50,7 +51,7 @@ serve:
 def add_workflow(machine: Machine, name: str = "deploy", run: str = "echo hello", more: str = "") -> None:
     folder = machine.repo / "workflows"
     folder.mkdir(exist_ok=True)
-    identity = f"00000000-0000-4000-8000-{abs(hash(name)) % 10**12:012}"
+    identity = f"00000000-0000-4000-8000-{crc32(name.encode()):012}"
     text = WORKFLOW.format(id=identity, name=name, run=run.replace('"', '\\"'), more=more)
     (folder / f"workflow-{name}.yaml").write_text(text)
 
