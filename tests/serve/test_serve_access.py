@@ -80,6 +80,29 @@ def test_a_login_counts_once(server: Serving) -> None:
     assert requests.get(another, allow_redirects=False).status_code == 303
 
 
+def test_a_token_logs_a_browser_in_with_its_role_until_it_is_revoked(server: Serving) -> None:
+    """Who has no shell on the server's machine, such as behind a proxy, has a token."""
+    form = requests.get(f"{server.url}/login", headers={"Accept": "text/html"}, timeout=30)
+    assert form.status_code == 200 and 'type="password"' in form.text
+    assert form.headers["Referrer-Policy"] == "same-origin", "otherwise a browser's POST has no Origin"
+    made = server.machine("serve", "token", "create", "--role", "viewer", "--name", "ann").ok()
+    browser = requests.Session()
+    for word, origin in (("nonsense", server.url), ("", server.url), (made["token"], "https://evil.example")):
+        refused = browser.post(f"{server.url}/login", data={"token": word}, headers={"Origin": origin}, timeout=30)
+        assert refused.status_code in (401, 403) and not browser.cookies and made["token"] not in refused.text
+    headers = {"Origin": server.url}
+    entered = browser.post(
+        f"{server.url}/login", data={"token": made["token"]}, headers=headers, allow_redirects=False, timeout=30
+    )
+    assert entered.status_code == 303 and "HttpOnly" in entered.headers["Set-Cookie"]
+    seen = browser.get(f"{server.url}/api/v1/session", timeout=30).json()
+    assert (seen["role"], seen["name"], seen["kind"]) == ("viewer", "ann", "session")
+    change = {**headers, "X-CSRF-Token": seen["csrf"]}
+    assert browser.post(f"{server.url}/api/v1/datastore/sync", headers=change, timeout=30).status_code == 403
+    server.machine("serve", "token", "revoke", made["id"]).ok()
+    assert browser.get(f"{server.url}/api/v1/session", timeout=30).status_code == 401
+
+
 @pytest.mark.inv("serve.origin")
 def test_a_browsers_change_needs_its_origin_and_its_token(server: Serving) -> None:
     browser = logged_in(server)

@@ -35,6 +35,28 @@ jobs:
                inputs: {run: "echo shipped"}}
 """
 
+MANY = """\
+id: 22222222-2222-4222-8222-222222222222
+name: many
+jobs:
+  - name: collect
+    steps:
+      - name: scan-${{ self.zone }}
+        forEach: {item: zone, in: [a, b]}
+        task: {type: model_method, modelType: command/shell, modelName: "scan-${{ self.zone }}", methodName: execute,
+               inputs: {run: "echo scanned"}}
+      - name: join
+        dependsOn: [{step: "scan-${{ self.zone }}"}]
+        task: {type: model_method, modelType: command/shell, modelName: join, methodName: execute,
+               inputs: {run: "echo joined"}}
+  - name: publish
+    dependsOn: [{job: collect}]
+    steps:
+      - name: report
+        task: {type: model_method, modelType: command/shell, modelName: report, methodName: execute,
+               inputs: {run: "echo told"}}
+"""
+
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
@@ -172,6 +194,45 @@ def test_what_was_deleted_is_brought_back_from_its_commit(machine: Machine, serv
     visit.page.click("tr:has-text('/raw') button:text-is('Undelete')")
     until(lambda: ("web", "precious") in machine.names())
     assert machine.get("web", "precious")["content"] == "exists nowhere else"
+
+
+def test_a_token_is_typed_into_the_form(server: Serving, visit: Visit) -> None:
+    visit.page.context.clear_cookies()
+    visit.open("/runs")
+    assert visit.page.url == f"{server.url}/login"
+    visit.picture("login")
+    visit.page.fill("input[name=token]", server.token("viewer"))
+    visit.page.keyboard.press("Enter")
+    visit.page.wait_for_url(f"{server.url}/")
+    visit.see("Overview")
+    visit.open("/datastore")
+    assert visit.page.query_selector("button") is None
+
+
+def test_what_failed_says_why_and_a_commit_says_what(machine: Machine, server: Serving, visit: Visit) -> None:
+    add_workflow(machine, "prices", "echo '<b>no such column</b>' >&2; exit 3")
+    run = server.ask("POST", "/api/v1/runs", json={"workflow": "prices"}).json()["id"]
+    assert server.ended(run)["status"] == "failed"
+    visit.open("/")
+    visit.wait("#failed .why:has-text('<b>no such column</b>')")
+    visit.open("/commits")
+    visit.wait("#list td:has-text('workflow run prices-hello/log')")
+
+
+def test_steps_are_drawn_in_the_order_of_what_they_wait_for(machine: Machine, server: Serving, visit: Visit) -> None:
+    (machine.repo / "workflows" / "workflow-many.yaml").write_text(MANY)
+    run = server.ask("POST", "/api/v1/runs", json={"workflow": "many"}).json()["id"]
+    assert server.ended(run)["status"] == "succeeded"
+    visit.open(f"/runs/{run}")
+    places = {
+        box.get_attribute("data-step"): box.query_selector("rect").bounding_box()
+        for box in visit.page.query_selector_all("#graph g[data-step]")
+    }
+    order = ["scan-a", "join", "report"]
+    assert [places[name]["x"] for name in order] == sorted({places[name]["x"] for name in order})
+    assert places["scan-a"]["x"] == places["scan-b"]["x"] and places["scan-a"]["y"] < places["scan-b"]["y"]
+    assert len(visit.page.query_selector_all("#graph g.job")) == 2
+    assert len(visit.page.query_selector_all("#graph path")) == 3, "two scans to the join, one job to the other"
 
 
 def test_names_are_shown_as_text(machine: Machine, server: Serving, visit: Visit) -> None:

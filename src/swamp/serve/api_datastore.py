@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request
 from starlette.responses import Response
@@ -12,6 +13,10 @@ from swamp.repo.data import parse_since
 from swamp.serve import documents as doc
 from swamp.serve.ask import Cursor, Limit, decode_cursor, encode_cursor, needs, page_of, server_of
 from swamp.serve.respond import json_response
+
+if TYPE_CHECKING:
+    from swamp.repo.maintain import Commit
+    from swamp.serve.state import Server
 
 router = APIRouter(prefix="/api/v1/datastore", tags=["datastore"])
 
@@ -49,13 +54,18 @@ def log(request: Request, limit: Limit = 20, cursor: Cursor = None) -> Response:
     found = [
         commit for commit in server.repo.datastore.maintenance.log(wanted) if before is None or commit.seq < before
     ]
-    called = {model_id: name or model_id for _, model_id, name in server.repo.catalog.models()}
-    items = [
-        {**one.to_json(), "names": [f"{called.get(model_id, model_id)}/{name}" for model_id, name in one.names]}
-        for one in found[:limit]
-    ]
+    items = commit_items(server, found[:limit])
     following = encode_cursor(str(items[-1]["seq"])) if len(found) > limit else None
     return json_response(server.clean({"items": items, "commits": items, "next": following}))
+
+
+def commit_items(server: Server, commits: Iterable[Commit]) -> list[dict[str, Any]]:
+    """Commits as documents, with the data that they touched by the names of its models."""
+    called = {model_id: name or model_id for _, model_id, name in server.repo.catalog.models()}
+    return [
+        {**one.to_json(), "names": [f"{called.get(model_id, model_id)}/{name}" for model_id, name in one.names]}
+        for one in commits
+    ]
 
 
 @router.get("/log/{seq}", dependencies=[needs("viewer")], responses=doc.ok(doc.CommitPaths))

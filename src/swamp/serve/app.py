@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from swamp import __version__
 from swamp.errors import SwampError
-from swamp.serve import api_data, api_datastore, api_models, api_runs, documents, receive, stream
+from swamp.serve import api_data, api_datastore, api_models, api_runs, login, receive, stream
 from swamp.serve.ask import needs, server_of
-from swamp.serve.guard import COOKIE, App, Guard
+from swamp.serve.guard import App, Guard
 from swamp.serve.pages.render import error_page, wants_page
 from swamp.serve.pages.routes import add_pages
 from swamp.serve.respond import HttpError, error_response, json_response
 from swamp.serve.state import Server
-from swamp.serve.tokens import SESSION_SECONDS, Caller
 
 _log = logging.getLogger("swamp.serve")
-Viewer = Annotated[Caller, needs("viewer")]
 _CODES = {404: "not-found", 405: "method-not-allowed", 400: "usage", 422: "usage", 413: "too-large"}
 
 
@@ -33,11 +31,10 @@ def build(server: Server) -> App:
         title="swamp", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.server = server
-    for module in (receive, stream, api_data, api_datastore, api_models, api_runs):
+    for module in (receive, stream, api_data, api_datastore, api_models, api_runs, login):
         app.include_router(module.router)
     add_pages(app)
     _plain_routes(app)
-    _session_routes(app)
     _errors(app, server)
     return Guard(app, server)  # type: ignore[arg-type]
 
@@ -66,43 +63,6 @@ def _plain_routes(app: FastAPI) -> None:
     @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[needs("viewer")])
     async def openapi() -> Response:
         return json_response(app.openapi())
-
-
-def _session_routes(app: FastAPI) -> None:
-    @app.get("/login", include_in_schema=False)
-    def login(request: Request, token: str | None = None) -> Response:
-        """The one-time word of the printed URL becomes the session of a browser."""
-        server = server_of(request)
-        if token is None:
-            return PlainTextResponse("Log in with the URL that `swamp serve` printed.\n", 401)
-        session = server.tokens.exchange(token)
-        if session is None:
-            request.scope["state"]["refused"]()
-            raise HttpError("unauthorized", "this login is not valid any more", hint="`swamp serve login` makes one")
-        response = RedirectResponse("/", 303)
-        response.set_cookie(
-            COOKIE,
-            session,
-            max_age=int(SESSION_SECONDS),
-            httponly=True,
-            samesite="strict",
-            secure=server.config.scheme == "https" or server.config.behind_proxy,
-            path="/",
-        )
-        return response
-
-    @app.get("/api/v1/session", responses=documents.ok(documents.Session), tags=["session"])
-    def session(request: Request, caller: Viewer) -> Response:
-        """Who asks, and what a browser sends with its changes (`X-CSRF-Token`)."""
-        return json_response({"role": caller.role, "kind": caller.kind, "csrf": caller.csrf, "name": caller.name})
-
-    @app.post("/api/v1/session/logout", tags=["session"], status_code=204)
-    def logout(request: Request, caller: Viewer) -> Response:
-        """Ends the session of a browser."""
-        server_of(request).tokens.log_out(caller)
-        response = Response(status_code=204)
-        response.delete_cookie(COOKIE, path="/")
-        return response
 
 
 def _errors(app: FastAPI, server: Server) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import sqlite3
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -49,9 +48,12 @@ class Tokens:
         """A word with which a browser logs in once, within an hour."""
         return self._made("login", "admin", None, self._now() + LOGIN_SECONDS)[1]
 
-    def _made(self, kind: str, role: Role, name: str | None, expires: float | None) -> tuple[str, str]:
+    def _made(
+        self, kind: str, role: Role, name: str | None, expires: float | None, token: str | None = None
+    ) -> tuple[str, str]:
+        """Its id, which begins with that of the `token` it stands for, and its word."""
         word = _PREFIX + _text(self.env.rng.getrandbits(256))
-        identity = self.env.ulid().lower()
+        identity = ".".join(filter(None, (token, self.env.ulid().lower())))
         row = (identity, kind, _hash(word), role, name, rfc3339(self.env.clock.now()), expires)
         sql = "INSERT INTO tokens (id, kind, hash, role, name, created_at, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
         self.db.write(lambda db: db.execute(sql, row).rowcount)
@@ -75,6 +77,8 @@ class Tokens:
         now = rfc3339(self.env.clock.now())
         if not self.db.write(lambda db: db.execute(sql, (now, identity)).rowcount):
             raise NotFound(f"there is no token {identity} in use", hint="`swamp serve token list` shows all")
+        sessions = "UPDATE tokens SET revoked_at = ? WHERE substr(id, 1, ?) = ? AND kind = 'session'"
+        self.db.write(lambda db: db.execute(sessions, (now, len(identity) + 1, f"{identity}.")).rowcount)
         return {"id": identity, "revoked": True}
 
     def find(self, word: str, kind: Literal["token", "session"]) -> Caller | None:
@@ -86,20 +90,21 @@ class Tokens:
 
     def exchange(self, word: str) -> str | None:
         """A login's word for a session's; a login counts once, whoever is first."""
-        session = _PREFIX + _text(self.env.rng.getrandbits(256))
-        now, until = self._now(), self._now() + SESSION_SECONDS
-        identity, created = self.env.ulid().lower(), rfc3339(self.env.clock.now())
+        now = rfc3339(self.env.clock.now())
+        sql = (
+            "UPDATE tokens SET revoked_at = ? WHERE hash = ? AND kind = 'login' AND revoked_at IS NULL AND expires > ?"
+        )
+        args = (now, _hash(word), self._now())
+        spent = self.db.write(lambda db: db.execute(sql, args).rowcount)
+        return self._session("admin", None, None) if spent else None
 
-        def change(db: sqlite3.Connection) -> str | None:
-            spent = "UPDATE tokens SET revoked_at = ? WHERE hash = ? AND kind = 'login' AND revoked_at IS NULL"
-            if not db.execute(f"{spent} AND expires > ?", (created, _hash(word), now)).rowcount:
-                return None
-            row = (identity, "session", _hash(session), "admin", None, created, until)
-            sql = "INSERT INTO tokens (id, kind, hash, role, name, created_at, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
-            db.execute(sql, row)
-            return session
+    def enter(self, word: str) -> str | None:
+        """A session of the role that a token has, and that ends when the token is revoked."""
+        caller = self.find(word, "token")
+        return None if caller is None else self._session(caller.role, caller.name, caller.id)
 
-        return self.db.write(change)
+    def _session(self, role: Role, name: str | None, token: str | None) -> str:
+        return self._made("session", role, name, self._now() + SESSION_SECONDS, token)[1]
 
     def log_out(self, caller: Caller) -> None:
         sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND kind = 'session'"

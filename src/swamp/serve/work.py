@@ -128,9 +128,11 @@ def work(job: Job) -> int:
 
 def _run(job: Job, repo: Path, teller: Teller, cancel: Cancel) -> int:
     from swamp.models.run_context import RunContext
+    from swamp.repo.open import COMMAND
     from swamp.wiring import open_repo
     from swamp.workflows.run import Driver
 
+    COMMAND.set(f"workflow {job.action}")  # what its commits say, as those of the same command do
     # Nobody sits and waits for it: a lease that is held is waited for, unless somebody has set a limit.
     patient = {} if os.environ.get("SWAMP_LOCK_TIMEOUT_MS") else {"lock_timeout_ms": LOCK_MS}
     with open_repo(repo, notify=_note, overrides=patient) as opened:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,12 +64,22 @@ def line_of_sizes(versions: Sequence[Mapping[str, Any]], width: int = 320, heigh
 class Box:
     """A step in the graph of a run."""
 
-    id: str
     job: str
     name: str
     status: str
-    x: float
-    y: float
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A job in the graph of a run, around its steps."""
+
+    name: str
+    x: int
+    y: int
+    width: int
+    height: int
 
 
 @dataclass(frozen=True)
@@ -77,46 +87,108 @@ class Graph:
     """The steps of a run and what waits for what."""
 
     boxes: Sequence[Box]
-    lines: Sequence[tuple[float, float, float, float]]
+    frames: Sequence[Frame]
+    curves: Sequence[str]
     width: int
     height: int
-    columns: Sequence[tuple[float, str]] = ()
 
 
-def graph_of_run(jobs: Sequence[Mapping[str, Any]], needs: Mapping[str, Sequence[str]]) -> Graph:
-    """Jobs as columns in the order of their dependencies, their steps below each other, lines between jobs."""
-    depth = {str(job["name"]): _depth(str(job["name"]), needs) for job in jobs}
-    boxes: list[Box] = []
+@dataclass(frozen=True)
+class Needs:
+    """What waits for what: jobs for jobs, and within a job steps for steps."""
+
+    jobs: Mapping[str, Sequence[str]]
+    steps: Mapping[str, Mapping[str, Sequence[str]]]
+
+
+FRAME: Final = 12
+"""Between a job's frame and its steps."""
+TITLE: Final = 22
+"""Above the steps of a job: its name."""
+
+
+def graph_of_run(jobs: Sequence[Mapping[str, Any]], needs: Needs) -> Graph:
+    """Jobs as frames from left to right in the order of their dependencies, each with its steps in columns."""
+    columns = {str(job["name"]): _columns(job, needs) for job in jobs}
+    starts: dict[str, int] = {}
+    for name in columns:
+        _start(name, columns, needs.jobs, starts)
     below: Counter[int] = Counter()
-    middle: dict[str, float] = {}
+    boxes: list[Box] = []
+    frames: dict[str, Frame] = {}
     for job in jobs:
         name = str(job["name"])
-        column, first = depth[name], below[depth[name]]
-        for number, step in enumerate(job["steps"]):
-            x, y = column * (STEP_WIDTH + GAP_X), (first + number) * (STEP_HEIGHT + GAP_Y) + 24
-            boxes.append(Box(f"step-{len(boxes)}", name, str(step["name"]), str(step["status"]), x, y))
-        below[column] += max(1, len(job["steps"]))
-        middle[name] = (first + max(1, len(job["steps"])) / 2) * (STEP_HEIGHT + GAP_Y) + 24
-    lines = [
-        (
-            depth[before] * (STEP_WIDTH + GAP_X) + STEP_WIDTH,
-            middle[before],
-            depth[name] * (STEP_WIDTH + GAP_X),
-            middle[name],
-        )
-        for name in depth
-        for before in needs.get(name, ())
-        if before in depth
-    ]
-    columns = [(depth[str(job["name"])] * (STEP_WIDTH + GAP_X), str(job["name"])) for job in jobs]
-    width = (max(depth.values(), default=0) + 1) * (STEP_WIDTH + GAP_X) - GAP_X
-    height = max(below.values(), default=1) * (STEP_HEIGHT + GAP_Y) + 24
-    return Graph(boxes, lines, width, height, columns if len({x for x, _ in columns}) == len(columns) else ())
+        taken = range(starts[name], starts[name] + len(columns[name]))
+        top = max(below[column] for column in taken)
+        made = [
+            Box(name, str(step["name"]), str(step["status"]), *_place(starts[name] + column, row, top))
+            for column, steps in enumerate(columns[name])
+            for row, step in enumerate(steps)
+        ]
+        boxes += made
+        frames[name] = _frame(name, made, *_place(starts[name], 0, top))
+        below.update({column: frames[name].y + frames[name].height + GAP_Y - below[column] for column in taken})
+    curves = [*_between_jobs(frames, needs.jobs), *_between_steps(boxes, needs.steps)]
+    width = max((frame.x + frame.width for frame in frames.values()), default=0)
+    height = max((frame.y + frame.height for frame in frames.values()), default=0)
+    return Graph(boxes, list(frames.values()), curves, width, height)
 
 
-def _depth(name: str, needs: Mapping[str, Sequence[str]], seen: frozenset[str] = frozenset()) -> int:
-    before = [other for other in needs.get(name, ()) if other not in seen and other != name]
-    return 1 + max(_depth(other, needs, seen | {name}) for other in before) if before else 0
+def _columns(job: Mapping[str, Any], needs: Needs) -> list[list[Mapping[str, Any]]]:
+    """A job's steps by how many others they wait for, one after the other; at least one column."""
+    waits = needs.steps.get(str(job["name"]), {})
+    found: list[list[Mapping[str, Any]]] = [[]]
+    for step in job["steps"]:
+        depth = _depth(str(step["name"]), waits)
+        found += [[] for _ in range(depth + 1 - len(found))]
+        found[depth].append(step)
+    return found
+
+
+def _depth(name: str, waits: Mapping[str, Sequence[str]], seen: frozenset[str] = frozenset()) -> int:
+    before = [other for other in waits.get(name, ()) if other not in seen and other != name]
+    return 1 + max(_depth(other, waits, seen | {name}) for other in before) if before else 0
+
+
+def _start(
+    name: str, columns: Mapping[str, Sequence[Any]], waits: Mapping[str, Sequence[str]], starts: dict[str, int]
+) -> int:
+    """The first column of a job: behind the last one of all that it waits for."""
+    if name not in starts:
+        starts[name] = 0  # for a circle, which a workflow cannot have
+        before = [other for other in waits.get(name, ()) if other in columns]
+        starts[name] = max((_start(o, columns, waits, starts) + len(columns[o]) for o in before), default=0)
+    return starts[name]
+
+
+def _place(column: int, row: int, top: int) -> tuple[int, int]:
+    return FRAME + column * (STEP_WIDTH + GAP_X), top + TITLE + FRAME + row * (STEP_HEIGHT + GAP_Y)
+
+
+def _frame(name: str, boxes: Sequence[Box], x: int, y: int) -> Frame:
+    right = max((box.x for box in boxes), default=x) + STEP_WIDTH
+    bottom = max((box.y for box in boxes), default=y) + STEP_HEIGHT
+    return Frame(name, x - FRAME, y - FRAME - TITLE, right - x + 2 * FRAME, bottom - y + 2 * FRAME + TITLE)
+
+
+def _between_jobs(frames: Mapping[str, Frame], waits: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for name, frame in frames.items():
+        for one in (frames[other] for other in waits.get(name, ()) if other in frames):
+            yield _curve(one.x + one.width, one.y + one.height / 2, frame.x, frame.y + frame.height / 2)
+
+
+def _between_steps(boxes: Sequence[Box], waits: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[str]:
+    places = {(box.job, box.name): box for box in boxes}
+    for box in boxes:
+        for other in waits.get(box.job, {}).get(box.name, ()):
+            if (one := places.get((box.job, other))) is not None:
+                yield _curve(one.x + STEP_WIDTH, one.y + STEP_HEIGHT / 2, box.x, box.y + STEP_HEIGHT / 2)
+
+
+def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+    """The path from the right of one box to the left of another."""
+    middle = (x1 + x2) / 2
+    return f"M{x1:g} {y1:g}C{middle:g} {y1:g} {middle:g} {y2:g} {x2:g} {y2:g}"
 
 
 @dataclass(frozen=True)
@@ -134,7 +206,7 @@ class Descent:
     """What a version was made from to its left, what was made from it to its right."""
 
     boxes: Sequence[Placed]
-    lines: Sequence[tuple[float, float, float, float]]
+    curves: Sequence[str]
     width: int
     height: int
     hidden: int
@@ -158,11 +230,11 @@ def graph_of_lineage(found: Lineage) -> Descent:
             x, y = (place - first) * (STEP_WIDTH + GAP_X), beside[place] * (STEP_HEIGHT + GAP_Y)
             boxes[path] = Placed(found.by_path[path], x, y, path == found.of)
         beside[place] += 1
-    lines = [
-        (boxes[a].x + STEP_WIDTH, boxes[a].y + STEP_HEIGHT / 2, boxes[b].x, boxes[b].y + STEP_HEIGHT / 2)
+    curves = [
+        _curve(boxes[a].x + STEP_WIDTH, boxes[a].y + STEP_HEIGHT / 2, boxes[b].x, boxes[b].y + STEP_HEIGHT / 2)
         for a, b in found.edges
         if a in boxes and b in boxes
     ]
     width = (max(places.values()) - first + 1) * (STEP_WIDTH + GAP_X) - GAP_X
     height = min(MOST_BESIDE, max(beside.values())) * (STEP_HEIGHT + GAP_Y) - GAP_Y
-    return Descent(list(boxes.values()), lines, width, height, len(found.nodes) - len(boxes))
+    return Descent(list(boxes.values()), curves, width, height, len(found.nodes) - len(boxes))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from swamp.errors import NotFound
+from swamp.errors import NotFound, UsageError
 from swamp.serve.api_runs import run_document_of
 from swamp.serve.ask import Cursor, needs, server_of
 from swamp.serve.dispatch import driving
-from swamp.serve.pages.draw import graph_of_run
+from swamp.serve.pages.draw import Needs, graph_of_run
 from swamp.serve.pages.render import compact, page
 from swamp.serve.state import Server
+from swamp.workflows.schema import Job, Step
 from swamp.workflows.state import RUN_STATUSES
 
 router = APIRouter(include_in_schema=False, dependencies=[needs("viewer")])
@@ -78,7 +80,7 @@ def run(request: Request, run: str) -> Response:
         f"{found['workflowName']} {run[:8]}",
         run=found,
         jobs=jobs,
-        graph=graph_of_run(jobs, _needs(server, str(found["workflowName"]))),
+        graph=graph_of_run(jobs, _needs(server, str(found["workflowName"]), jobs)),
         waiting=[step["name"] for job in jobs for step in job["steps"] if step["status"] in ("suspended", "waiting")],
         outputs=[artifact for job in jobs for step in job["steps"] for artifact in step.get("dataArtifacts", ())],
         over=found["status"] in ("succeeded", "failed", "cancelled"),
@@ -86,14 +88,38 @@ def run(request: Request, run: str) -> Response:
     )
 
 
-def _needs(server: Server, workflow: str) -> dict[str, list[str]]:
-    """Which jobs wait for which; nothing where the workflow is not here any more."""
+def _needs(server: Server, workflow: str, jobs: Sequence[Mapping[str, Any]]) -> Needs:
+    """What waits for what in this run; nothing where the workflow is not here any more."""
     with driving(server.repo) as driver:
         try:
-            found = driver.files.find(workflow).workflow
-        except NotFound:
-            return {}
-    return {job.name: [str(one.job) for one in job.depends_on] for job in found.jobs}
+            known = {job.name: job for job in driver.files.find(workflow).workflow.jobs}
+        except (NotFound, UsageError):
+            return Needs({}, {})
+    return Needs(
+        {name: [one.job for one in job.depends_on] for name, job in known.items()},
+        {
+            job["name"]: _needs_of_steps(known[job["name"]], [str(step["name"]) for step in job["steps"]])
+            for job in jobs
+            if job["name"] in known
+        },
+    )
+
+
+def _needs_of_steps(job: Job, names: Sequence[str]) -> dict[str, list[str]]:
+    """Steps of the run for steps of the run: a `forEach` of the file has become several."""
+    made = {step.name: [name for name in names if _is_made_from(name, step)] for step in job.steps}
+    return {
+        name: [before for one in step.depends_on for before in made.get(one.step, ())]
+        for step in job.steps
+        for name in made[step.name]
+    }
+
+
+def _is_made_from(name: str, step: Step) -> bool:
+    if step.for_each is None:
+        return name == step.name
+    pattern = ".*".join(re.escape(part) for part in re.split(r"\$\{\{.*?\}\}", step.name))
+    return re.fullmatch(pattern, name) is not None
 
 
 def _lines(server: Server, run_id: str) -> list[str]:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from swamp.errors import SwampError
 from swamp.repo.conflicts import Conflicts, compare
+from swamp.serve.api_datastore import commit_items
 from swamp.serve.ask import Cursor, needs, server_of
 from swamp.serve.pages.render import page
 from swamp.serve.state import Server
@@ -23,7 +24,7 @@ DELIVERIES = 100
 def commits(request: Request, limit: int = COMMITS) -> Response:
     limit = max(1, min(limit, 1000))
     server = server_of(request)
-    found = [commit.to_json() for commit in server.repo.datastore.maintenance.log(limit)]
+    found = commit_items(server, server.repo.datastore.maintenance.log(limit))
     return page(request, "commits.html", "Commits", items=found, limit=limit, more=len(found) == limit)
 
 
@@ -64,7 +65,8 @@ def _locks(server: Server) -> list[dict[str, Any]]:
     except SwampError as error:
         return [{"model": None, "holder": f"not known: {error.message}", "ageMs": None}]
     everything = [{"model": None, **found["info"]}] if found.get("info") else []
-    return [*everything, *found["models"]]
+    called = {model_id: name for _, model_id, name in server.repo.catalog.models()}
+    return [*everything, *({**one, "name": called.get(one["model"].rpartition("/")[2])} for one in found["models"])]
 
 
 def _checks(server: Server) -> list[dict[str, Any]]:

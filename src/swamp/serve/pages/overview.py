@@ -9,6 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from swamp.env import rfc3339
+from swamp.errors import NotFound
+from swamp.serve.api_runs import run_document_of
 from swamp.serve.ask import needs, server_of
 from swamp.serve.dispatch import driving
 from swamp.serve.pages.draw import bars_of_runs
@@ -36,7 +38,7 @@ def overview(request: Request) -> Response:
         total=len(day),
         running=[run for run in day if run["status"] in ("running", "pending", "queued")][:SHOWN],
         waiting=_runs(server, status="suspended", limit=SHOWN),
-        failed=_runs(server, status="failed", limit=SHOWN),
+        failed=[{**run, "why": _why(server, str(run["id"]))} for run in _runs(server, status="failed", limit=SHOWN)],
     )
 
 
@@ -44,3 +46,13 @@ def _runs(server: Server, **asked: Any) -> list[dict[str, Any]]:
     with driving(server.repo) as driver:
         items: list[dict[str, Any]] = server.index.page(driver, **asked)["items"]
     return items
+
+
+def _why(server: Server, run_id: str) -> str:
+    """What the first step that failed said, or the run itself."""
+    try:
+        found = run_document_of(server, run_id)
+    except NotFound:
+        return ""  # deleted since it was listed
+    said = [step["error"] for job in found.get("jobs", ()) for step in job["steps"] if step.get("error")]
+    return str((said or [found.get("error", "")])[0])

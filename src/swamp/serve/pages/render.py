@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,6 +17,9 @@ from swamp.errors import SwampError
 from swamp.serve.ask import server_of
 from swamp.serve.respond import STATUS, HttpError
 from swamp.serve.tokens import Caller
+
+if TYPE_CHECKING:
+    from swamp.serve.state import Server
 
 HERE: Final = Path(__file__).parent
 PAGES: Final = (
@@ -63,6 +66,12 @@ def page(request: Request, template: str, title: str, code: int = 200, **more: A
         )
     )
     return HTMLResponse(text, code)
+
+
+def login_page(server: Server, problem: str | None = None) -> HTMLResponse:
+    """The form that asks for a token. It says where it came from: without that a browser's POST has no Origin."""
+    text = _templates().get_template("login.html").render(repository=server.repo.path.name, problem=problem)
+    return HTMLResponse(text, 401 if problem else 200, {"Referrer-Policy": "same-origin"})
 
 
 def wants_page(request: Request) -> bool:
