@@ -16,7 +16,7 @@ import pytest
 
 from swamp.env import SYSTEM, Env, SystemClock
 from swamp.errors import LockTimeout, OutcomeUnknown, Unavailable
-from swamp.locks.acquire import AWAY_S, GLOBAL_KEY, Holder, Terms, acquire, force_release, model_key, read_lease
+from swamp.locks.acquire import AWAY_S, GLOBAL_KEY, Holder, LeaseClient, Terms, force_release, model_key, read_lease
 from swamp.locks.hold import LEASES_VARIABLE
 from swamp.locks.leases import StoreLeases, list_model_leases
 from swamp.store.port import Capabilities
@@ -43,7 +43,8 @@ def any_store(request, tmp_path, fresh_prefix):
 
 
 def take(store, holder=ALICE, *, timeout=10.0, terms=KEPT, key=KEY, env=SYSTEM, **more):
-    return acquire(store, key, holder=holder, env=env, timeout_s=timeout, inherited=(), terms=terms, **more)
+    hooks = {name: more.pop(name) for name in ("on_wait",) if name in more}
+    return LeaseClient(store, holder, env, timeout_s=timeout, inherited=(), terms=terms, **more).acquire(key, **hooks)
 
 
 def leases(store, holder=ALICE, timeout=10.0, **more):
@@ -325,7 +326,7 @@ def test_K08_a_pid_is_never_looked_up_neither_here_nor_elsewhere(any_store, tmp_
 
 HOLD = """
 import os, sys, time
-from swamp.locks.acquire import Holder, acquire
+from swamp.locks.acquire import Holder, LeaseClient
 from swamp.env import SYSTEM
 from swamp.store.open import open_store
 from pathlib import Path
@@ -333,8 +334,8 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts us may ignore it, as `nohup … &` does
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 store = open_store(sys.argv[1])
-with acquire(store, sys.argv[2], holder=Holder.of_process(), env=SYSTEM, timeout_s=20,
-             local_lock_dir=Path(sys.argv[3])) as lease:
+client = LeaseClient(store, Holder.of_process(), SYSTEM, timeout_s=20, local_lock_dir=Path(sys.argv[3]))
+with client.acquire(sys.argv[2]) as lease:
     print("held", lease.inherited, flush=True)
     if sys.argv[4] == "stay":
         time.sleep(60)
@@ -361,7 +362,7 @@ def bucket(tmp_path):
 
 
 def test_K09_a_child_does_not_wait_for_its_parent(bucket, tmp_path):
-    with acquire(bucket, KEY, holder=ALICE, env=SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks") as lease:
+    with LeaseClient(bucket, ALICE, SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks").acquire(KEY) as lease:
         child = Child(tmp_path / "bucket", tmp_path / "locks", lease.child_environment({}))
         process = child.start("end")
         out, _ = process.communicate(timeout=20)
@@ -371,9 +372,9 @@ def test_K09_a_child_does_not_wait_for_its_parent(bucket, tmp_path):
 
 
 def test_K09_a_child_of_nobody_waits(bucket, tmp_path):
-    with acquire(bucket, KEY, holder=ALICE, env=SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks") as lease:
+    with LeaseClient(bucket, ALICE, SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks").acquire(KEY) as lease:
         with pytest.raises(LockTimeout):
-            acquire(bucket, KEY, holder=BOB, env=SYSTEM, timeout_s=0.5, inherited=("another-nonce",), terms=KEPT)
+            LeaseClient(bucket, BOB, SYSTEM, timeout_s=0.5, inherited=("another-nonce",), terms=KEPT).acquire(KEY)
         lease.check()
 
 
@@ -392,12 +393,12 @@ def test_K10_a_killed_holder_costs_its_own_machine_no_ttl(bucket, tmp_path):
     process.kill()
     process.wait(20)
     begun = time.monotonic()
-    with acquire(bucket, KEY, holder=BOB, env=SYSTEM, timeout_s=20, local_lock_dir=tmp_path / "locks"):
+    with LeaseClient(bucket, BOB, SYSTEM, timeout_s=20, local_lock_dir=tmp_path / "locks").acquire(KEY):
         assert time.monotonic() - begun < 10, "the TTL is 30 s"
     # Another machine cannot know and waits.
     with pytest.raises(LockTimeout):
         take(bucket, terms=Terms(renew_s=0))
-        acquire(bucket, KEY, holder=BOB, env=SYSTEM, timeout_s=0.5, local_lock_dir=tmp_path / "elsewhere")
+        LeaseClient(bucket, BOB, SYSTEM, timeout_s=0.5, local_lock_dir=tmp_path / "elsewhere").acquire(KEY)
 
 
 def test_K11_nothing_comes_back_after_a_release(any_store):

@@ -20,7 +20,7 @@ from swamp.commit.undelete import undelete
 from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
 from swamp.index.keys import object_of, slice_of
 from swamp.index.root import Root
-from swamp.locks.acquire import Holder, Terms, acquire, model_key
+from swamp.locks.acquire import Holder, LeaseClient, Terms, model_key
 from swamp.sync.progress import Patience
 from swamp.sync.result import SyncResult
 from swamp.sync.units import unit_of
@@ -273,16 +273,16 @@ class Process(Courier):
         """A model's lease around a write and a push, renewed now and then, sometimes outlived."""
         holder = Holder("sim", self.peer.name, 1)
         terms = Terms(renew_s=0)
-        with acquire(
+        client = LeaseClient(
             self.world.store(self.peer),
-            model_key("t", "m"),
-            holder=holder,
-            env=self.peer.env,
+            holder,
+            self.peer.env,
             timeout_s=90,
             inherited=(),
             terms=terms,
             capabilities=capabilities_of(self.world, self.peer),
-        ) as lease:
+        )
+        with client.acquire(model_key("t", "m")) as lease:
             for _ in range(self.rng.randint(1, 3)):
                 self.scheduler.sleep(self.rng.choice((1.0, 9.0, 40.0)))
                 lease.renew_once()

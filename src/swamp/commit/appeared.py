@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from swamp.cache.paths import TIER_DIRECTORIES, ancestors, fold, is_below, is_internal_object, is_safe
 from swamp.commit.collect import Ages
@@ -28,7 +28,6 @@ from swamp.store.port import ObjectMeta, ObjectStore
 State = Literal["new", "changed", "deleted", "differs"]
 """new: no row knows it · changed: rewritten under the key that the index names · deleted: written again after its path
 was deleted here · differs: written beside a newer upload of ours, which it would replace."""
-COPY_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

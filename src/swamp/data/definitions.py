@@ -14,7 +14,6 @@ from swamp.sync.port import Tree
 
 EVALUATED: Final = "definitions-evaluated"
 AUTO: Final = "auto-definitions"
-EVALUATED_WORKFLOWS: Final = "workflows-evaluated"
 MANUAL_TYPE: Final = "manual/data"
 Tier = Literal["definitions-evaluated", "auto-definitions", "workflows-evaluated"]
 

@@ -16,7 +16,6 @@ RAW: Final = "raw"
 LATEST: Final = "latest"
 MANIFEST: Final = "parts.parquet"
 AUTO_NAMESPACE: Final = uuid.UUID("5b0f6d0e-2c53-5e0b-9d9a-7c7b0d1f6a11")
-MAX_VERSION: Final = 2**53 - 1
 _SEPARATORS = re.compile(r"::|[\s./]+")
 _VERSION = re.compile(r"[1-9][0-9]{0,15}\Z")
 

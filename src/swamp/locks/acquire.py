@@ -10,7 +10,7 @@ import getpass
 import os
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,7 @@ from swamp.locks.decide import (
 )
 from swamp.locks.hold import LEASES_VARIABLE, HeldLease, LocalLock, Swap
 from swamp.store.port import CREATE, WHOLE_AT_MOST, Capabilities, Condition, Match, ObjectStore, Token
+from swamp.store.retry import Backoff
 from swamp.values import value
 
 GLOBAL_KEY: Final = ".datastore.lock"
@@ -43,13 +44,11 @@ CLOCK_KEY: Final = ".datastore.clock"
 RENEW_S: Final = 10.0
 MAX_LEASE: Final = WHOLE_AT_MOST
 DEFAULT_TIMEOUT_S: Final = 60.0
-TIMEOUT_VARIABLE: Final = "SWAMP_LOCK_TIMEOUT_MS"
 AWAY_S: Final = 5.0
 """How long a store that cannot be asked is waited for, beyond what its client has already done for each request."""
 SETTLE_S: Final = 5.0
 SHORTEST_SETTLE_S: Final = 0.05
 SETTLE_FACTOR: Final = 3.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
 def model_key(model_type: str, model_id: str) -> str:
@@ -85,12 +84,6 @@ class Terms:
     settle_s: float = SETTLE_S
 
 
-def timeout_of(environ: dict[str, str] | os._Environ[str]) -> float:
-    """Seconds to wait for a lease: `SWAMP_LOCK_TIMEOUT_MS`, else a minute."""
-    text = environ.get(TIMEOUT_VARIABLE, "")
-    return int(text) / 1000 if text.isdigit() else DEFAULT_TIMEOUT_S
-
-
 def inherited_of(environ: dict[str, str] | os._Environ[str]) -> frozenset[str]:
     """Nonces of the leases that a parent process holds for this one (K09)."""
     return frozenset(n for n in environ.get(LEASES_VARIABLE, "").split(",") if n)
@@ -111,93 +104,88 @@ def store_now(store: ObjectStore) -> dt.datetime:
     return store.head(CLOCK_KEY).last_modified
 
 
-def acquire(
-    store: ObjectStore,
-    key: str,
-    *,
-    holder: Holder,
-    env: Env,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
-    local_lock_dir: Path | None = None,
-    on_lost: Callable[[str], None] = lambda _: None,
-    inherited: Collection[str] | None = None,
-    terms: Terms = Terms(),  # noqa: B008  frozen
-    on_wait: Callable[[], object] = lambda: None,
-    on_held: Callable[[Observed], object] = lambda _: None,
-    away_s: float = AWAY_S,
-) -> HeldLease:
-    """The lease on `key`, renewed by a thread until it is released. Raises LockTimeout (75) with the holder's name.
+@dataclass(frozen=True)
+class LeaseClient:
+    """Takes leases on one store for one process: knows who asks, how long it waits and who is told meanwhile."""
 
-    A holder is waited for `timeout_s`, a store that cannot be asked `away_s` at a time: then its error is raised.
-    `on_wait` is called at most once, when the first look shows that somebody has to be waited for, and `on_held` with
-    who that is.
-    """
-    nonces = inherited_of(os.environ) if inherited is None else frozenset(inherited)
-    attempt = _Attempt(store, key, holder, env, capabilities, on_lost, nonces, terms, away_s)
-    local = LocalLock(local_lock_dir, store.url, key) if local_lock_dir else None
-    try:
-        return attempt.run(timeout_s, local, on_wait, on_held)
-    except BaseException:
-        if local:
-            local.close()
-        raise
+    store: ObjectStore
+    holder: Holder
+    env: Env
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    local_lock_dir: Path | None = None
+    on_lost: Callable[[str], None] = lambda _: None
+    inherited: Collection[str] | None = None
+    """Nonces of leases that a parent process holds for this one; None: those that the environment names."""
+    terms: Terms = field(default_factory=Terms)
+    away_s: float = AWAY_S
+    on_waiting: Callable[[str], object] = lambda _: None
+    """Hears once of each holder that has to be waited for."""
+    _told: set[str] = field(default_factory=set, compare=False)
+
+    def acquire(
+        self, key: str, timeout_s: float | None = None, on_wait: Callable[[], object] = lambda: None
+    ) -> HeldLease:
+        """The lease on `key`, renewed by a thread until it is released. Raises LockTimeout (75) with the holder's name.
+
+        A holder is waited for `timeout_s`, a store that cannot be asked `away_s` at a time: then its error is raised.
+        `on_wait` is called at most once, when the first look shows that somebody has to be waited for.
+        """
+        local = LocalLock(self.local_lock_dir, self.store.url, key) if self.local_lock_dir else None
+        try:
+            return _Attempt(self, key, local).run(self.timeout_s if timeout_s is None else timeout_s, on_wait)
+        except BaseException:
+            if local:
+                local.close()
+            raise
+
+    def nonces(self) -> frozenset[str]:
+        """Of the leases that a parent process holds for this one."""
+        return inherited_of(os.environ) if self.inherited is None else frozenset(self.inherited)
+
+    def tell(self, seen: Observed) -> None:
+        said = waiting_for(seen)
+        if said not in self._told:
+            self._told.add(said)
+            self.on_waiting(said)
 
 
 class _Attempt:
     """One caller's way to a lease: look, decide, swap or wait."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        key: str,
-        holder: Holder,
-        env: Env,
-        capabilities: Capabilities,
-        on_lost: Callable[[str], None],
-        inherited: frozenset[str],
-        terms: Terms,
-        away_s: float,
-    ) -> None:
-        self._store, self._key, self._env = store, key, env
-        self._safe, self._on_lost = capabilities.safe, on_lost
-        self._inherited, self._terms = inherited, terms
-        self._nonce = env.uuid()
-        now = env.clock.now()
-        self._body = first_body(str(holder), holder.hostname, holder.pid, now, terms.ttl_s, self._nonce)
+    def __init__(self, client: LeaseClient, key: str, local: LocalLock | None) -> None:
+        self._client, self._key, self._local = client, key, local
+        self._store, self._env, self._safe = client.store, client.env, client.capabilities.safe
+        self._inherited, self._nonce = client.nonces(), client.env.uuid()
+        holder, now = client.holder, client.env.clock.now()
+        self._body = first_body(str(holder), holder.hostname, holder.pid, now, client.terms.ttl_s, self._nonce)
         self._watch: Watch | None = None
         self._seen: Observed | None = None
-        self._sent_at = self._looked_at = env.clock.monotonic()
+        self._sent_at = self._looked_at = self._away_since = client.env.clock.monotonic()
         self._unreachable: Unavailable | None = None
-        self._away_s, self._away_since = away_s, self._looked_at
 
-    def run(
-        self,
-        timeout_s: float,
-        local: LocalLock | None,
-        on_wait: Callable[[], object],
-        on_held: Callable[[Observed], object],
-    ) -> HeldLease:
+    def run(self, timeout_s: float, on_wait: Callable[[], object]) -> HeldLease:
         backoff = Backoff(self._env, timeout_s)
-        held = self._try(local, first=True)
+        held = self._try(first=True)
         if held is None and self._unreachable is None:
             if self._seen is not None and self._seen.held:
-                on_held(self._seen)
+                self._client.tell(self._seen)
             on_wait()
-            held = self._try(local)  # that may have taken long, and the time be up
+            held = self._try()  # that may have taken long, and the time be up
         while held is None:
             if self._is_gone() or not backoff.pause():
                 raise self._unreachable or timed_out(self._key, self._seen, timeout_s)
-            held = self._try(local)
+            held = self._try()
         return held
 
     def _is_gone(self) -> bool:
         """Whether nothing has been heard of the store for so long that waiting for it is no use."""
-        return self._unreachable is not None and self._env.clock.monotonic() - self._away_since >= self._away_s
+        return self._unreachable is not None and self._env.clock.monotonic() - self._away_since >= self._client.away_s
 
-    def _at_once(self, local: LocalLock | None) -> HeldLease | None:
+    def _at_once(self) -> HeldLease | None:
         """Without a look, where conditions are enforced: a swap on what this machine left there, or on nothing, can
         only succeed if a look would have shown just that. Whatever else comes of it, the look follows."""
+        local = self._local
         if local is None or not self._safe or self._inherited or not local.take(self._nonce):
             return None
         left = local.left()
@@ -207,12 +195,12 @@ class _Attempt:
             token = self._store.put(self._key, body.encode(), CREATE if left is None else Match(left.token)).token
         except (ConditionFailed, ObjectMissing, Unavailable):
             return None
-        return self._held(body, token, local, unbroken=True) if token else None
+        return self._held(body, token, unbroken=True) if token else None
 
-    def _try(self, local: LocalLock | None, *, first: bool = False) -> HeldLease | None:
+    def _try(self, *, first: bool = False) -> HeldLease | None:
         """One look and at most one swap; an unreachable store is waited for like a holder, but not for as long."""
         try:
-            held = (self._at_once(local) if first else None) or self._attempt(local)
+            held = (self._at_once() if first else None) or self._attempt()
         except Unavailable as error:
             if self._unreachable is None:
                 self._away_since = self._looked_at
@@ -221,38 +209,38 @@ class _Attempt:
         self._unreachable = None
         return held
 
-    def _attempt(self, local: LocalLock | None) -> HeldLease | None:
-        decision = self._look(local)
+    def _attempt(self) -> HeldLease | None:
+        decision = self._look()
         match decision:
             case Inherit(observed):
-                return self._held_as(observed, None, inherited=True)
+                return self._held_as(observed, inherited=True)
             case Wait():
                 return None
             case Mine(observed):
-                return self._held_as(observed, local)
-        if local is not None and not local.take(self._nonce):
+                return self._held_as(observed)
+        if self._local is not None and not self._local.take(self._nonce):
             return None  # another process of this machine is ahead
-        return self._swap(decision, local)
+        return self._swap(decision)
 
-    def _look(self, local: LocalLock | None) -> Decision:
+    def _look(self) -> Decision:
         self._looked_at = self._env.clock.monotonic()
         self._seen = read_lease(self._store, self._key)
         now = self._env.clock.monotonic()
         self._watch = watching(self._watch, self._seen, now)
-        know = Knowledge(now, self._nonce, self._inherited, local.dead() if local else ())
+        know = Knowledge(now, self._nonce, self._inherited, self._local.dead() if self._local else ())
         decision = decide(self._seen, self._watch, know)
         if isinstance(decision, AskStore):
             decision = decide(self._seen, self._watch, replace(know, store_now=store_now(self._store)))
         return decision
 
-    def _swap(self, decision: Decision, local: LocalLock | None) -> HeldLease | None:
+    def _swap(self, decision: Decision) -> HeldLease | None:
         body, condition = self._proposal(decision)
         unanswered: Unavailable | None = None
         self._sent_at = self._env.clock.monotonic()
         try:
             token = self._store.put(self._key, body.encode(), condition).token  # inv[commit.condition]
             if self._safe and token:
-                return self._held(body, token, local)  # a swap that clearly happened need not be looked at
+                return self._held(body, token)  # a swap that clearly happened need not be looked at
         except ConditionFailed:
             pass  # no other answer decides: what stands there now does (K05)
         except Unavailable as error:
@@ -261,7 +249,7 @@ class _Attempt:
             self._env.clock.sleep(self._settling())
         self._seen = read_lease(self._store, self._key)
         if self._seen and self._seen.held and self._seen.nonce == self._nonce:
-            return self._held_as(self._seen, local)
+            return self._held_as(self._seen)
         if unanswered is not None:
             raise unanswered  # a store that takes no lease is not a holder that is waited for (C20)
         return None
@@ -274,7 +262,7 @@ class _Attempt:
         put right by the log (docs/decisions/0006-without-conditions.md).
         """
         took = self._env.clock.monotonic() - self._looked_at
-        return min(self._terms.settle_s, max(SHORTEST_SETTLE_S, SETTLE_FACTOR * took))
+        return min(self._client.terms.settle_s, max(SHORTEST_SETTLE_S, SETTLE_FACTOR * took))
 
     def _proposal(self, decision: Decision) -> tuple[LeaseBody, Condition]:
         match decision:
@@ -284,20 +272,13 @@ class _Attempt:
                 return self._body, CREATE
         raise AssertionError(decision)
 
-    def _held_as(self, observed: Observed, local: LocalLock | None, *, inherited: bool = False) -> HeldLease:
+    def _held_as(self, observed: Observed, *, inherited: bool = False) -> HeldLease:
         assert observed.body is not None
-        return self._held(observed.body, observed.token, local, inherited=inherited)
+        return self._held(observed.body, observed.token, inherited=inherited)
 
-    def _held(
-        self,
-        body: LeaseBody,
-        token: Token,
-        local: LocalLock | None,
-        *,
-        inherited: bool = False,
-        unbroken: bool = False,
-    ) -> HeldLease:
+    def _held(self, body: LeaseBody, token: Token, *, inherited: bool = False, unbroken: bool = False) -> HeldLease:
         swap = Swap(self._store, self._env, self._key, self._safe)
+        local = None if inherited else self._local
         if local is not None:
             local.settle(self._nonce)
         lease = HeldLease(
@@ -305,35 +286,14 @@ class _Attempt:
             body,
             token,
             self._sent_at,
-            renew_s=self._terms.renew_s,
-            on_lost=self._on_lost,
+            renew_s=self._client.terms.renew_s,
+            on_lost=self._client.on_lost,
             local=local,
             inherited=inherited,
             unbroken=unbroken,
         )
         lease.start()
         return lease
-
-
-class Backoff:
-    """Jittered pauses from 0.2 s to 5 s that never reach past the deadline (K12)."""
-
-    def __init__(self, env: Env, timeout_s: float) -> None:
-        self._env, self._pause = env, _FIRST_PAUSE
-        self._deadline = env.clock.monotonic() + timeout_s
-
-    @property
-    def left(self) -> float:
-        return self._deadline - self._env.clock.monotonic()
-
-    def pause(self) -> bool:
-        """Sleeps, or says False when the time is up."""
-        left = self.left
-        if left <= 0:
-            return False
-        self._env.clock.sleep(min(self._env.jitter(self._pause), left))
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-        return True
 
 
 def timed_out(key: str, seen: Observed | None, timeout_s: float) -> LockTimeout:

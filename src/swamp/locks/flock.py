@@ -18,6 +18,7 @@ from swamp.cache.files import on_disk
 from swamp.env import SYSTEM, Env, parse_rfc3339, rfc3339
 from swamp.errors import LockTimeout
 from swamp.locks.port import Held
+from swamp.store.retry import Backoff
 
 DEFAULT_TIMEOUT: Final = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -63,8 +64,8 @@ class FileLock:
         held: list[int] = []
         try:
             deadline = self._env.clock.monotonic() + timeout
-            held.append(self._wait(self._queue, fcntl.LOCK_EX, deadline, timeout))
-            held.append(self._wait(self._path, fcntl.LOCK_EX, deadline, timeout))
+            held.append(self._wait(self._queue, fcntl.LOCK_EX, timeout, timeout))
+            held.append(self._wait(self._path, fcntl.LOCK_EX, deadline - self._env.clock.monotonic(), timeout))
             _release(held[:1])
             del held[0]
             yield
@@ -73,8 +74,7 @@ class FileLock:
 
     def _wait_shared(self, timeout: float) -> int:
         """Passes the queue and takes the lock in one go: waiting inside the queue would block its holder."""
-        deadline = self._env.clock.monotonic() + timeout
-        pause = _FIRST_PAUSE
+        backoff = self._backoff(timeout)
         while True:
             queue = _try_lock(self._queue, fcntl.LOCK_SH)
             if queue is not None:
@@ -82,25 +82,27 @@ class FileLock:
                 _release([queue])
                 if lock is not None:
                     return lock
-            pause = self._pause(pause, deadline, timeout)
+            if not backoff.pause():
+                raise self._timed_out(timeout)
 
-    def _wait(self, path: Path, mode: int, deadline: float, timeout: float) -> int:
-        pause = _FIRST_PAUSE
+    def _wait(self, path: Path, mode: int, left: float, timeout: float) -> int:
+        backoff = self._backoff(left)
         while True:
             lock = _try_lock(path, mode)
             if lock is not None:
                 return lock
-            pause = self._pause(pause, deadline, timeout)
+            if not backoff.pause():
+                raise self._timed_out(timeout)
 
-    def _pause(self, pause: float, deadline: float, timeout: float) -> float:
-        if self._env.clock.monotonic() >= deadline:
-            raise LockTimeout(
-                f"{self._path} is in use by {self._holders()} and was not free within {timeout:g} s",
-                hint="wait for the other swamp command to finish, or stop it",
-                details={"path": str(self._path)},
-            )
-        self._env.clock.sleep(self._env.jitter(pause))
-        return min(pause * 2, _LONGEST_PAUSE)
+    def _backoff(self, seconds: float) -> Backoff:
+        return Backoff(self._env, seconds, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+
+    def _timed_out(self, timeout: float) -> LockTimeout:
+        return LockTimeout(
+            f"{self._path} is in use by {self._holders()} and was not free within {timeout:g} s",
+            hint="wait for the other swamp command to finish, or stop it",
+            details={"path": str(self._path)},
+        )
 
     def _holders(self) -> str:
         """For the message only: a lock's holder is known to the kernel, never guessed from a file."""

@@ -6,86 +6,42 @@ Both sides write first and look second, so of two that overlap at least one sees
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from swamp.env import Env
 from swamp.errors import StoreError, Unavailable
 from swamp.locks.acquire import (
-    AWAY_S,
-    DEFAULT_TIMEOUT_S,
     GLOBAL_KEY,
-    Backoff,
     Holder,
+    LeaseClient,
     Terms,
-    acquire,
-    inherited_of,
     model_key,
     read_lease,
     retire,
     store_now,
     timed_out,
-    waiting_for,
 )
 from swamp.locks.decide import AskStore, Knowledge, Observed, Take, Wait, Watch, decide, watching
 from swamp.locks.hold import HeldLease, LocalLock
 from swamp.store.port import Capabilities, ObjectStore
+from swamp.store.retry import Backoff
 
 WATCH_S: Final = 1.0
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class StoreLeases:
-    """Takes leases on one store for a command."""
-
-    store: ObjectStore
-    holder: Holder
-    env: Env
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    capabilities: Capabilities = field(default_factory=Capabilities)
-    local_lock_dir: Path | None = None
-    on_lost: Callable[[str], None] = lambda _: None
-    inherited: Collection[str] | None = None
-    terms: Terms = field(default_factory=Terms)
-    away_s: float = AWAY_S
-    on_waiting: Callable[[str], object] = lambda _: None
-    """Hears once of each holder that has to be waited for."""
-    _told: set[str] = field(default_factory=set, compare=False)
+class StoreLeases(LeaseClient):
+    """Takes the leases of one store for a command: a model's, or the global one."""
 
     def within(self, changed: Callable[[Env], Env]) -> StoreLeases:
         """The same leases for who waits by another clock, such as one that a request to cancel stops."""
         return replace(self, env=changed(self.env))
-
-    def tell(self, seen: Observed) -> None:
-        said = waiting_for(seen)
-        if said not in self._told:
-            self._told.add(said)
-            self.on_waiting(said)
-
-    def acquire(
-        self, key: str, timeout_s: float | None = None, on_wait: Callable[[], object] = lambda: None
-    ) -> HeldLease:
-        return acquire(
-            self.store,
-            key,
-            holder=self.holder,
-            env=self.env,
-            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
-            capabilities=self.capabilities,
-            local_lock_dir=self.local_lock_dir,
-            on_lost=self.on_lost,
-            inherited=self.inherited,
-            terms=self.terms,
-            on_wait=on_wait,
-            on_held=self.tell,
-            away_s=self.away_s,
-        )
 
     def model(self, model_type: str, model_id: str) -> HeldLease:
         """The lease of one model: taken, then given back for as long as a structural command holds the global one."""
@@ -137,8 +93,7 @@ class _Watcher:
     def __init__(self, leases: StoreLeases) -> None:
         self._leases = leases
         self._watches: dict[str, Watch | None] = {}
-        own = leases.inherited
-        self._inherited = inherited_of(os.environ) if own is None else frozenset(own)
+        self._inherited = leases.nonces()
 
     def watch(self, keys: Iterable[str]) -> None:
         """Begins to count now how long these have been idle: who died with the holder I wait for is not a second wait.
@@ -219,16 +174,16 @@ def commit_lock(
     """Opens the lock under which commits are made one at a time, where the store does not enforce conditions."""
 
     def lease() -> HeldLease:
-        return acquire(
+        client = LeaseClient(
             store,
-            COMMIT_LEASE,
-            holder=Holder.of_process(),
-            env=env,
+            Holder.of_process(),
+            env,
             timeout_s=timeout,
             capabilities=NOT_ENFORCED,
             local_lock_dir=local,
             inherited=(),
             terms=TERMS,
         )
+        return client.acquire(COMMIT_LEASE)
 
     return lease

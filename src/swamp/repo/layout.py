@@ -11,7 +11,6 @@ from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import UsageError
 from swamp.values import value
 
-ALWAYS_LOCAL: Final = ("secrets", "bundles", "_catalog.db", "_catalog.db-wal", "_catalog.db-shm", "run-logs")
 LOCAL_DIRECTORY: Final = ".swamp"
 
 

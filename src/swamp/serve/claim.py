@@ -157,12 +157,11 @@ class Claims:
 
     @contextmanager
     def _lease(self, store: ObjectStore, key: str) -> Iterator[None]:
-        from swamp.locks.acquire import Holder, acquire
+        from swamp.locks.acquire import Holder, LeaseClient
 
         datastore = self.repo.datastore
-        lease = acquire(
-            store, key, holder=Holder.of_process(), env=self.repo.env, capabilities=datastore.capabilities, inherited=()
-        )
+        holder, capabilities = Holder.of_process(), datastore.capabilities
+        lease = LeaseClient(store, holder, self.repo.env, capabilities=capabilities, inherited=()).acquire(key)
         try:
             yield
         finally:

@@ -95,9 +95,6 @@ class Query:
     def datasets(self) -> tuple[Relation, ...]:
         return tuple(relation for relation in self.relations if len(relation.parts) == 2)
 
-    def mentions(self, table: str) -> bool:
-        return any(one.parts == (table,) or one.label.lower() == table for one in self.relations)
-
 
 @dataclass(frozen=True)
 class Written:

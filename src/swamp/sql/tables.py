@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.pipeline.place import Folder, Span, open_tables
-from swamp.pipeline.tables import TABLES, Row, Table, rows
+from swamp.pipeline.tables import Row, Table, rows
 
 if TYPE_CHECKING:
     from swamp.catalog.schema import Row as CatalogRow
@@ -58,7 +58,3 @@ def _pages(found: Iterable[Row]) -> Iterator[list[Row]]:
 
 def _cell(value: Any, kind: str) -> Any:
     return json.dumps(value, ensure_ascii=False) if kind == MAP and value is not None else value
-
-
-def known_tables() -> tuple[str, ...]:
-    return tuple(TABLES)

@@ -1,7 +1,11 @@
-"""Tries again what may be tried again: reads, listings and deletes. Never a write. inv[store.no-blind-retry]"""
+"""Tries again what may be tried again: reads, listings and deletes. Never a write. inv[store.no-blind-retry]
+
+`Backoff` is the one way to wait between attempts, of requests, commits and locks alike.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +20,8 @@ from swamp.values import value
 T = TypeVar("T")
 _BUSY: Final = (429, 503)
 BUSY_WAIT: Final = 1.0
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 5.0
 
 
 def pause_after(error: Exception | None, planned: float, env: Env) -> float:
@@ -32,6 +38,29 @@ def pause_after(error: Exception | None, planned: float, env: Env) -> float:
     if details.get("status") in _BUSY:
         return BUSY_WAIT + env.rng.random() * max(planned, BUSY_WAIT)
     return env.jitter(planned)
+
+
+class Backoff:
+    """Sleeps between attempts: pauses that double from `first` to `longest`, jittered, and end at a deadline (K12)."""
+
+    def __init__(
+        self, env: Env, seconds: float = math.inf, *, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE
+    ) -> None:
+        self._env, self._next, self._longest = env, first, longest
+        self._deadline = math.inf if seconds == math.inf else env.clock.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return math.inf if self._deadline == math.inf else self._deadline - self._env.clock.monotonic()
+
+    def pause(self, error: Exception | None = None) -> bool:
+        """Sleeps, longer where `error` says that the store asked for it; False, at once, when the time is up."""
+        left = self.left
+        if left <= 0:
+            return False
+        self._env.clock.sleep(min(pause_after(error, self._next, self._env), left))
+        self._next = min(self._next * 2, self._longest)
+        return True
 
 
 @value

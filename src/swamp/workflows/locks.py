@@ -118,20 +118,19 @@ class StoreRunLocks:
         return asked if self._here_is(local) == "alive" else max(TAKEOVER_SECONDS, asked)
 
     def _acquire(self, key: str, local: Path, timeout: float, away: float) -> HeldLease:
-        from swamp.locks.acquire import Holder, acquire
+        from swamp.locks.acquire import Holder, LeaseClient
 
-        datastore = self.repo.datastore
-        return acquire(
+        client = LeaseClient(
             self._store,
-            key,
-            holder=Holder.of_process(),
-            env=self.repo.env,
+            Holder.of_process(),
+            self.repo.env,
             timeout_s=timeout,
-            capabilities=datastore.capabilities,
+            capabilities=self.repo.datastore.capabilities,
             local_lock_dir=local,
             inherited=(),
             away_s=away,
         )
+        return client.acquire(key)
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
         here = self._here_is(self._local(run_id))

@@ -12,7 +12,7 @@ import pytest
 from peers import Peer, Watched, content, keys, once, root_of, ruin_root, settled, version
 from swamp.env import Env, SystemClock
 from swamp.index.root import ROOT_KEY
-from swamp.locks.acquire import Holder, Terms, acquire
+from swamp.locks.acquire import Holder, LeaseClient, Terms
 from swamp.locks.leases import COMMIT_LEASE
 from swamp.store.layers import MeterStore
 from swamp.store.port import UNSAFE as WARNING
@@ -228,9 +228,8 @@ def test_the_wait_for_rivals_is_measured(store):
         clock = TickingClock()
         slow = Watched(store, lambda verb, key, clock=clock, seconds=seconds: clock.pass_by(seconds))
         env = Env(clock, random.Random(1))
-        lease = acquire(
-            slow, f"{seconds}.lock", holder=Holder("u", "h", 1), env=env, capabilities=UNSAFE, terms=Terms(renew_s=0)
-        )
+        client = LeaseClient(slow, Holder("u", "h", 1), env, capabilities=UNSAFE, terms=Terms(renew_s=0))
+        lease = client.acquire(f"{seconds}.lock")
         lease.release()
         assert clock.slept == [pytest.approx(wait)]
 
