@@ -21,8 +21,8 @@ from pathlib import Path
 
 from machines import SWAMP, Machine, Place, Ran
 from swamp.cache.layout import caches_of
-from swamp.data.manifest import combined_checksum
 from swamp.data.metadata import decode
+from swamp.data.parts import combined_checksum
 from swamp.errors import ObjectMissing
 from swamp.index.keys import is_pack
 from swamp.index.root import ROOT_KEY

@@ -8,9 +8,17 @@ import threading
 
 import pytest
 
-from swamp.catalog.expression import NoAnswer, Scope, compile_expression, evaluate
+from swamp.catalog.expression import (
+    NoAnswer,
+    Scope,
+    compile_expression,
+    evaluate,
+    expressions_in,
+    has_expression,
+    parse_template,
+    render,
+)
 from swamp.catalog.query import plan_query
-from swamp.catalog.template import expressions_in, has_expression, parse_template, render
 from swamp.errors import NotFound, UsageError
 
 

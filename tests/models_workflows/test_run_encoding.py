@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swamp.data.document import load_mapping
 from swamp.data.runs import decode, encode, read_summary
 from swamp.models.mask import MASK, Masker
-from swamp.workflows.encode import RunEncoder
+from swamp.workflows.recorder import RunEncoder
 from swamp.workflows.state import JobState, RunState, StepState, run_of
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)

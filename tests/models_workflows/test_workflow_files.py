@@ -6,9 +6,8 @@ from __future__ import annotations
 import pytest
 
 from swamp.errors import NotFound, UsageError
-from swamp.workflows.graph import after, holds
 from swamp.workflows.parse import inspect, parse_workflow
-from swamp.workflows.schema import Workflow
+from swamp.workflows.schema import Workflow, after, holds
 
 EXAMPLE = """\
 id: 7c9e6679-7425-40de-944b-e07fc1f90ae7

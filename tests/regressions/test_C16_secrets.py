@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from machines import Machine, Team
-from swamp.models.encodings import base64_forms, literal_forms
+from swamp.models.mask import base64_forms, literal_forms
 
 SECRET = "p4\"ss\\w/ö rd+of the=base&x'y"
 KEY = "-----BEGIN KEY-----\n" + "\n".join(f"line{n}{'abcdefghij' * 5}" for n in range(4)) + "\n-----END KEY-----"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from swamp.data import document
 from swamp.data.lifetimes import Lifetime, Retention, parse_duration
-from swamp.data.manifest import Part
 from swamp.data.metadata import Draft, Metadata, Owner, decode, encode
 from swamp.data.names import DataName, auto_id, check_name, name_of_directory, normalise_type, version_of
+from swamp.data.parts import Part
 from swamp.errors import CorruptData, UsageError
 
 

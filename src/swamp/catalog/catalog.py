@@ -12,9 +12,8 @@ from typing import Any, Final, TypeVar
 
 from swamp.cache.files import RACY_NS, on_disk
 from swamp.catalog import schema
-from swamp.catalog.connect import Connections, immediate
 from swamp.catalog.observe import Directory, Observed, sweep
-from swamp.catalog.schema import Row, row_of, values_of
+from swamp.catalog.schema import Connections, Row, immediate, row_of, values_of
 from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
 from swamp.data.versions import DataVersion, VersionReader
 from swamp.env import SYSTEM, Env

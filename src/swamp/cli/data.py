@@ -21,7 +21,7 @@ from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from swamp.catalog.schema import Row
-    from swamp.data.collect import Reclaimed
+    from swamp.data.lifetimes import Reclaimed
     from swamp.data.versions import DataVersion
 
 app = group("Versioned data: put, list, get, query.")

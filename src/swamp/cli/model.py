@@ -40,7 +40,7 @@ NewText = Annotated[str | None, typer.Option("--file", metavar="F", help="The ne
 @types.command("list")
 def list_types() -> None:
     """List every model type, built in and plugged in."""
-    from swamp.models.describe import type_item
+    from swamp.models.define import type_item
     from swamp.models.registry import load_registry
 
     with session() as s:
@@ -128,7 +128,7 @@ def list_models(
 ) -> None:
     """List all models: defined in models/, or made by workflows and `data put`."""
     from swamp.data.names import normalise_type
-    from swamp.models.describe import model_item
+    from swamp.models.define import model_item
 
     with session(reading=True) as s:
         s.repo.freshen()

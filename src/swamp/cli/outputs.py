@@ -48,7 +48,7 @@ def list_outputs(
     """List method runs, newest first."""
     import heapq
 
-    from swamp.models.told import with_interrupted
+    from swamp.repo.leases import with_interrupted
 
     if status is not None and status not in STATUSES:
         raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(STATUSES)}")
@@ -127,7 +127,7 @@ def _find_output(context: RunContext, wanted: str) -> Output:
 @reading(app, "get")
 def get_output(output: OutputId) -> None:
     """Show an output record: status, provenance, what it wrote."""
-    from swamp.models.told import with_interrupted
+    from swamp.repo.leases import with_interrupted
 
     with session(reading=True) as s:
         s.repo.freshen()

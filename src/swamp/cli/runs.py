@@ -71,7 +71,7 @@ def search_runs(query: str | None, status: str | None, since: str | None, limit:
 
 def show_run(s: Session, run: RunState) -> None:
     """The end of a run, said after its record is where it belongs. Failed: exit 1."""
-    from swamp.workflows.describe import run_document
+    from swamp.workflows.state import run_document
 
     s.out.result(run_document(run), lambda: _run_text(s, run))
     if run.status in ("failed", "cancelled"):
@@ -114,7 +114,7 @@ def resume(
 
 def _decided(run_id: str, decision: Any, step: str | None, reason: str | None) -> None:
     from swamp.workflows.decide import decide
-    from swamp.workflows.describe import decided_document
+    from swamp.workflows.state import decided_document
 
     with session() as s, open_driver(s) as driver:
         run_id = driver.resolve(run_id)
@@ -156,7 +156,7 @@ def cancel(run_id: RunId) -> None:
 def history_get(run_id: RunId) -> None:
     """Show a run: its jobs, steps, times and what they wrote."""
     from swamp.workflows.decide import as_seen
-    from swamp.workflows.describe import history_document
+    from swamp.workflows.state import history_document
 
     with session(reading=True) as s, asking(s) as driver:
         found = as_seen(driver, driver.find(driver.resolve(run_id)))

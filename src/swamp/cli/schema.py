@@ -21,7 +21,7 @@ def schema(
     """Print the JSON Schema of workflow files, model definitions or .swamp.yaml."""
     from swamp.cache.files import on_disk
     from swamp.cli.schemas import SCHEMAS
-    from swamp.data.suggest import meant
+    from swamp.data.names import meant
 
     with session(reading=True) as s:
         if kind not in SCHEMAS:

@@ -55,7 +55,7 @@ def create(
 @app.command("list")
 def list_workflows() -> None:
     """List all workflows."""
-    from swamp.workflows.describe import workflow_item
+    from swamp.workflows.state import workflow_item
 
     with session() as s, open_driver(s) as driver:
         found = list(driver.files.all())

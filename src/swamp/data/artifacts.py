@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from swamp.cache.files import CHUNK, on_disk, place, remove_empty_parents, stage_file, sync_directory
-from swamp.data.collect import Doomed, Reclaimed, Times, abandoned, doomed, hidden
-from swamp.data.manifest import Content, Part
+from swamp.data.lifetimes import Doomed, Reclaimed, Times, abandoned, doomed, hidden
 from swamp.data.metadata import Draft, Metadata, encode
-from swamp.data.names import LATEST, METADATA, RAW, DataName, VersionRef
-from swamp.data.parts import Filler, Pace, Survey, keep_going, measured, survey
-from swamp.data.versions import DataVersion, Recorder, VersionReader, torn
+from swamp.data.names import METADATA, RAW, DataName, VersionRef
+from swamp.data.parts import Content, Filler, Pace, Part, Survey, keep_going, measured, survey
+from swamp.data.versions import DataVersion, Recorder, VersionReader, mark_latest, torn
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
@@ -312,21 +311,11 @@ class DataRepository(VersionReader):
 
     def _describe(self, ref: VersionRef, meta: Metadata) -> DataVersion:
         place(stage_file(self._tree.root / ref.path, [encode(meta)]), self._tree.root, ref.metadata_path)
-        self._mark_latest(ref.data)
+        mark_latest(self._tree.root, ref.data, max(self.numbers(ref.data)))
         version = DataVersion(ref, meta)
         if self._catalog is not None:
             self._catalog.record(version)
         return version
-
-    def _mark_latest(self, data: DataName) -> None:
-        """A convenience for people and scripts: nothing here reads it."""
-        numbers = self.numbers(data)
-        marker = self._tree.root / data.path / LATEST
-        if not numbers:
-            marker.unlink(missing_ok=True)
-            return
-        staged = stage_file(marker.parent, [f"{numbers[0]}\n".encode()])
-        staged.path.replace(marker)
 
     def _remove(self, refs: list[VersionRef]) -> None:
         """Metadata first, newest first: what is left of a crash is a version that does not exist."""
@@ -334,9 +323,7 @@ class DataRepository(VersionReader):
             (self._tree.root / ref.metadata_path).unlink(missing_ok=True)
             self._remove_directory(ref.path)
         for data in {ref.data for ref in refs}:
-            if (self._tree.root / data.path).is_dir():
-                self._mark_latest(data)
-            remove_empty_parents(self._tree.root, f"{data.path}/{LATEST}")
+            mark_latest(self._tree.root, data, max(self.numbers(data), default=None))
         if self._catalog is not None:
             self._catalog.forget(refs)
 

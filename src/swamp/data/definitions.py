@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from swamp.data.document import damaged, dump
+from swamp.data.document import SUFFIX, RecordFiles, damaged, dump
 from swamp.data.names import auto_id, check_model_name, normalise_type
-from swamp.data.records import SUFFIX, RecordFiles
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
 

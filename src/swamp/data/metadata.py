@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from swamp.data.document import damaged, dump, load_mapping
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
-from swamp.data.manifest import Manifest, Part
+from swamp.data.parts import Manifest, Part
 from swamp.data.reads import is_read
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import CorruptData, UsageError

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from swamp.data.document import damaged, dump
-from swamp.data.names import check_id, normalise_type
+from swamp.data.document import SUFFIX, RecordFiles, damaged, dump
+from swamp.data.names import by_prefix, check_id, normalise_type
 from swamp.data.reads import is_read
-from swamp.data.records import SUFFIX, RecordFiles
-from swamp.data.suggest import by_prefix
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
 

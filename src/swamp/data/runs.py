@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from swamp.data.document import damaged, dump, load_mapping
-from swamp.data.names import check_id
-from swamp.data.records import SUFFIX, RecordFiles
-from swamp.data.suggest import by_prefix, meant
+from swamp.data.document import SUFFIX, RecordFiles, damaged, dump, load_mapping
+from swamp.data.names import by_prefix, check_id, meant
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
 

@@ -6,18 +6,18 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, stage_file
+from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, remove_empty_parents, stage_file
 from swamp.cache.paths import TEMP_PREFIX, is_safe
 from swamp.data.document import damaged
-from swamp.data.manifest import Part, read_manifest
 from swamp.data.metadata import MAX_METADATA, Metadata, decode
-from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
+from swamp.data.names import DATA, LATEST, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
+from swamp.data.parts import Part, read_manifest
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
 
@@ -307,3 +307,34 @@ def _verify(version: DataVersion, sha256: str) -> None:
 
 def torn(version: DataVersion) -> CorruptData:
     return damaged(version.ref.raw_path, "its bytes do not have the checksum in its metadata")
+
+
+# -- `latest` markers: for people and scripts. They are never synced and nothing in swamp reads them. S01, S02
+
+
+def derive_latest(root: Path, names: Iterable[str]) -> None:
+    """Writes the marker of every name whose versions a pull touched: its highest version with metadata."""
+    for data in filter(None, map(name_of_directory, names)):
+        mark_latest(root, data, _newest_in(root / data.path))
+
+
+def mark_latest(root: Path, data: DataName, newest: int | None) -> None:
+    """Makes the `latest` marker of a name say its newest version; without one the marker and empty directories go."""
+    marker = root / data.path / LATEST
+    if newest is None:
+        marker.unlink(missing_ok=True)
+        remove_empty_parents(root, f"{data.path}/{LATEST}")
+        return
+    text = f"{newest}\n"
+    try:
+        if marker.read_text(encoding="ascii") == text:
+            return
+    except (OSError, ValueError):
+        pass  # none yet, or not readable: written anew
+    with on_disk("write", f"{data.path}/{LATEST}"):
+        stage_file(marker.parent, [text.encode()], durable=False).path.replace(marker)
+
+
+def _newest_in(directory: Path) -> int | None:
+    numbers = sorted(_numbers_in(directory), reverse=True)
+    return next((n for n in numbers if (directory / str(n) / METADATA).is_file()), None)

@@ -23,7 +23,7 @@ from swamp.models.mask import Masker, MaskStream
 from swamp.sync.progress import Cancel
 
 if TYPE_CHECKING:
-    from swamp.models.lookup import Lookup
+    from swamp.models.run_context import Lookup
 
 OnLog = Callable[[str], None]
 

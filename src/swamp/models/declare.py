@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from swamp.data.names import normalise_type
-from swamp.data.suggest import suggest
+from swamp.data.names import normalise_type, suggest
 from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from swamp.data.document import load_mapping
-from swamp.data.names import auto_id, check_model_name, normalise_type
-from swamp.data.suggest import suggest
+from swamp.data.names import auto_id, check_model_name, normalise_type, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
 from swamp.models.declare import ModelType, argument_names, explain
@@ -318,3 +317,26 @@ def write_atomically(path: Path, text: str) -> None:
         temp.replace(path)
     finally:
         temp.unlink(missing_ok=True)
+
+
+def type_item(kind: ModelType) -> dict[str, Any]:
+    """A type as a line of a list."""
+    return {
+        "type": kind.name,
+        "version": kind.version,
+        "description": kind.description,
+        "source": kind.source,
+        "methods": [method.name for method in kind.methods],
+    }
+
+
+def model_item(found: Definition) -> dict[str, Any]:
+    """A definition as a line of a list."""
+    return {
+        "name": found.name,
+        "type": found.type,
+        "id": found.id,
+        "version": found.version,
+        "tags": dict(found.tags),
+        "file": found.file,
+    }

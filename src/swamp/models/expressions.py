@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from swamp.catalog import expression as cel
-from swamp.catalog.expression import Expression
+from swamp.catalog.expression import OPEN, Expression, Template, has_expression, parse_template
 from swamp.catalog.syntax import Constant, Index, Name, Select, free_names, walk
-from swamp.catalog.template import OPEN, Template, has_expression, parse_template
-from swamp.data.suggest import suggest
+from swamp.data.names import suggest
 from swamp.errors import SwampError, UsageError
 from swamp.models.document import Path, spell
 from swamp.models.mask import Masker

@@ -158,7 +158,7 @@ def _explain(error: Any, schema: Mapping[str, Any]) -> str:
 
 def _unknown(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     """Inputs nobody declared: most often a typo, so they are refused unless the schema allows them in words."""
-    from swamp.data.suggest import suggest
+    from swamp.data.names import suggest
 
     properties = schema.get("properties") or {}
     if "additionalProperties" in schema or not properties:

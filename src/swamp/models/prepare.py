@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.definitions import Definition as StoredDefinition
-from swamp.data.suggest import suggest
+from swamp.data.names import suggest
 from swamp.errors import UsageError
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition

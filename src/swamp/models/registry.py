@@ -10,8 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from swamp.data.names import normalise_type
-from swamp.data.suggest import suggest
+from swamp.data.names import normalise_type, suggest
 from swamp.errors import NotFound
 from swamp.models.declare import ModelType
 
@@ -64,7 +63,6 @@ def load_registry(repo_dir: Path | None = None) -> Registry:
 
 
 def builtin_types() -> tuple[ModelType, ...]:
-    from swamp.models.manual import MANUAL
     from swamp.models.script import SCRIPT
     from swamp.models.shell import SHELL
     from swamp.models.spark import SPARK_PYTHON, SPARK_SQL
@@ -128,3 +126,6 @@ def _adopt(found: list[ModelType], source: str, types: dict[str, ModelType]) -> 
     if taken:
         raise ValueError(f"the type {taken[0]} already exists ({types[taken[0]].source})")
     types.update({kind.name: replace(kind, source=source) for kind in found})
+
+
+MANUAL = ModelType("manual/data", "2026.11.15", methods=(), description="Data put there by hand.")

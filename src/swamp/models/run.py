@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swamp.data.document import RecordFiles
 from swamp.data.outputs import Output, Provenance, decode
 from swamp.data.reads import READS, Read, Reads, noting
-from swamp.data.records import RecordFiles
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
 from swamp.errors import Failed, Interrupted, SwampError

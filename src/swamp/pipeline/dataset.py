@@ -20,9 +20,9 @@ from swamp.cache.paths import fold
 from swamp.data.definitions import AUTO, auto_definition
 from swamp.data.document import dump
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
-from swamp.data.manifest import Content, Part, PartsWriter
 from swamp.data.metadata import Draft, Metadata, Owner, encode
 from swamp.data.names import DataName, described_by, version_of
+from swamp.data.parts import Content, Part, PartsWriter
 from swamp.data.reads import Read, is_read
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import Failed, NotFound, UsageError

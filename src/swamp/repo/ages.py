@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from swamp.data.collect import Times
+from swamp.data.lifetimes import Times
 from swamp.data.names import VersionRef
 from swamp.errors import Failed
 

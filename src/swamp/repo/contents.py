@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from swamp.cache.files import hash_file, on_disk
 from swamp.data.document import damaged
-from swamp.data.suggest import meant
+from swamp.data.names import meant
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, ObjectMissing, UsageError
 from swamp.index.keys import slice_of

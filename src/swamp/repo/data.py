@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp.catalog.resolve import known_models
 from swamp.data.artifacts import Renamed
-from swamp.data.collect import Reclaimed
-from swamp.data.lifetimes import parse_duration
-from swamp.data.names import DataName, check_name, normalise_type
+from swamp.data.lifetimes import Reclaimed, parse_duration
+from swamp.data.names import DataName, by_prefix, check_name, meant, normalise_type, suggest
 from swamp.data.reads import Read, note, read_so_far
-from swamp.data.suggest import by_prefix, meant, suggest
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError

@@ -329,7 +329,7 @@ class Datastore:
         return self._derived(self.must_sync().push(scope, full=full, after_pull=after_pull))
 
     def _derived(self, result: SyncResult) -> SyncResult:
-        from swamp.repo.latest import derive_latest
+        from swamp.data.versions import derive_latest
 
         if result.names:
             derive_latest(self.must_sync().root, result.names)

@@ -135,9 +135,9 @@ class Question:
 
     def _take_in(self, state: State, fetched: Fetched | None) -> None:
         from swamp.commit.commit import RootRead
+        from swamp.data.versions import derive_latest
         from swamp.index.read import read_root
         from swamp.index.root import decode
-        from swamp.repo.latest import derive_latest
         from swamp.sync.engine import Engine
 
         if fetched is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from swamp.errors import CorruptData, ObjectMissing, StoreError, SwampError
@@ -9,12 +12,14 @@ from swamp.locks.flock import Verdict, by_lock
 from swamp.repo.patience import in_time
 
 if TYPE_CHECKING:
+    from swamp.data.outputs import Output, OutputRepository
     from swamp.locks.flock import DirectoryLeases
     from swamp.locks.leases import StoreLeases
     from swamp.repo.datastore import Datastore
 
 
 STALE_TTLS: Final = 3
+INTERRUPTED: Final = "interrupted: the process that ran it is gone"
 LOOK_SECONDS: Final = 5.0
 
 
@@ -58,6 +63,24 @@ def model_verdict(datastore: Datastore, model_type: str, model_id: str) -> Verdi
     from swamp.locks.acquire import model_key
 
     return by_lease(datastore, model_key(model_type, model_id), fresh=False)
+
+
+def with_interrupted(datastore: Datastore, records: OutputRepository, outputs: Iterable[Output]) -> Iterator[Output]:
+    """The same outputs, but one that says `running` and that nobody works on was interrupted. Nothing is written.
+
+    Each model is looked at once, and only if one of its outputs says `running`.
+    """
+
+    @cache
+    def verdict(model_type: str, model_id: str) -> Verdict:
+        return model_verdict(datastore, model_type, model_id)
+
+    for output in outputs:
+        if output.status == "running" and verdict(output.model_type, output.definition_id) == "dead":
+            output = records.get(output.id)  # it may have ended after it was read, and nobody had its lease then either
+            if output.status == "running":
+                output = replace(output, status="failed", error=output.error or INTERRUPTED)
+        yield output
 
 
 def directory_leases(datastore: Datastore) -> DirectoryLeases:

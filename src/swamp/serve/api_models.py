@@ -13,7 +13,7 @@ from fastapi import APIRouter, Body, Request
 from starlette.responses import Response
 
 from swamp.errors import Failed
-from swamp.models.describe import model_item, type_item
+from swamp.models.define import model_item, type_item
 from swamp.models.registry import load_registry
 from swamp.serve import documents as doc
 from swamp.serve.ask import Cursor, Limit, needs, page_of, server_of

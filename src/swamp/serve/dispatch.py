@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.catalog.expression import Scope
-from swamp.catalog.template import render
+from swamp.catalog.expression import Scope, render
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.serve.queue import Delivery, Queue
 from swamp.serve.spawn import Spawner

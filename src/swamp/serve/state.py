@@ -105,7 +105,7 @@ class Server:
 
 def check_webhooks(repo: Repo, config: ServeConfig) -> dict[str, bytes]:
     """The secrets of all webhooks. Raises UsageError for a workflow, a secret or an expression that cannot be."""
-    from swamp.catalog.template import expressions_in
+    from swamp.catalog.expression import expressions_in
 
     secrets: dict[str, bytes] = {}
     with driving(repo) as driver:

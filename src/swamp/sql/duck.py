@@ -250,7 +250,7 @@ def _where(said: dict[str, str], query: Written, typed: str) -> str:
 
 
 def _hint(said: dict[str, str], message: str, known: Sequence[str], columns: Sequence[str]) -> str:
-    from swamp.data.suggest import meant
+    from swamp.data.names import meant
 
     tables = f"tables: {', '.join(TABLES)}; datasets: model.name; DESCRIBE shows columns"
     kind = said.get("type", "")

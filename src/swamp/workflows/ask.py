@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from swamp.catalog.expression import Expression, compile_expression
+from swamp.catalog.expression import OPEN, Expression, compile_expression, parse_template
 from swamp.catalog.syntax import Call, Constant, Name, walk
-from swamp.catalog.template import OPEN, parse_template
-from swamp.data.suggest import suggest
+from swamp.data.names import suggest
 from swamp.errors import NotFound, UsageError
 from swamp.models.define import Models
 from swamp.models.document import Path

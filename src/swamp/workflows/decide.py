@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from swamp.data.records import RecordFiles
+from swamp.data.document import RecordFiles
 from swamp.data.runs import RUNS, RunSummary, path_of
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, UsageError
 from swamp.locks.flock import Verdict
 from swamp.workflows.locks import RunLocks
+from swamp.workflows.resume import stop_all, stop_path
 from swamp.workflows.run import Driver
 from swamp.workflows.state import RunState, StepState, run_of
-from swamp.workflows.stop import stop_all, stop_path
 
 Decision = Literal["approved", "rejected"]
 

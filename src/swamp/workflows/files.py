@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from swamp.data.names import check_name
-from swamp.data.suggest import suggest
+from swamp.data.names import check_name, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.declare import Method, argument_names

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from swamp.data.document import dump
+from swamp.data.document import RecordFiles, dump
 from swamp.data.names import check_id
-from swamp.data.records import RecordFiles
 from swamp.errors import NotFound
 from swamp.models.context import Log
 from swamp.models.run_context import RunContext

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from swamp.data.suggest import suggest
+from swamp.data.names import suggest
 from swamp.models.document import Document, Path, Problem, parse, refuse, spell
 from swamp.models.inputs import check_schema
 from swamp.workflows.schema import TAGS_IN_LOC, Job, Step, Workflow

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from swamp.data.document import RecordFiles
 from swamp.data.names import DataName
 from swamp.data.outputs import Output, decode
 from swamp.data.reads import Reads, noting
-from swamp.data.records import RecordFiles
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.models.context import Origin
 from swamp.models.define import Definition
@@ -18,9 +18,8 @@ from swamp.models.run import Hooks, Request, Result, run_method
 from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
-from swamp.workflows.execute import Instance
+from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
-from swamp.workflows.retry import Limit, attempts_left, attempts_of, pause
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, Workflow, WorkflowTask
 from swamp.workflows.state import JobState, RunState, StepState
 

@@ -9,11 +9,10 @@ from swamp.errors import SwampError
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.workflows.execute import Instance
-from swamp.workflows.graph import build
 from swamp.workflows.perform import TaskRunner
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.run import Driver
-from swamp.workflows.schema import ApprovalTask, Job, ModelTask, Step, WorkflowTask
+from swamp.workflows.schema import ApprovalTask, Job, ModelTask, Step, WorkflowTask, build
 from swamp.workflows.state import RunState
 
 

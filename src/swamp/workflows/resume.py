@@ -6,14 +6,15 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from swamp.data.runs import RUNS
 from swamp.errors import Failed, UsageError
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import MASK, Masker
-from swamp.workflows.graph import after
-from swamp.workflows.schema import Workflow
-from swamp.workflows.state import JobState, RunState, StepState
+from swamp.workflows.schema import Workflow, after
+from swamp.workflows.state import JobState, RunState, StepState, job_outcome
 
 
 def must_be_resumable(run: RunState, from_step: str | None) -> None:
@@ -73,3 +74,28 @@ def mark_resumed(run: RunState, now: str) -> None:
         for step in job.steps:
             if step.status in ("running", "cancelled"):
                 step.status, step.error = "pending", None
+
+
+def stop_path(workflow_id: str, run_id: str) -> str:
+    """The request to cancel a run: a file of the tree, so that it reaches the run wherever it is."""
+    return f"{RUNS}/{workflow_id}/cancel-{run_id}.request"
+
+
+def requested(root: Path, run: RunState) -> str | None:
+    """When somebody asked this run to stop, as far as this machine knows; None if nobody did."""
+    try:
+        return (root / stop_path(run.workflow_id, run.id)).read_text(encoding="utf-8").strip() or "at some time"
+    except FileNotFoundError:
+        return None
+
+
+def stop_all(run: RunState, status: Literal["cancelled", "failed"], error: str) -> None:
+    for job, step in run.steps:
+        if step.status in ("running", "suspended") or (status == "cancelled" and not step.over):
+            step.status, step.error = status, error
+        _settle_job(job)
+
+
+def _settle_job(job: JobState) -> None:
+    if job.status != "skipped":
+        job.status = job_outcome(job)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from swamp.data.records import RecordFiles
+from swamp.data.document import RecordFiles
 from swamp.data.runs import RUNS, RunRepository, path_of
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, SwampError, UsageError
@@ -18,17 +18,24 @@ from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
-from swamp.workflows.encode import RunEncoder
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import Workflows
 from swamp.workflows.locks import Hold, RunLocks, run_locks_of
 from swamp.workflows.logs import Listener, RunLogs, keep_evaluated
 from swamp.workflows.perform import TaskRunner
-from swamp.workflows.recorder import NullWatcher, RunRecorder, Watcher
-from swamp.workflows.resume import do_again, inputs_again, mark_resumed, must_be_resumable, must_not_be_cancelled_since
+from swamp.workflows.recorder import NullWatcher, RunEncoder, RunRecorder, Watcher
+from swamp.workflows.resume import (
+    do_again,
+    inputs_again,
+    mark_resumed,
+    must_be_resumable,
+    must_not_be_cancelled_since,
+    requested,
+    stop_all,
+    stop_path,
+)
 from swamp.workflows.schema import Workflow
 from swamp.workflows.state import JobState, RunState, StepState, run_of
-from swamp.workflows.stop import requested, stop_all, stop_path
 
 DEEPEST_NESTING = 10
 
