@@ -197,6 +197,7 @@ def test_what_was_deleted_is_brought_back_from_its_commit(machine: Machine, serv
 
 
 def test_a_token_is_typed_into_the_form(server: Serving, visit: Visit) -> None:
+    visit.page.goto("about:blank")  # an open page would be refused its event stream, and say so
     visit.page.context.clear_cookies()
     visit.open("/runs")
     assert visit.page.url == f"{server.url}/login"
