@@ -240,7 +240,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     "delete.intent": (("swamp.sync.decide:decide", _absence_deletes),),
     # a file that vanished unannounced is damage, and comes back
     "tree.damage": (
-        ("swamp.cache.damage:_looked", lambda *_: Damage()),
+        ("swamp.cache.damage:Look.damage", lambda *_: Damage()),
         ("swamp.sync.mend:Mender.missing_at", lambda *_: []),
     ),
     # a walk of the whole tree meets the whole index

@@ -1,18 +1,19 @@
 """Files that base calls present and that are gone, found without walking files. inv[tree.damage]
 
 A directory is remembered with its stat once everything that base has in it was seen there. As long as that stat is the
-same nothing was removed from it, and one that differs is listed: one call for each directory, none for a file. A sync
-that moves anything looks at all of them, one that has nothing to do at the next 20,000.
+same nothing was removed from it, and one that differs is listed: one call for each directory, none for a file. Every
+sync looks at all of them, also one that has nothing to do: it does so while it waits for the store's answer.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISLNK
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.files import RACY_NS
@@ -20,8 +21,6 @@ from swamp.cache.files import RACY_NS
 if TYPE_CHECKING:
     from swamp.cache.state import State
 
-IN_TURN: Final = 20_000
-"""Directories that a sync with nothing to do looks at: a row and a stat of each are 2.5 to 5 µs, below 0.1 s in all."""
 GONE: Final = "it was here and is gone, and nobody deleted it"
 Remembered = tuple[str, int | None, int | None, int | None]
 """A directory's path, mtime, ctime and inode; None: it has not been looked at since something came into it."""
@@ -38,49 +37,60 @@ class Damage:
     """Directories of which base holds nothing any more."""
 
 
+@dataclass(frozen=True)
+class Look:
+    """One look at directories: those whose stat is not the remembered one, each with the stat that it has now."""
+
+    tree: Path
+    differing: list[tuple[str, os.stat_result | None]] = field(default_factory=list)
+
+    def at(self, rows: Sequence[Remembered]) -> None:
+        """Asks for the stat of each, below the open tree. It reads no state, so that it can be a thread's."""
+        try:
+            top = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            self.differing.extend((row[0], None) for row in rows)
+            return
+        try:
+            for path, mtime, ctime, inode in rows:
+                try:
+                    stat = os.stat(path or ".", dir_fd=top, follow_symlinks=False)
+                except OSError:
+                    self.differing.append((path, None))
+                else:
+                    if stat.st_ctime_ns != ctime or stat.st_mtime_ns != mtime or stat.st_ino != inode:
+                        self.differing.append((path, stat))
+        finally:
+            os.close(top)
+
+    def damage(self, state: State, now_ns: int) -> Damage:
+        """What is missing from the directories that differ."""
+        found = Damage()
+        for path, stat in self.differing:
+            _compare(state, os.fspath(self.tree), path, stat, now_ns, found)
+        if found.missing:  # the journal last: who deletes announces first
+            deleted = state.deleted_among(found.missing)
+            found.missing = [path for path in found.missing if path not in deleted]
+        return found
+
+
 def look_for_damage(state: State, tree: Path, now_ns: int, prefixes: Iterable[str] = ("",)) -> Damage:
     """Which files of base are gone below `prefixes`, without a deletion that anybody announced."""
-    return _looked(state, tree, now_ns, (row for prefix in prefixes for row in state.directories(prefix)))
+    look = Look(tree)
+    look.at([row for prefix in prefixes for row in state.directories(prefix)])
+    return look.damage(state, now_ns)
 
 
-def look_in_turn(state: State, tree: Path, now_ns: int) -> Damage:
-    """The same for a sync that has nothing else to do: where there are very many directories, the next ones each time.
-
-    Which ones they are is remembered beside the tree, and losing that costs nothing.
-    """
-    mark = tree.with_name("looked")
+@contextmanager
+def looking(state: State, tree: Path) -> Iterator[Look]:
+    """Looks at every directory while something else is waited for; at the end of the block all were looked at."""
+    look = Look(tree)
+    thread = Thread(target=look.at, args=(state.directories(),), name="swamp-look", daemon=True)
+    thread.start()
     try:
-        after = mark.read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        after = ""
-    rows = state.directories_after(after, IN_TURN)
-    if after and len(rows) < IN_TURN:
-        rows += state.directories_after("", IN_TURN - len(rows), after)
-    if after or len(rows) == IN_TURN:
-        with suppress(OSError):  # then the same ones are looked at again
-            mark.write_text(rows[-1][0] if rows else "", encoding="utf-8", errors="surrogateescape")
-    return _looked(state, tree, now_ns, rows)
-
-
-def _looked(state: State, tree: Path, now_ns: int, rows: Iterable[Remembered]) -> Damage:
-    found = Damage()
-    top = os.fspath(tree)
-    for row in rows:
-        stat = _stat(f"{top}/{row[0]}" if row[0] else top)
-        if stat is None or row[1:] != (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino):
-            _compare(state, top, row[0], stat, now_ns, found)
-    gone = found.missing
-    if gone:  # the journal last: who deletes announces first
-        deleted = state.deleted_among(gone)
-        found.missing = [path for path in gone if path not in deleted]
-    return found
-
-
-def _stat(directory: str) -> os.stat_result | None:
-    try:
-        return os.lstat(directory)
-    except OSError:
-        return None
+        yield look
+    finally:
+        thread.join()
 
 
 def _compare(state: State, top: str, path: str, stat: os.stat_result | None, now_ns: int, found: Damage) -> None:

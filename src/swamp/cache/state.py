@@ -247,12 +247,6 @@ class State:
         below = f"{sql} WHERE path = ? OR (path > ? AND path < ?)"
         return self._all(below, (prefix, prefix + "/", prefix + "0"))  # type: ignore[return-value]
 
-    def directories_after(self, after: str, most: int, until: str = _BEHIND_ALL) -> list[Remembered]:
-        """At most so many of them with `after < path <= until`, in path order; the top one too, after nothing."""
-        sql = "SELECT path, mtime, ctime, inode FROM dirs WHERE path > ? AND path <= ? ORDER BY path LIMIT ?"
-        sql = sql if after else sql.replace("path > ?", "path >= ?")
-        return self._all(sql, (after, until, most))  # type: ignore[return-value]
-
     def present_in(self, directory: str) -> list[str]:
         """The files directly in a directory that base calls present."""
         start, stop = (directory + "/", directory + "0") if directory else ("", _BEHIND_ALL)

@@ -185,11 +185,14 @@ class Transactions:
     _told: set[str] = field(default_factory=set)
     """Commands whose records were audited: a run that saves its record many times is one command."""
     _warned: set[str] = field(default_factory=set)
+    _answer: list[None] = field(default_factory=list)
+    """The store's answer to a run's record, until the step that begins with it has taken it."""
 
     def next_command(self) -> None:
         """In a process that carries out many commands: each is audited and warned of by itself."""
         self._told.clear()
         self._warned.clear()
+        self._answer.clear()
 
     @contextmanager
     def model(
@@ -246,8 +249,11 @@ class Transactions:
                 self.present()
                 self.deliver()
                 change = Change(command, stack.enter_context(lease()), scope=scope, once=once)
-                if not self._is_known(change.held):
+                known = self._is_known(change.held, reads_all=reads_all)
+                if not known:
                     self._pull(scope, reads_all=reads_all)
+                if once:
+                    self._answer[:] = [] if known else [None]
             outer = _current.set(change)
             try:
                 yield change
@@ -259,12 +265,22 @@ class Transactions:
             with _work_is_kept():
                 self._deliver(change, "succeeded")
 
-    def _is_known(self, held: Held) -> bool:
+    def _is_known(self, held: Held, *, reads_all: bool) -> bool:
         """Whether a pull could bring nothing that the work has to see: this very process has pulled or committed a
-        moment ago, so that it knows all that was there then; and nobody has held the lease since this machine did, so
-        that no other run of the model lies in between. A step of a workflow begins with the commit before it. S22"""
+        moment ago, and nobody has held the lease since this machine did, so that no other run of the model lies in
+        between. What runs needs an answer of its own; the first step of a workflow has the one that its run got with
+        the run's lease in hand. S22 inv[run.fresh]"""
         syncer = self.syncer()
-        return syncer is not None and held.unbroken and syncer.just_synced()
+        known = syncer is not None and held.unbroken and syncer.just_synced()
+        return known and (not reads_all or self._take_answer())
+
+    def _take_answer(self) -> bool:
+        """True for one of the steps that begin with it, whatever threads they are in."""
+        try:
+            self._answer.pop()
+        except IndexError:
+            return False
+        return True
 
     def _pull(self, scope: tuple[str, ...], *, reads_all: bool) -> None:
         """After the lease is held: what the work reads is what the store holds. S22"""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.damage import look_in_turn, remember_whole
+from swamp.cache.damage import Look, looking, remember_whole
 from swamp.cache.files import on_disk
 from swamp.cache.state import State
 from swamp.errors import ObjectMissing
@@ -25,13 +25,16 @@ def unchanged_at(state: State, store: ObjectStore, tree: Path, now_ns: int, *, l
     token, op = state.meta("seenToken"), state.meta(SEEN_OP)
     if token is None or op is None or op != state.meta("pulledOp"):
         return None
-    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy) or not is_whole(state, tree, now_ns):
+    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy):
         return None
     try:
-        changed = store.get_if_changed(ROOT_KEY, token)
+        with looking(state, tree) as look:
+            changed = store.get_if_changed(ROOT_KEY, token)
     except ObjectMissing:
         return None
-    return None if changed is not None else int(state.meta("pulledSeq") or 0)
+    if changed is not None or not is_whole(state, look, now_ns):
+        return None
+    return int(state.meta("pulledSeq") or 0)
 
 
 def has_taken_in(state: State, op: str) -> bool:
@@ -51,9 +54,9 @@ def nothing_owed(state: State, tree: Path, *, lazy: bool) -> bool:
     return tiers_present(state, tree)
 
 
-def is_whole(state: State, tree: Path, now_ns: int) -> bool:
+def is_whole(state: State, look: Look, now_ns: int) -> bool:
     """Whether nothing that base calls present has vanished (S20). inv[tree.damage]"""
-    found = look_in_turn(state, tree, now_ns)
+    found = look.damage(state, now_ns)
     remember_whole(state, found)
     return not found.missing
 
