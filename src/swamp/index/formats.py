@@ -29,6 +29,10 @@ def allows(version: int, feature: Feature) -> bool:
     return version >= NEEDS[feature]
 
 
+class UnreadFormat(CorruptData):
+    """A root or record of a version that no swamp of ours reads: an older client's, or nobody's."""
+
+
 def check_version(version: object) -> int:
     """The version of a root or log record, if it is read here.
 
@@ -43,7 +47,7 @@ def check_version(version: object) -> int:
             hint="upgrade swamp on this machine: the store is whole, a later version wrote it; nothing was changed",
             details={"version": version, "known": NEWEST},
         )
-    raise CorruptData(
+    raise UnreadFormat(
         f"the index has version {version!r}, this swamp reads versions {OLDEST} to {NEWEST}",
         hint=REPAIR_HINT,
         details={"version": version if isinstance(version, int | str) else None},

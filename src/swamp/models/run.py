@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles
+from swamp.data.names import version_of_directory
 from swamp.data.outputs import Output, Provenance, decode
 from swamp.data.reads import READS, Read, Reads, noting
 from swamp.data.versions import DataVersion
@@ -24,6 +25,7 @@ from swamp.models.define import Definition
 from swamp.models.mask import too_short_to_pass_on
 from swamp.models.prepare import Prepared, prepare
 from swamp.models.run_context import RunContext
+from swamp.repo.conflicts import kept_version, save_again
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
 
@@ -281,11 +283,12 @@ def _save_again(context: RunContext, result: Result, hooks: Hooks, conflicts: Se
     context.pull_model(result.output.model_type, result.output.definition_id)
     renumbered: list[dict[str, Any]] = []
     for artifact in result.artifacts:
-        kept = context.kept_version(artifact["path"], conflicts)
-        if kept is None:
+        ref = version_of_directory(artifact["path"])
+        kept = kept_version(context.repo.datastore.cache, ref, conflicts) if ref is not None else None
+        if ref is None or kept is None:
             renumbered.append(artifact)
             continue
-        again = context.save_kept(artifact["path"], kept)
+        again = save_again(context.repo, ref, kept)
         result.made.pop(artifact["path"], None)
         result.made[again.path] = again.meta.id
         renumbered.append(again.artifact())

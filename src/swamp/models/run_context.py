@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,6 @@ from swamp.models.expressions import Scope
 from swamp.models.mask import Masker
 from swamp.models.registry import Registry, load_registry
 from swamp.sync.port import Tree
-from swamp.sync.result import Conflict
 
 if TYPE_CHECKING:
     from swamp.data.artifacts import DataRepository
@@ -105,23 +104,6 @@ class RunContext:
         engine = self.repo.datastore.engine
         if engine is not None:
             engine.pull((f"data/{model_type}/{model_id}",))
-
-    def kept_version(self, path: str, conflicts: Sequence[Conflict]) -> Path | None:
-        """Where the bytes of a version that lost are kept, or None if it did not lose."""
-        for conflict in conflicts:
-            if conflict.path.startswith(f"{path}/") and path in conflict.kept:
-                kept = self.repo.tree.root.parent / conflict.kept
-                return Path(str(kept)[: -len(conflict.path)] + path)
-        return None
-
-    def save_kept(self, path: str, kept: Path) -> DataVersion:
-        from swamp.data.metadata import decode
-        from swamp.data.names import METADATA, version_of_directory
-
-        ref = version_of_directory(path)
-        assert ref is not None
-        lost = DataVersion(ref, decode((kept / METADATA).read_bytes(), f"{path}/{METADATA}"))
-        return self.data.save_again(lost, kept)
 
     # -- Spark
 

@@ -13,7 +13,8 @@ from swamp.cache.files import place, stage_file
 from swamp.cache.layout import CacheDir
 from swamp.cache.paths import resolve_inside
 from swamp.data.metadata import decode
-from swamp.data.names import METADATA, version_of_directory
+from swamp.data.names import METADATA, VersionRef, version_of_directory
+from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.sync.result import Conflict
@@ -116,16 +117,10 @@ class Conflicts:
         return document
 
     def _save_version(self, kept: Kept) -> dict[str, Any]:
-        """Versions are never replaced: mine becomes the next one, and theirs stays."""
-        from swamp.data.metadata import decode
-        from swamp.data.versions import DataVersion
-
         ref = version_of_directory(kept.path)
         assert ref is not None
-        where = self.top / kept.id
-        lost = DataVersion(ref, decode((where / METADATA).read_bytes(), f"{kept.path}/{METADATA}"))
         with self.repo.changes.model("conflict resolve", ref.data.type, ref.data.model_id) as change:
-            saved = self.repo.artifacts.save_again(lost, where)
+            saved = save_again(self.repo, ref, self.top / kept.id)
         change.must_be_delivered()
         return {"version": saved.version}
 
@@ -241,3 +236,21 @@ def _id_at(version: Path) -> str | None:
         return decode((version / METADATA).read_bytes(), METADATA).id
     except (OSError, CorruptData):
         return None
+
+
+# -- a version that lost its number to another machine
+
+
+def kept_version(cache: CacheDir, ref: VersionRef, conflicts: Sequence[Conflict]) -> Path | None:
+    """The directory where a push keeps the bytes of a version that lost its number; None if it did not lose it."""
+    for conflict in conflicts:
+        if conflict.path.startswith(f"{ref.path}/") and ref.path in conflict.kept:
+            above, _, _ = conflict.kept.partition(f"{ref.path}/")
+            return cache.base / above / ref.path
+    return None
+
+
+def save_again(repo: Repo, ref: VersionRef, kept: Path) -> DataVersion:
+    """Saves the bytes that a conflict keeps as the next version. Versions are never replaced: the winner stays."""
+    lost = DataVersion(ref, decode((kept / METADATA).read_bytes(), f"{ref.path}/{METADATA}"))
+    return repo.artifacts.save_again(lost, kept)

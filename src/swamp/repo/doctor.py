@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.commit.log import names, refuse_later_formats
 from swamp.errors import AccessDenied, CorruptData, MissingTool, NewerFormat, ObjectMissing, StoreError, SwampError
+from swamp.index.formats import UnreadFormat
 from swamp.index.read import read_root
 from swamp.index.root import IGNORED, ROOT_KEY, Root
 from swamp.repo.repair import change_word
@@ -54,6 +55,7 @@ class Doctor:
         self._repo = repo
         self._datastore = repo.datastore
         self._root: Root | None = None
+        self._damage: CorruptData | None = None
         self.packs: Weighed | None = None
         """What the last examination saw of packs; None where it did not come to them."""
 
@@ -163,6 +165,7 @@ class Doctor:
 
     def _root_check(self) -> Check:
         store, state = self._datastore.store, self._datastore.must_sync().state
+        self._damage = None
         try:
             self._root, _ = read_root(store)
             refuse_later_formats(store, self._root)
@@ -170,6 +173,7 @@ class Doctor:
         except ObjectMissing:
             return self._no_root()
         except CorruptData as error:
+            self._damage = error
             return Check("root", False, error.message, REPAIR)
         except NewerFormat as error:
             return Check("root", False, error.message, UPGRADE)
@@ -333,9 +337,10 @@ class Doctor:
         """Whether an older client has left traces that a repair takes away: a root of its own, or a moved index."""
         if not self._datastore.synced:
             return False
-        root = self._root_check()
-        older = "the index has version" in root.detail and not root.ok
-        return older or (self._root is not None and not self._old_client().ok)
+        self._root_check()
+        if isinstance(self._damage, UnreadFormat):
+            return True
+        return self._root is not None and not self._old_client().ok
 
     def _relisted(self, agree: Callable[[str], None]) -> int:
         """Publishes what a listing proposes, once somebody has agreed; how many files. On Spark where it is at hand."""

@@ -17,6 +17,7 @@ from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName, auto_id, check_model_name
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, Unavailable, UsageError
+from swamp.repo.conflicts import kept_version
 from swamp.repo.definitions import ModelRef
 from swamp.repo.outbox import AlreadyDelivered, Writing
 from swamp.repo.transaction import NOTHING_KEPT
@@ -119,11 +120,10 @@ class Putting:
 
     def _saved_again(self, lost: DataVersion, conflicts: Sequence[Conflict]) -> DataVersion:
         """The same bytes as the next version, if another machine was first with this one; any other clash stays."""
-        kept = next((c.kept for c in conflicts if c.path.startswith(f"{lost.path}/")), None)
-        if kept is None or lost.path not in kept or not self._is_taken(lost):
+        kept = kept_version(self._repo.datastore.cache, lost.ref, conflicts)
+        if kept is None or not self._is_taken(lost):
             return lost
-        directory, _, _ = str(self._repo.datastore.cache.base / kept).partition(f"{lost.path}/")
-        return self._repo.artifacts.save_again(lost, Path(directory) / lost.path)
+        return self._repo.artifacts.save_again(lost, kept)
 
     def _is_taken(self, lost: DataVersion) -> bool:
         """Whether that very version is there now, from somewhere else: not merely a name that looks like it (S14)."""

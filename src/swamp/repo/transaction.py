@@ -363,5 +363,5 @@ class Transactions:
         assert change.sync is not None
         for failed in change.sync.failed:
             # A parallel step wrote it meanwhile, and that step's own push takes it.
-            if not change._is_own(failed.path) and not failed.error.endswith("the next push takes it"):
+            if not change._is_own(failed.path) and failed.cause != "changed":
                 self.warn(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")

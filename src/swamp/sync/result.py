@@ -24,8 +24,9 @@ class Conflict:
     kept: str
 
 
-Cause = Literal["missing", "corrupt", "away"]
-"""What the store has to do with a failure: it has lost the file, holds other bytes, or did not answer."""
+Cause = Literal["missing", "corrupt", "away", "changed"]
+"""Why a file failed, where somebody decides by it: the store has lost it, holds other bytes or did not answer; or the
+file changed while it was sent, and the next push takes it."""
 LOST: Final = ("missing", "corrupt")
 """What only a machine that still holds the file can mend."""
 _ERRORS: Final[dict[Cause | None, type[SwampError]]] = {

@@ -81,7 +81,7 @@ class Stager:
         """A file whose stat changed since the plan is left for the next push: what was sent may be a mixture."""
         local = action.facts.local
         if sent.changed or local is None or (sent.hint is not None and sent.hint != local.hint):
-            self.tally.fail(sent.path, "it changed while it was being pushed; the next push takes it")
+            self.tally.fail(sent.path, "it changed while it was being pushed; the next push takes it", "changed")
         elif sent.error is not None or sent.key is None or sent.sha256 is None:
             self.tally.fail(sent.path, sent.error or "the upload failed", sent.cause)
         else:
