@@ -37,7 +37,7 @@ test: $(STAMP) bytecode java servers browser postgres lint
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src tests/sim $(PLUGINS:%=%/src)
+	$(BIN)/mypy --strict src tests/sim tests/servers $(PLUGINS:%=%/src)
 	$(BIN)/lint-imports
 
 # More seeds of the simulator than `make test` runs: make sim SEEDS=100000

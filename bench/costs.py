@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the servers
 import run
 from plan_memory import indexed, remembered
 
@@ -260,7 +261,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 @contextmanager
 def proxied(home: Path) -> Iterator[tuple[dict[str, str], object]]:
-    from swamp.testing.proxy import FaultProxy
+    from servers.proxy import FaultProxy
 
     with run.server(home) as env, FaultProxy(env["AWS_ENDPOINT_URL"]) as proxy:
         yield {**env, **run._environment(proxy.endpoint)}, proxy
@@ -268,7 +269,7 @@ def proxied(home: Path) -> Iterator[tuple[dict[str, str], object]]:
 
 def faults(home: Path, files: int = 2_000) -> Iterator[str]:
     """The same push through the same proxy, without and with a 500 on every 100th PUT."""
-    from swamp.testing.proxy import Rule
+    from servers.proxy import Rule
 
     yield "| tool | no fault s | 500 on every 100th PUT s | ratio |"
     yield "|---|---|---|---|"

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the servers
 from peers import HERE, PEERS, Peer, Swamp
 
 RESULTS = Path(__file__).parent / "results"
@@ -121,7 +122,7 @@ class Table:
 def server(home: Path, kind: str = "rclone", delay: float = 0.0) -> Iterator[dict[str, str]]:
     """A server on loopback, and the environment with which each tool finds it; every answer comes `delay` later."""
     if delay:
-        from swamp.testing.proxy import FaultProxy, Rule
+        from servers.proxy import FaultProxy, Rule
 
         rules = [Rule("delay", times=None, seconds=delay)]
         with server(home, kind) as env, FaultProxy(env["AWS_ENDPOINT_URL"], rules) as proxy:
@@ -131,7 +132,7 @@ def server(home: Path, kind: str = "rclone", delay: float = 0.0) -> Iterator[dic
         with _rclone(home) as env:
             yield env
         return
-    from swamp.testing.servers import start
+    from servers.start import start
 
     with start(kind) as running:
         assert running.endpoint is not None

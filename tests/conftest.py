@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from servers.start import start
 from swamp.env import SYSTEM
 from swamp.errors import MissingTool
-from swamp.testing.servers import Running, start
+from swamp.testing.running import Running
 
 if TYPE_CHECKING:
     from kills import Killer
@@ -113,7 +114,7 @@ def fresh_prefix() -> Callable[[], str]:
 def killer(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> Iterator[Killer]:
     """Kills commands at their requests to S3, or at their calls to the file system of a bucket in a directory."""
     from kills import Killer
-    from swamp.testing.proxy import FaultProxy
+    from servers.proxy import FaultProxy
 
     if request.param == "file":
         yield Killer(tmp_path)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from machines import SWAMP, Machine, Place, Ran
+from servers.proxy import FaultProxy, Rule
 from swamp.cache.layout import caches_of
 from swamp.data.metadata import decode
 from swamp.data.parts import combined_checksum
@@ -28,7 +29,6 @@ from swamp.index.keys import is_pack
 from swamp.index.root import ROOT_KEY
 from swamp.locks.acquire import GLOBAL_KEY
 from swamp.store.port import ObjectStore
-from swamp.testing.proxy import FaultProxy, Rule
 
 HOOK = """
 import itertools, os, signal, sys

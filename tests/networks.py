@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kill_scenarios import digest
 from kills import Versions, assert_no_help_needed, whole
 from machines import Machine, Place, Ran, Team
-from swamp.testing.proxy import FOR_EVER, FaultProxy, Rule
+from servers.proxy import FOR_EVER, FaultProxy, Rule
 
 REQUEST_MS, SYNC_MS, LOCK_MS = 1500, 6000, 15000
 QUICK = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": str(SYNC_MS), "SWAMP_LOCK_TIMEOUT_MS": str(LOCK_MS)}

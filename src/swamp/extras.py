@@ -11,7 +11,7 @@ from swamp.errors import MissingTool
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "spark": ("pyspark", "py4j", "grpc"),
     "duckdb": ("duckdb", "_duckdb", "pytz"),
-    "gcs": ("google", "google_crc32c", "requests", "urllib3"),
+    "gcs": ("google", "requests", "urllib3"),
     "pandas": ("pandas", "numpy"),
     "serve": ("fastapi", "uvicorn", "starlette", "prometheus_client", "jinja2"),
     "otel": ("opentelemetry",),

@@ -7,12 +7,12 @@ import os
 
 import pytest
 
+from servers.gcs_double import GcsDouble
+from servers.proxy import FaultProxy, Rule
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, Unavailable
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.retry import RetryPolicy
-from swamp.testing.gcs_double import GcsDouble
-from swamp.testing.proxy import FaultProxy, Rule
 
 BODY = os.urandom(1 << 20) * 20
 

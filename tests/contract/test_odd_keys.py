@@ -8,6 +8,8 @@ import boto3
 import pytest
 
 from peers import Peer, settled
+from servers.proxy import FaultProxy, Rule
+from servers.start import BUCKET
 from swamp.commit.collect import collect
 from swamp.env import SYSTEM
 from swamp.errors import AccessDenied, StoreError
@@ -15,8 +17,7 @@ from swamp.index.entry import payload_key
 from swamp.store.explain import Place
 from swamp.store.open import open_store
 from swamp.store.s3_listing import Keys, RawListing
-from swamp.testing.proxy import FaultProxy, Rule
-from swamp.testing.servers import ACCESS, BUCKET, SECRET
+from swamp.testing.running import ACCESS, SECRET
 
 ODD = ("a//b", "a/./b", "a/../b", "/a", "tab\there", "bell\x07", "delete\x7f", "dir/")
 PLAIN = ("a/b", "a b+c", "100%", "a%2Fb", "é", "zz/last")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from servers.start import BUCKET
 from swamp.errors import AccessDenied, Misconfigured
 from swamp.store.login import aws_login, azure_login
 from swamp.store.open import StoreSpec, open_store, parse_target
-from swamp.testing.servers import ACCESS, BUCKET, SECRET
+from swamp.testing.running import ACCESS, SECRET
 
 
 def modules_after(code):

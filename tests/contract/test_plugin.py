@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from swamp.pipeline.package import build_archive
 from swamp.store.layers import innermost
 from swamp.store.open import StoreSpec, open_store
 from swamp.store.port import CREATE
+from swamp.testing import capabilities
 from swamp.testing.contract import StoreContract, Traits
 
 SHELF = Path(__file__).parents[1] / "fixtures" / "shelf"
@@ -42,6 +44,13 @@ def test_a_plugin_is_opened_elsewhere_by_its_type(installed, tmp_path):
     assert spec.plugin == KIND and StoreSpec("s3://b").plugin is None
     spec.open().put("k", b"1")
     assert open_store(KIND, spec.config).get("team/k").body == b"1"
+
+
+def test_its_author_can_print_what_it_was_seen_to_do(installed, tmp_path, capsys):
+    capabilities.main(KIND, json.dumps({"file": str(tmp_path / "shelf.db")}))
+    title, _, row = capsys.readouterr().out.splitlines()
+    assert title.startswith("| store | create-only | compare-and-swap |")
+    assert row.startswith(f"| {KIND} | yes | yes |") and row.endswith("| yes |")
 
 
 def test_one_that_is_not_installed_says_what_to_do(tmp_path):

@@ -7,13 +7,14 @@ import json
 
 import pytest
 
+from servers.proxy import FaultProxy, Rule
+from servers.start import SAFE, STARTERS
 from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured, Unavailable
 from swamp.store.open import open_store
 from swamp.store.probe import SCRATCH, probe
 from swamp.testing.faulty import Fault, FaultyStore
-from swamp.testing.proxy import FaultProxy, Rule
-from swamp.testing.servers import SAFE, STARTERS, free_port
+from swamp.testing.listen import free_port
 
 
 @pytest.mark.parametrize("name", STARTERS)

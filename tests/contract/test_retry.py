@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from servers.proxy import FaultProxy, Rule
 from swamp.commit.log import put_log
 from swamp.env import Env
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, Unavailable
@@ -20,7 +21,6 @@ from swamp.sync.bulk import Download, Upload
 from swamp.sync.progress import Patience
 from swamp.sync.transfer import download_one, upload_one
 from swamp.testing.faulty import Chance, Fault, FaultyStore
-from swamp.testing.proxy import FaultProxy, Rule
 
 
 @dataclass

@@ -10,14 +10,14 @@ import boto3
 import obstore
 import pytest
 
+from servers.proxy import FaultProxy, Rule
+from servers.start import BUCKET
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, StoreError, UsageError
 from swamp.locks.acquire import MAX_LEASE
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.probe import probe
 from swamp.store.upload import HashedFile
-from swamp.testing.proxy import FaultProxy, Rule
-from swamp.testing.servers import BUCKET
 
 SIZE = 40 * 1024 * 1024
 

@@ -13,6 +13,8 @@ import obstore.exceptions
 import pytest
 import requests.exceptions
 
+from servers.proxy import FaultProxy, Rule
+from servers.start import BUCKET
 from swamp.errors import (
     AccessDenied,
     ConditionFailed,
@@ -27,8 +29,7 @@ from swamp.store import clients, explain, gcs_errors
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
 from swamp.store.open import open_store
 from swamp.store.retry import RetryPolicy
-from swamp.testing.proxy import FaultProxy, Rule
-from swamp.testing.servers import BUCKET, free_port
+from swamp.testing.listen import free_port
 
 QUICK = RetryPolicy(seconds=0.2)
 

@@ -54,7 +54,7 @@ def test_the_command_line_reference_has_every_command_of_the_contract() -> None:
 
 def test_what_each_backend_enforces_was_measured_and_is_what_the_contract_suite_expects() -> None:
     """The probe tells stores that enforce conditions from those that accept and ignore them."""
-    from swamp.testing.servers import SAFE, STARTERS
+    from servers.start import SAFE, STARTERS
 
     text = (REPO / "docs" / "reference" / "backends.md").read_text()
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]

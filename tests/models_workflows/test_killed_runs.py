@@ -12,7 +12,7 @@ import pytest
 from benches import Bench, shell
 
 from machines import Machine, Team
-from swamp.testing.servers import start
+from servers.start import start
 
 STEPS = 6
 WORKFLOW = f"""id: aaaaaaaa-2222-4333-8444-555555555555

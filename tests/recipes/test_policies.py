@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from machines import Machine
-from swamp.testing.servers import start
+from servers.start import start
 
 POLICIES = Path(__file__).parents[2] / "docs" / "recipes" / "policies"
 BUCKET, PREFIX = "team-data", "shop"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from servers.proxy import FaultProxy, Rule
 from swamp.errors import AccessDenied, OutcomeUnknown, Unavailable
 from swamp.store.open import open_store
 from swamp.store.retry import RetryPolicy
-from swamp.testing.proxy import FaultProxy, Rule
 
 PATIENT = RetryPolicy()
 BODY = bytes(range(256)) * 4096 * 20

@@ -179,7 +179,7 @@ def _unreachable(killer: Killer, place: Place, act) -> None:
     from pathlib import Path
     from urllib.parse import urlsplit
 
-    from swamp.testing.proxy import Rule
+    from servers.proxy import Rule
 
     if killer.proxy is not None:
         rule = Rule("drop", times=None)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from machines import Machine, Place, Team
+from servers.proxy import FaultProxy, Rule
 from swamp.sync.result import SyncResult
-from swamp.testing.proxy import FaultProxy, Rule
 from swamp.testing.s3_bucket import Manners
 from swamp.testing.s3_double import S3Double
 from swamp.testing.s3_lies import Lie

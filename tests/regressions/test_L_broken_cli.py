@@ -12,8 +12,8 @@ import pytest
 from kills import whole
 from machines import Machine, Place, Ran, Team, read_tree
 from proxies import Proxy, proxy_to, refuse
+from servers.proxy import FaultProxy, Rule
 from swamp.index.root import ROOT_KEY
-from swamp.testing.proxy import FaultProxy, Rule
 
 QUICK = {"SWAMP_REQUEST_TIMEOUT_MS": "2000", "SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "4000"}
 NO_PAYLOAD, NO_ROOT = (lambda r: r.is_write and r.is_payload), (lambda r: r.is_write and r.is_root)

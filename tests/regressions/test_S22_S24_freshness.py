@@ -12,7 +12,7 @@ import pytest
 
 from jobs import require_java
 from machines import Machine, Place, Team
-from swamp.testing.proxy import FaultProxy, Rule
+from servers.proxy import FaultProxy, Rule
 
 WORKFLOW = """id: 11111111-2222-4333-8444-555555555555
 name: w

@@ -26,7 +26,7 @@ from swamp.pipeline.transfer import OnSpark, at_hand
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload
 from swamp.sync.progress import Patience
-from swamp.testing.proxy import FaultProxy, Rule
+from servers.proxy import FaultProxy, Rule
 
 given = json.loads(sys.argv[1])
 session = open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "512m"}))

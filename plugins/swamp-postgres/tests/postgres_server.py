@@ -15,7 +15,7 @@ import psycopg
 
 from swamp.env import SYSTEM
 from swamp.errors import MissingTool
-from swamp.testing.servers import free_port
+from swamp.testing.listen import free_port
 
 KIND = "@swamp-postgres/datastore"
 ADMIN, PASSWORD = "keeper", "of-the-tests"

@@ -19,10 +19,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swamp.env import SYSTEM, Env
 from swamp.testing.listen import LoopbackHandler, LoopbackServer
+from swamp.testing.running import ACCESS, SECRET, Running
 from swamp.testing.s3_bucket import Manners, S3Bucket, S3Refusal
 from swamp.testing.s3_lies import FOR_EVER, Lie, LieKind, RandomLies
 from swamp.testing.s3_requests import Asked, Told, act, as_if, refusal, unchunked
-from swamp.testing.servers import ACCESS, SECRET, Running
 
 HTML: Final = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body>Please log in.</body></html>"
 
@@ -79,7 +79,7 @@ class S3Double:
         return {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
 
     def running(self, bucket: str | None = None, **config: Any) -> Running:
-        """As `swamp.testing.servers` describes a server; `config` adds to its configuration."""
+        """As a server that runs; `config` adds to its configuration."""
         name = bucket or next(iter(self.buckets))
         return Running("s3-double", f"s3://{name}", {**self.config, **config}, self.environ, self.endpoint)
 

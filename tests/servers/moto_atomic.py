@@ -1,4 +1,4 @@
-"""`python -m swamp.testing.moto_atomic PORT`: moto, with each write as one step.
+"""`python moto_atomic.py PORT`: moto, with each write as one step.
 
 moto checks a write's condition and stores its body in two steps, and serves every request in a thread of its own: two
 writers can pass the same check. S3 never lets them, so the stand-in must not either.

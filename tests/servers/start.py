@@ -19,41 +19,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from swamp.env import SYSTEM, Env
+from swamp.env import SYSTEM
 from swamp.errors import MissingTool, StoreError, Unavailable
 from swamp.store.login import AZURITE_ACCOUNT, AZURITE_KEY
-from swamp.store.open import StoreSpec, open_store
-from swamp.store.port import ObjectStore
+from swamp.testing.listen import free_port
+from swamp.testing.running import ACCESS, SECRET, Running
 
 BUCKET: Final = "swamp-tests"
 START_SECONDS: Final = 60.0
-ACCESS, SECRET = "swamptesting", "swamptesting-secret"
 _AWS_LOGIN: Final = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
-
-
-@dataclass(frozen=True)
-class Running:
-    """A server that answers. `url` and `config` open its bucket, `environ` holds the login it wants."""
-
-    name: str
-    url: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
-    endpoint: str | None = None
-    pid: int | None = None
-
-    def spec(self, prefix: str = "", namespace: str | None = None) -> StoreSpec:
-        return StoreSpec(self.url + (f"/{prefix}" if prefix else ""), dict(self.config), namespace)
-
-    def open(self, prefix: str = "", env: Env = SYSTEM) -> ObjectStore:
-        """Credentials are put into the process environment: clients read them there and nowhere else."""
-        os.environ.update(self.environ)
-        spec = self.spec(prefix)
-        return open_store(spec.url, spec.config, env)
 
 
 @contextmanager
@@ -81,7 +58,7 @@ def _started(stack: ExitStack, name: str) -> Running:
 def _moto(stack: ExitStack) -> Running:
     port = free_port()
     _script("moto_server")
-    process = _spawn(stack, [sys.executable, "-m", "swamp.testing.moto_atomic", str(port)])
+    process = _spawn(stack, [sys.executable, "-P", os.fspath(Path(__file__).with_name("moto_atomic.py")), str(port)])
     return _s3("moto", port, process)
 
 
@@ -141,7 +118,7 @@ def _s3_double(stack: ExitStack) -> Running:
 
 
 def _gcs_double(stack: ExitStack) -> Running:
-    from swamp.testing.gcs_double import GcsDouble
+    from servers.gcs_double import GcsDouble
 
     double = stack.enter_context(GcsDouble(BUCKET))
     return Running("gcs", f"gs://{BUCKET}", {"endpoint": double.endpoint}, {}, double.endpoint)
@@ -180,12 +157,6 @@ STARTERS: Final[Mapping[str, Callable[[ExitStack], Running]]] = {
 }
 SAFE: Final = ("memory", "directory", "moto", "ministack", "s3-double", "azurite", "gcs")
 """Those that enforce conditions; the others accept and ignore them."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _script(name: str) -> str:
@@ -296,7 +267,7 @@ def _answers(running: Running) -> bool:
 
 def _azure_container(endpoint: str) -> bool:
     """Creates the container with a shared-key signature: obstore has no call for it."""
-    from swamp.testing.azure_sign import signed_put
+    from servers.azure_sign import signed_put
 
     return _plain_request("PUT", f"{endpoint}/{BUCKET}?restype=container", signed_put(endpoint, BUCKET))
 
