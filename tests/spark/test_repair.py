@@ -1,5 +1,6 @@
 """`swamp datastore doctor --repair` on Spark: a lost index from a listing, and the catalog from its metadata files."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -48,6 +49,35 @@ def test_L48_a_listing_on_spark_proposes_what_one_in_memory_proposes(jobs, bucke
     assert {r["path"]: (r["key"], r["size"]) for r in rows} == {p: (e.key, e.size) for p, e in in_memory.items()}
 
 
+def test_L73_footers_on_spark_propose_what_they_propose_in_memory(jobs, bucket):
+    """By identity: what was moved is no newer than what was uploaded after it, and stays what it was."""
+    from swamp.env import SYSTEM
+    from swamp.index.pack import PackWriter
+
+    store = bucket.open()
+    lost(store)
+    old, new = "_packs/01JD0000000000000000000005", "_packs/01JD0000000000000000000009"
+    for pack, files in ((old, {"files/a": (b"newer a", ""), "files/b": (b"b", "")}),
+                        (new, {"files/a": (b"older a", "files/a~01JD0000000000000000000002"),
+                               "files/ü +%": (b"moved", "files/ü +%~01JD0000000000000000000000"),
+                               "files/c": (b"c", "_packs/01JD0000000000000000000001@12+1")})):  # fmt: skip
+        writer = PackWriter()
+        for path, (body, identity) in files.items():
+            writer.add(path, body, hashlib.sha256(body).hexdigest(), id=identity)
+        store.put(pack, writer.seal())
+    store.put("_packs/01JD0000000000000000000003", b"no pack at all")
+    committer = committer_for(bucket)
+    in_memory = propose_from_listing(committer)
+    on = OnStore(jobs, bucket, committer, Patience(SYSTEM, 300))
+    with on.proposal() as (files, write):
+        assert files == len(in_memory) == 44
+        publish_segments(committer, lambda: None, write)
+    rows = on.index(committer.read().root).where(f"kind = '{ENTRY}'").toArrow().to_pylist()
+    found = {r["path"]: (r["key"], r["size"], r["sha256"], r["id"] or "") for r in rows}
+    assert found == {p: (e.key, e.size, e.sha256, e.id) for p, e in in_memory.items()}
+    assert found["files/a"][0].startswith(old)
+
+
 def swamp(repo, home, *arguments):
     environ = {**os.environ, "SWAMP_HOME": str(home), "SWAMP_SPARK_MASTER": "local[2]"}
     command = [str(Path(sys.executable).parent / "swamp"), *arguments, "--repo-dir", str(repo), "--json"]
@@ -56,7 +86,6 @@ def swamp(repo, home, *arguments):
     return json.loads(done.stdout)
 
 
-@pytest.mark.usefixtures("one_object_each")  # the footers of packs are read in process
 def test_the_command_re_indexes_and_rebuilds_the_catalog_on_spark(shared_repo, bucket, tmp_path):
     require_java()
     home, body = tmp_path / "home", tmp_path / "body"

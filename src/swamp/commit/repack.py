@@ -7,25 +7,26 @@ by the commit that moves out of it, so that readers and undelete find it for the
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import groupby
+from typing import Final, Protocol
 
 from swamp.commit.collect import Ages, internal_objects
 from swamp.commit.commit import Changes, Committer, Pace
+from swamp.commit.copy import Copier, cut_of
 from swamp.commit.log import names
 from swamp.commit.survive import survive
-from swamp.errors import CorruptData, ObjectMissing
+from swamp.errors import ObjectMissing
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
-from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
+from swamp.index.keys import is_pack, object_of
 from swamp.index.lookup import all_rows, live_rows, lookup, winning_rows
-from swamp.index.pack import Packed, PackWriter, unpacked, verified
 from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta
+from swamp.values import value
 
-PACK_BYTES: Final = 8 << 20
 SMALL_PACK: Final = 1 << 20
 MANY_SMALL: Final = 100
 OLD_DEAD: Final = dt.timedelta(days=30)
@@ -45,6 +46,18 @@ class Repacked:
         return Repacked(self.packs + more.packs, self.rows + more.rows, self.bytes + more.bytes)
 
 
+@value
+class Survey:
+    """What some rows of the index say of one pack: bytes and rows that live in it, whether anything waits for the end
+    of its undo window, and whether anything in it has been dead for a month."""
+
+    pack: str
+    live: int = 0
+    rows: int = 0
+    waits: bool = False
+    long_dead: bool = False
+
+
 @dataclass
 class _Pack:
     """What is known of one pack: its object, and what lives, waits and has long been dead in it."""
@@ -56,6 +69,12 @@ class _Pack:
     long_dead: bool = False
     held: int | None = None
     """Bytes of all its slices, as its footer says."""
+
+    def take(self, told: Survey) -> None:
+        self.live += told.live
+        self.rows += told.rows
+        self.waits |= told.waits
+        self.long_dead |= told.long_dead
 
     @property
     def saves(self) -> int:
@@ -73,16 +92,36 @@ class _Pack:
         return mostly_dead or self.long_dead or (small and self.meta.size < SMALL_PACK)
 
 
+class Bulk(Protocol):
+    """The same work on many machines, for an index that is too large to be walked here."""
+
+    def survey(self, root: Root, ages: Ages, keep: dt.timedelta) -> Iterable[Survey]:
+        """What lives, waits and has long been dead in each pack that the index names."""
+        ...
+
+    def move(self, root: Root, packs: Sequence[str]) -> Iterable[tuple[Row, str]]:
+        """Copies what lives in these packs; each row with its new place, those of one pack together."""
+        ...
+
+
 def repack(
-    committer: Committer, pace: Pace, *, keep: dt.timedelta, dry_run: bool = False, rows: int = RUN_ROWS
+    committer: Committer,
+    pace: Pace,
+    *,
+    keep: dt.timedelta,
+    dry_run: bool = False,
+    rows: int = RUN_ROWS,
+    bulk: Bulk | None = None,
 ) -> Repacked:
     """Empties the packs that are worth it, at most `rows` rows in one run; with `dry_run` says what it would do."""
     root = committer.read().root
     if root is None:
         return Repacked()
-    chosen = _chosen(committer, root, keep, rows)
+    chosen = _chosen(committer, root, keep, rows, bulk)
     if dry_run:
         return Repacked(len(chosen), sum(p.rows for p in chosen), sum(p.saves for p in chosen))
+    if bulk is not None:
+        return _moved_in_bulk(committer, pace, chosen, bulk) if chosen else Repacked()
     done = Repacked()
     for batch in _batches(chosen):
         pace()
@@ -107,17 +146,15 @@ def _there(committer: Committer, key: str) -> ObjectMeta | None:
         return None
 
 
-def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int) -> list[_Pack]:
+def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bulk: Bulk | None) -> list[_Pack]:
     """Those that save most come first."""
     packs = {meta.key: _Pack(meta) for meta in internal_objects(committer.store) if is_pack(meta.key)}
     if not packs:
         return []
-    for entry in live_rows(root, committer.fetch):
-        pack, cut = packs.get(object_of(entry.key)), _slice(entry.key)
-        if pack is not None and cut is not None:
-            pack.live += cut.length
-            pack.rows += 1
-    _note_dead(committer, root, packs, keep)
+    ages = Ages.of(list(names(committer.store)), store_now(committer.store))
+    for told in bulk.survey(root, ages, keep) if bulk else survey(committer, root, ages, keep):
+        if told.pack in packs:
+            packs[told.pack].take(told)
     for pack in packs.values():
         if pack.may_be_mostly_dead:
             pack.held = packed_bytes(committer.store, pack.meta)
@@ -131,13 +168,16 @@ def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int) -> 
     return taken
 
 
-def _note_dead(committer: Committer, root: Root, packs: dict[str, _Pack], keep: dt.timedelta) -> None:
-    ages = Ages.of(list(names(committer.store)), store_now(committer.store))
+def survey(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> Iterator[Survey]:
+    """What each row of the index says of its pack: the live ones first, then the others."""
+    for entry in live_rows(root, committer.fetch):
+        cut = cut_of(entry.key)
+        if cut is not None:
+            yield Survey(cut.pack, live=cut.length, rows=1)
+    long = max(OLD_DEAD, keep)
     for row in all_rows(root, committer.fetch):
-        pack = packs.get(object_of(row.key))
-        if pack is not None and not isinstance(row, Entry):
-            pack.waits |= not ages.older(row.seq, keep)
-            pack.long_dead |= ages.older(row.seq, max(OLD_DEAD, keep))
+        if not isinstance(row, Entry) and is_pack(name := object_of(row.key)):
+            yield Survey(name, waits=not ages.older(row.seq, keep), long_dead=ages.older(row.seq, long))
 
 
 def _batches(packs: Iterable[_Pack]) -> Iterator[list[_Pack]]:
@@ -161,111 +201,73 @@ def _moved(
         return Repacked()
     wanted = {pack.meta.key: pack for pack in batch}
     rows = [row for row in winning_rows(root, committer.fetch) if object_of(row.key) in wanted and moves(row)]
-    copied = _Copier(committer, pace, root.gc_epoch)
-    copied.copy(rows)
-    if not copied.places:
+    copier = Copier(committer.store, committer.env, committer.put_segment)
+    places = dict(copier.copy(rows, pace))
+    return _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
+
+
+def _moved_in_bulk(committer: Committer, pace: Pace, packs: Sequence[_Pack], bulk: Bulk) -> Repacked:
+    """The copies of many machines, committed here: whole packs, at most 20,000 rows a commit.
+    inv[spark.publish-once]"""
+    root = committer.read().root
+    if root is None:
         return Repacked()
-    done = committer.commit(lambda now: _changes(committer, now, copied), pace)
-    if done is None:
+    wanted, done = {pack.meta.key: pack for pack in packs}, Repacked()
+    places: dict[Row, str] = {}
+    for _, moved in groupby(bulk.move(root, sorted(wanted)), key=lambda move: object_of(move[0].key)):
+        some = dict(moved)
+        if places and len(places) + len(some) > COMMIT_ROWS:
+            done += _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
+            places = {}
+        places |= some
+    return done + _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
+
+
+def _committed(committer: Committer, pace: Pace, moves: _Moves, wanted: Mapping[str, _Pack]) -> Repacked:
+    if not moves.places or committer.commit(lambda now: _changes(committer, now, moves), pace) is None:
         return Repacked()
-    gone = copied.emptied
-    return Repacked(len(gone), len(copied.moved), sum(wanted[key].saves for key in gone))
-
-
-def _changes(committer: Committer, root: Root, copied: _Copier) -> Changes | None:
-    copied.moved.clear()
-    if not copied.still_there(root):
-        return None
-    was = {entry.path: entry for entry in copied.places}
-    rows = lookup(root, was, committer.fetch)
-    for path, entry in was.items():
-        now = rows.get(path)
-        if now is not None and is_what_was_read(now, entry):
-            copied.moved[now] = copied.places[entry]
-    if not copied.moved:
-        return None
-    puts = tuple(now.rewritten(key, missing=now.missing) for now, key in copied.moved.items() if isinstance(now, Entry))
-    deletes = tuple(now.moved(key) for now, key in copied.moved.items() if isinstance(now, Tombstone))
-    return Changes(puts, deletes, dropped=tuple(Dropped(pack, "") for pack in copied.emptied))
-
-
-def is_what_was_read(now: Row, read: Row) -> bool:
-    """Identity, number and place, of a file or of a deletion. inv[pack.moved-only-unchanged]"""
-    same = (now.identity, now.number, now.key) == (read.identity, read.number, read.key)
-    return same and isinstance(now, Entry) == isinstance(read, Entry)
+    return Repacked(len(moves.emptied), len(moves.moved), sum(wanted[key].saves for key in moves.emptied))
 
 
 @dataclass
-class _Copier:
-    """New packs with the slices of old ones; `places` says where each row's bytes are now too."""
+class _Moves:
+    """Rows and the places where their bytes lie now too; of those, the ones that a root still allowed to be moved."""
 
-    committer: Committer
-    pace: Pace
+    places: dict[Row, str]
     epoch: int
-    places: dict[Row, str] = field(default_factory=dict)
+    """The collection after which the copies were made."""
     moved: dict[Row, str] = field(default_factory=dict)
-    _new: set[str] = field(default_factory=set)
-    _writer: PackWriter = field(default_factory=PackWriter)
-    _waiting: list[tuple[Row, Packed]] = field(default_factory=list)
 
     @property
     def emptied(self) -> list[str]:
         """Packs out of which something was moved: their undo window begins now."""
         return sorted({object_of(entry.key) for entry in self.moved})
 
-    def copy(self, rows: Iterable[Row]) -> None:
-        by_pack: dict[str, list[Row]] = {}
-        for entry in rows:
-            by_pack.setdefault(object_of(entry.key), []).append(entry)
-        for pack, entries in by_pack.items():
-            self.pace()
-            self._copy_pack(pack, entries)
-        self._seal()
-
-    def _copy_pack(self, pack: str, entries: list[Row]) -> None:
-        try:
-            body = self.committer.store.get(pack).body
-        except ObjectMissing:
-            return  # `verify` tells; a move would only hide it
-        for entry in sorted(entries, key=lambda e: (e.path.endswith("/raw") or "/raw/" in e.path, e.path)):
-            cut = _slice(entry.key)
-            if cut is None or not _holds(body, cut, entry):
-                continue  # a bad slice stays where it is, for `verify` to find
-            stored = body[cut.offset : cut.end]
-            file = Packed(entry.path, 0, cut.length, entry.size, entry.sha256 or "", cut.zstd)
-            self._waiting.append((entry, self._writer.copy(file, stored, entry.identity)))
-            if self._writer.size >= PACK_BYTES:
-                self._seal()
-
-    def _seal(self) -> None:
-        """Uploads a pack under a key of its own, before anything names it. inv[commit.root-last]"""
-        if not self._waiting:
-            return
-        key = pack_key(self.committer.env.ulid())
-        self.committer.put_segment(key, self._writer.seal())
-        self._new.add(key)
-        self.places |= {entry: file.slice(key).key for entry, file in self._waiting}
-        self._writer, self._waiting = PackWriter(), []
-
-    def still_there(self, root: Root) -> bool:
-        """A collector may have been there: a condemned pack is given up, a collection means looking again."""
-        there = survive(self.committer.store, root, self._new, self.epoch)
-        self.epoch = root.gc_epoch if there else self.epoch
-        return there
+    @property
+    def copies(self) -> frozenset[str]:
+        return frozenset(map(object_of, self.places.values()))
 
 
-def _slice(key: str) -> Slice | None:
-    try:
-        return slice_of(key)
-    except CorruptData:
+def _changes(committer: Committer, root: Root, moves: _Moves) -> Changes | None:
+    """Of what was copied, exactly the rows that still are what was read; none if a collector has taken the copies."""
+    moves.moved.clear()
+    if not survive(committer.store, root, moves.copies, moves.epoch):
         return None
+    moves.epoch = root.gc_epoch
+    was = {entry.path: entry for entry in moves.places}
+    rows = lookup(root, was, committer.fetch)
+    for path, entry in was.items():
+        now = rows.get(path)
+        if now is not None and is_what_was_read(now, entry):
+            moves.moved[now] = moves.places[entry]
+    if not moves.moved:
+        return None
+    puts = tuple(now.rewritten(key, missing=now.missing) for now, key in moves.moved.items() if isinstance(now, Entry))
+    deletes = tuple(now.moved(key) for now, key in moves.moved.items() if isinstance(now, Tombstone))
+    return Changes(puts, deletes, dropped=tuple(Dropped(pack, "") for pack in moves.emptied))
 
 
-def _holds(body: bytes, cut: Slice, entry: Row) -> bool:
-    """Whether the slice has the bytes that the row promises: nothing is moved that was not checked."""
-    try:
-        return entry.sha256 is not None and verified(
-            unpacked(cut, body[cut.offset : cut.end], entry.size), entry.size, entry.sha256
-        )
-    except CorruptData:
-        return False
+def is_what_was_read(now: Row, read: Row) -> bool:
+    """Identity, number and place, of a file or of a deletion. inv[pack.moved-only-unchanged]"""
+    same = (now.identity, now.number, now.key) == (read.identity, read.number, read.key)
+    return same and isinstance(now, Entry) == isinstance(read, Entry)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
+from swamp.index.adopt import is_proposed
+from swamp.index.entry import Entry
 from swamp.index.keys import Slice, slice_of
 from swamp.index.pack import TAIL_BYTES, Longer, Packed, read_footer, unpacked
 from swamp.store.port import ObjectMeta, ObjectStore
@@ -53,3 +56,16 @@ def packed_bytes(store: ObjectStore, pack: ObjectMeta) -> int | None:
         return sum(file.length for file in fetch_footer(store, pack))
     except (CorruptData, ObjectMissing):
         return None
+
+
+def propose_packed(store: ObjectStore, pack: ObjectMeta) -> Iterator[Entry]:
+    """The files that a pack says it holds, where the index is lost; one that cannot be read proposes nothing."""
+    try:
+        files = fetch_footer(store, pack)
+    except (CorruptData, ObjectMissing):
+        return
+    at = rfc3339(pack.last_modified)
+    for file in files:
+        key = file.key(pack.key)
+        if is_proposed(file.path):
+            yield Entry(file.path, key, file.size, file.sha256, at, id="" if file.id == key else file.id)

@@ -20,7 +20,7 @@ from swamp.commit.survive import survive
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, Unavailable
 from swamp.index.entry import Dropped, Entry
-from swamp.index.keys import PACK_PREFIX
+from swamp.index.keys import PACK_PREFIX, is_pack
 from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow
 from swamp.locks.acquire import store_now
@@ -112,8 +112,8 @@ class OnStore:
         """Reads every payload and compares it with the index. Reports; changes nothing."""
         from pyspark.sql import functions as sf
 
-        with self._kept(self.entries(root)) as entries:
-            total = self._total(entries)
+        with self.kept(self.entries(root)) as entries:
+            total = self.total(entries)
             bins = bins_for(total["files"], total["size"], self.jobs.parallelism)
             shared = stages.balanced(entries, bins, total["large"])
             findings = stages.verify(shared, self.spec, self.jobs.beacon)
@@ -129,7 +129,7 @@ class OnStore:
         return Verified(total["files"], total["size"], tuple(map(_finding, ordered)))
 
     @contextmanager
-    def _kept(self, rows: DataFrame) -> Iterator[DataFrame]:
+    def kept(self, rows: DataFrame) -> Iterator[DataFrame]:
         """Rows that are looked at more than once: computed by the first who looks, kept for the others."""
         kept = rows.persist()
         try:
@@ -137,7 +137,7 @@ class OnStore:
         finally:
             kept.unpersist()
 
-    def _total(self, entries: DataFrame) -> dict[str, int]:
+    def total(self, entries: DataFrame) -> dict[str, int]:
         from pyspark.sql import functions as sf
 
         large = sf.coalesce(sf.sum((sf.col("size") >= ALONE).cast("int")), sf.lit(0))
@@ -157,7 +157,7 @@ class OnStore:
         ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
         adopted = stages.adopt(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
         met = stages.frame_of(self.jobs.session, INDEX, self._met(pieces.objects))
-        with self._kept(adopted.unionByName(met)) as entries:
+        with self.kept(adopted.unionByName(met)) as entries:
             files = self._refuse_lost(entries)
             return self._published(entries, files) if files else None
 
@@ -201,7 +201,10 @@ class OnStore:
         ranges = stages.frame_of(self.jobs.session, RANGES, (found.row() for found in pieces.ranges))
         listed = stages.propose(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
         met = stages.frame_of(self.jobs.session, INDEX, proposed(pieces.objects))
-        with self._kept(stages.newest_uploads(listed.unionByName(met))) as newest:
+        packs = [object_row(meta) for meta in internal_objects(self.committer.store) if is_pack(meta.key)]
+        frame = stages.frame_of(self.jobs.session, OBJECTS, packs)
+        packed = stages.propose_packed(frame, self.spec, min(len(packs), self.jobs.parallelism * 8))
+        with self.kept(stages.newest_uploads(listed.unionByName(met).unionByName(packed))) as newest:
             files = self.jobs.run("list", newest.count, self.patience)
             yield files, lambda seq: self._segments(newest, files, seq) if files else []
 
@@ -212,7 +215,7 @@ class OnStore:
         rows = sum(ref.rows for ref in inputs)
         layer = self._layer(layer_rows(root))
         # Ranges are cut by a sample, and then filled: two looks at the index.
-        with self._kept(self.index(root, inputs)) as index:
+        with self.kept(self.index(root, inputs)) as index:
             ranged = stages.ranged(index, tasks_for(rows, SEGMENT_TARGET))
             ordered = stages.ordered(stages.merge(ranged, layer, horizon_seq))
             written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
@@ -266,7 +269,7 @@ class OnStore:
         live = stages.winners(index).where(f"kind = '{ENTRY}'").select(stages.object_of_column("key").alias("key"))
         live = live.unionByName(self._keys([{"key": ref.key} for ref in root.segments]))
         given_up = index.where(sf.col("kind") != ENTRY).withColumn("key", stages.object_of_column("key"))
-        waiting = given_up.where(_within("seq", ages.young(keep))).select("key").distinct()
+        waiting = given_up.where(within("seq", ages.young(keep))).select("key").distinct()
         expired = given_up.select("key").distinct().withColumn("expired", sf.lit(True))
         found = self._objects().join(live, "key", "left_anti").join(waiting, "key", "left_anti")
         orphan = sf.col("key").rlike(UPLOADED) | sf.col("key").startswith(SEGMENT_PREFIX)
@@ -307,8 +310,8 @@ class OnStore:
         root = self._root()
         if there.read().root is not None:
             raise Failed("the target store has an index already", hint="copy into an empty prefix")
-        with self._kept(self.entries(root)) as entries:
-            total = self._total(entries)
+        with self.kept(self.entries(root)) as entries:
+            total = self.total(entries)
             self._copied(entries, total, target)
             self._publish_copy(entries, root, target, there)
         return total["files"], total["size"]
@@ -348,7 +351,7 @@ def _finding(row: dict[str, Any]) -> Finding:
     return Finding(entry, "missing" if row["problem"] == "missing" else "corrupt")
 
 
-def _within(column: str, spans: list[tuple[int, int | None]]) -> Column:
+def within(column: str, spans: list[tuple[int, int | None]]) -> Column:
     """Whether a number lies in one of the spans; a row without a number is in none that begins above 0."""
     from pyspark.sql import functions as sf
 

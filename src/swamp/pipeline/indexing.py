@@ -14,6 +14,7 @@ from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
 from swamp.index.columns import listed_columns
 from swamp.index.entry import Dropped, Entry, Tombstone, path_of_key
+from swamp.index.payload import propose_packed
 from swamp.index.read import read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow, write_segment_columns
@@ -35,6 +36,7 @@ _ODD: Final = (
     r"[\x00-\x1f\x7f-\x{9f}\\]|^[./_]|//|/$|^$|(^|/)\.|^[A-Za-z]:|~[0-9A-Z]{26}(/|$)|/latest|_catalog|"
     r"[^\x00-\x7f]"
 )
+PAYLOAD: Final = "~[0-9A-HJKMNP-TV-Z]{26}$"
 UPLOADED: Final = "~[0-9A-HJKMNP-TV-Z]{26}$|^_packs/[0-9A-HJKMNP-TV-Z]{26}(@.*)?$"
 """What `index.entry.is_payload_key` knows by, as an expression for columns."""
 ENTRY, DELETED, DROPPED, LOST = "entry", "deleted", "dropped", "lost"
@@ -182,6 +184,18 @@ def proposed(objects: Iterable[ObjectMeta]) -> Iterator[dict[str, Any]]:
         path = path_of_key(meta.key)
         if usable(path):
             yield index_row(Entry(path, meta.key, meta.size, None, rfc3339(meta.last_modified)))
+
+
+@dataclass(frozen=True)
+class ProposePacked:
+    """Packs -> an entry for every file that their footers tell, one ranged request each."""
+
+    store: StoreAddress
+
+    def __call__(self, batches: Batches) -> Batches:
+        store = opened(self.store)
+        for row in rows_of(batches):
+            yield from INDEX.batches(map(index_row, propose_packed(store, object_from(row))))
 
 
 @dataclass(frozen=True)

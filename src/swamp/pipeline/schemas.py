@@ -117,6 +117,9 @@ INDEX: Final = Boundary(
 )
 """Rows of the index: `kind` is entry, tombstone or dropped; `id` and `id_seq` where key and seq do not tell them."""
 
+MOVED: Final = Boundary("moved", (*INDEX.fields, ("place", "string")))
+"""Rows of packs with the slice that holds a copy of their bytes."""
+
 BASE: Final = Boundary(
     "base",
     (

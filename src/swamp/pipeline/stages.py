@@ -10,10 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from swamp.env import ULID_LENGTH
 from swamp.index.keys import PACK_PREFIX
 from swamp.pipeline.beacon import Address
 from swamp.pipeline.clients import StoreAddress
-from swamp.pipeline.indexing import AdoptObjects, ListOwn, ProposeEntries, ReadSegments, WriteSegments
+from swamp.pipeline.indexing import (
+    PAYLOAD,
+    AdoptObjects,
+    ListOwn,
+    ProposeEntries,
+    ProposePacked,
+    ReadSegments,
+    WriteSegments,
+)
 from swamp.pipeline.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
 from swamp.pipeline.kernels import VerifyEntries
 from swamp.pipeline.schemas import (
@@ -72,11 +81,24 @@ def propose(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
     return INDEX.select(spread.mapInArrow(ProposeEntries(store), INDEX.ddl))
 
 
+def propose_packed(packs: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
+    """Packs of a bucket whose index is lost -> entries, as their footers tell."""
+    spread = OBJECTS.select(packs).repartition(max(1, tasks))
+    return INDEX.select(spread.mapInArrow(ProposePacked(store), INDEX.ddl))
+
+
 def newest_uploads(entries: DataFrame) -> DataFrame:
-    """One entry for each path: a ULID sorts by time; a plain key, which we never write, gives way to any of ours."""
+    """One entry for each path, by when its content was first uploaded: a ULID sorts by time. A plain key, which we
+    never write, gives way to any of ours. As `repo.repair`. inv[rebuild.newest-identity]"""
     from pyspark.sql import functions as sf
 
-    age = sf.struct((sf.col("key") != sf.col("path")).cast("int"), sf.col("key"))
+    identity = sf.coalesce(sf.nullif("id", sf.lit("")), "key")
+    entries = entries.withColumn("identity", identity)
+    packed = sf.substring("identity", len(PACK_PREFIX) + 1, ULID_LENGTH)
+    uploaded = sf.when(sf.col("identity").rlike(PAYLOAD), sf.substring("identity", -ULID_LENGTH, ULID_LENGTH))
+    uploaded = sf.when(is_slice_column("identity"), packed).otherwise(uploaded)
+    own = is_slice_column("key") | sf.col("key").rlike(PAYLOAD)
+    age = sf.struct(own.cast("int"), sf.coalesce(uploaded, sf.lit("")), sf.col("key"))
     best = sf.max_by(sf.struct(*INDEX.columns), age).alias("best")
     return INDEX.select(entries.groupBy("path").agg(best).select("best.*"))
 

@@ -345,7 +345,6 @@ class Doctor:
     def _relisted(self, agree: Callable[[str], None]) -> int:
         """Publishes what a listing proposes, once somebody has agreed; how many files. On Spark where it is at hand."""
         from swamp.repo.repair import (
-            has_packs,
             propose_from_listing,
             publish_proposal,
             publish_segments,
@@ -355,7 +354,7 @@ class Doctor:
         committer, pace = self._datastore.must_sync().committer, self._datastore.context.cancel.check
         question = "Publish an index of {} files, the newest upload of each path?"
         executor: Any = self._datastore.chooser(Work("discover", 0, 0))
-        if executor.name != "spark" or has_packs(committer.store):
+        if executor.name != "spark":
             proposal = propose_from_listing(committer)
             agree(question.format(len(proposal)))
             publish_proposal(committer, pace, proposal)

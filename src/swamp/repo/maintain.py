@@ -101,12 +101,21 @@ class Maintenance:
         healed = tuple(path for path in dict.fromkeys((*found.healed, *here)) if path not in gone)
         return replace(found, healed=healed, gone=gone)
 
-    def repack(self, *, keep_days: float, dry_run: bool = False) -> Repacked:
-        """Moves what lives in packs that are mostly dead into new ones; the old ones go after the undo window."""
-        from swamp.commit.repack import repack
+    def repack(self, *, keep_days: float, dry_run: bool = False, most: int | None = None) -> Repacked:
+        """Moves what lives in packs that are mostly dead into new ones; the old ones go after the undo window.
 
-        keep = dt.timedelta(days=keep_days)
-        return repack(self._committer, self._patience().check, keep=keep, dry_run=dry_run)
+        At most `most` files, 200,000 if nobody says so.
+        """
+        from swamp.commit.repack import RUN_ROWS, repack
+
+        keep, on_spark = dt.timedelta(days=keep_days), self._on_spark("compare")
+        bulk = None
+        if on_spark is not None:
+            from swamp.pipeline.moving import Moving
+
+            bulk = Moving(on_spark)
+        rows = RUN_ROWS if most is None else most
+        return repack(self._committer, self._patience().check, keep=keep, dry_run=dry_run, rows=rows, bulk=bulk)
 
     def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
         """Deletes what no path has named for longer than the undo window."""

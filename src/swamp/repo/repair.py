@@ -18,7 +18,7 @@ from swamp.index.entry import Entry, is_payload_key, path_of_key
 from swamp.index.formats import NEEDS
 from swamp.index.keys import PACK_PREFIX, is_pack, slice_of
 from swamp.index.pack import upload_of
-from swamp.index.payload import fetch_footer
+from swamp.index.payload import propose_packed
 from swamp.index.root import ENFORCED, IGNORED, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef
 from swamp.repo.probe import probe_again
 from swamp.store.port import ObjectMeta, ObjectStore
@@ -45,22 +45,10 @@ def propose_from_listing(committer: Committer) -> Proposal:
     return newest
 
 
-def has_packs(store: ObjectStore) -> bool:
-    return any(is_pack(meta.key) for page in store.list(PACK_PREFIX) for meta in page)
-
-
 def _packed(store: ObjectStore) -> Iterator[Entry]:
-    """What packs say they hold, one ranged request each. One that cannot be read proposes nothing and stays."""
+    """What packs say they hold, one ranged request each."""
     for meta in (m for page in store.list(PACK_PREFIX) for m in page if is_pack(m.key)):
-        try:
-            files = fetch_footer(store, meta)
-        except (CorruptData, ObjectMissing):
-            continue
-        at = rfc3339(meta.last_modified)
-        for file in files:
-            key = file.slice(meta.key).key
-            if is_proposed(file.path):
-                yield Entry(file.path, key, file.size, file.sha256, at, id="" if file.id == key else file.id)
+        yield from propose_packed(store, meta)
 
 
 def _age(entry: Entry) -> tuple[bool, str, str]:
