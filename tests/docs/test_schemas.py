@@ -10,7 +10,7 @@ import yaml
 from reading import REPO
 
 from swamp.cli.main import main
-from swamp.cli.schemas import SCHEMAS
+from swamp.cli.schema import SCHEMAS
 from swamp.errors import UsageError
 from swamp.repo.config import parse_config
 from swamp.workflows.parse import parse_workflow

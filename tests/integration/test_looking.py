@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from machines import Machine, Team
-from swamp.cli.moments import say
+from swamp.cli.render import say
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`swamp data cat|show|diff|undelete`: what is in a version, and what changed."""
+"""`swamp data cat|show|diff|undelete|lineage`: what is in a version, what changed, and what it was made from."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from swamp.errors import UsageError
 if TYPE_CHECKING:
     from swamp.data.versions import DataVersion
     from swamp.repo.diff import Diff
+    from swamp.repo.lineage import Lineage
     from swamp.repo.preview import Preview
 
 Part = Annotated[str | None, typer.Option("--part", metavar="P", help="One file of a version that has several.")]
@@ -164,3 +165,44 @@ def refuse_stdout_twice(s: Session) -> None:
 def to_a_pipe() -> bool:
     """Whether somebody takes what is printed: a file, another program."""
     return not sys.stdout.isatty()
+
+
+FORMATS = ("text", "json", "mermaid", "openlineage")
+
+
+def lineage(
+    model: Model,
+    name: Name,
+    version: Version = None,
+    up: Annotated[bool, typer.Option("--up", help="Only what it was made from.")] = False,
+    down: Annotated[bool, typer.Option("--down", help="Only what was made from it.")] = False,
+    depth: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many steps away.")] = None,
+    format_: Annotated[
+        str, typer.Option("--format", metavar="F", help="text, json, mermaid, or openlineage: an event per line.")
+    ] = "text",
+) -> None:
+    """Show what a version was made from and what was made from it, as runs and programs have recorded it."""
+    from swamp.repo.lineage import lineage_of
+
+    if format_ not in FORMATS:
+        raise UsageError(f"`{format_}` is no format", hint=f"there is {', '.join(FORMATS)}")
+    with session(reading=True) as s:
+        found = s.repo.data.find(model, name, version)
+        both = up == down
+        _show_lineage(s, lineage_of(s.repo, found, up=up or both, down=down or both, depth=depth), format_)
+
+
+def _show_lineage(s: Session, found: Lineage, format_: str) -> None:
+    from swamp.repo.lineage import as_mermaid
+    from swamp.repo.openlineage import events_of_lineage
+
+    if format_ == "openlineage":
+        events = events_of_lineage(s.repo, found)
+        s.answer({"items": events, "total": len(events)}, "\n".join(json.dumps(event) for event in events))
+    elif format_ == "mermaid":
+        drawn = as_mermaid(found)
+        s.answer({**found.to_json(), "mermaid": drawn}, drawn)
+    elif format_ == "json":
+        s.answer(found.to_json(), json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        s.answer(found.to_json(), str(found))

@@ -12,11 +12,9 @@ import typer
 
 from swamp.cli.arguments import DryRun, Model, Name, SomeModel, Tags, Version, Yes
 from swamp.cli.command import Session, group, reading, session
-from swamp.cli.contents import cat, diff, refuse_stdout_twice, show, to_a_pipe, undelete, write_bytes
-from swamp.cli.lineage import lineage
-from swamp.cli.moments import when
+from swamp.cli.contents import cat, diff, lineage, refuse_stdout_twice, show, to_a_pipe, undelete, write_bytes
 from swamp.cli.outputs import known_run
-from swamp.cli.render import plural, size_text
+from swamp.cli.render import plural, size_text, when
 from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

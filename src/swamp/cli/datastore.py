@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.command import Session, group, session
-from swamp.cli.doctor import doctor
-from swamp.cli.moments import when
-from swamp.cli.purge import purge as purge_paths
-from swamp.cli.render import plural, size_text
-from swamp.cli.upgrade import upgrade
+from swamp.cli.maintain import doctor, upgrade
+from swamp.cli.maintain import purge as purge_paths
+from swamp.cli.render import plural, size_text, when
 from swamp.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:

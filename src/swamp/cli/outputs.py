@@ -9,8 +9,7 @@ import typer
 from swamp.cli import complete
 from swamp.cli.arguments import SomeModel
 from swamp.cli.command import Session, group, reading, session
-from swamp.cli.moments import when
-from swamp.cli.render import short
+from swamp.cli.render import short, when
 from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import typer
 from swamp.cli.arguments import RunId
 from swamp.cli.command import Session, group, reading, session
 from swamp.cli.model import Inputs, collect_after
-from swamp.cli.moments import when
-from swamp.cli.render import short
+from swamp.cli.render import short, when
 from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
 from swamp.errors import UsageError
 

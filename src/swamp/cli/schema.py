@@ -1,14 +1,165 @@
-"""`swamp schema`: JSON Schemas for editors and CI."""
+"""`swamp schema`: JSON Schemas of workflows, model definitions and .swamp.yaml, for editors and CI."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import typer
 
 from swamp.cli.command import session, single
 from swamp.errors import UsageError
+
+DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+TEXT: Final = {"type": "string", "minLength": 1}
+UUID: Final = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+Schema = dict[str, Any]
+
+
+def workflow_schema() -> Schema:
+    """`workflows/*.yaml`, made from the classes that parse it."""
+    from swamp.workflows.schema import Workflow
+
+    return _titled(Workflow.model_json_schema(by_alias=True, mode="validation"), "swamp workflow")
+
+
+def model_schema() -> Schema:
+    """`models/<type>/<name>.yaml`. Arguments are those of the type: `swamp model type describe` has them."""
+    from swamp.models.define import KEYS
+
+    mapping: Schema = {"type": ["object", "null"]}
+    arguments = {**mapping, "properties": {"arguments": mapping}, "additionalProperties": False}
+    known: Schema = {
+        "id": {**TEXT, "description": "What outputs and data know the model by; never changed."},
+        "name": TEXT,
+        "type": {**TEXT, "description": "`swamp model type list` shows which there are.", "examples": _types()},
+        "version": {"type": ["integer", "string"]},
+        "description": {"type": ["string", "null"]},
+        "tags": mapping,
+        "globalArguments": {**mapping, "description": "Arguments of every method; values may be ${{ expressions }}."},
+        "methods": {**mapping, "additionalProperties": arguments},
+        "inputs": {**mapping, "description": "A JSON Schema of what a run is given."},
+    }
+    return _titled(
+        _object({key: known[key] for key in KEYS}, required=["id", "name", "type"]), "swamp model definition"
+    )
+
+
+def _types() -> list[str]:
+    from swamp.models.registry import builtin_types
+
+    return sorted(kind.name for kind in builtin_types())
+
+
+def repo_schema() -> Schema:
+    """`.swamp.yaml`. Keys that swamp does not know are other programs', except in blocks of ours."""
+    blocks = {"datastore": _datastore(), "spark": _spark(), "serve": _serve(), "sql": _sql()}
+    known = {
+        "repoId": {"type": "string", "pattern": UUID},
+        "swampVersion": {"type": "string"},
+        "initializedAt": {},
+        "engine": {"enum": _engines()},
+        "autoGc": _SWITCH,
+        "packs": _SWITCH,
+        **blocks,
+    }
+    return _titled({"type": "object", "properties": known, "required": ["repoId"]}, ".swamp.yaml of a swamp repository")
+
+
+_SWITCH: Final[Schema] = {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]}
+
+
+def _engines() -> list[str]:
+    from swamp.settings import ENGINES
+
+    return list(ENGINES)
+
+
+def _sql() -> Schema:
+    from swamp.sql.choose import CHOICES
+
+    return _object({"engine": {"enum": list(CHOICES)}})
+
+
+def _datastore() -> Schema:
+    from swamp.cache.paths import TIER_DIRECTORIES
+    from swamp.settings import HYDRATE
+
+    texts = ("bucket", "container", "prefix", "region", "endpoint", "account")
+    numbers = {"pushConcurrency": 256, "pullConcurrency": 256, "requestTimeoutMs": 86_400_000}
+    config: Schema = {name: {"type": "string"} for name in texts}
+    config |= {name: {"type": "integer", "minimum": 1, "maximum": most} for name, most in numbers.items()}
+    config["forcePathStyle"] = {"type": "boolean"}
+    tiers = {"type": "array", "items": {"enum": list(TIER_DIRECTORIES)}, "minItems": 1}
+    return {
+        "type": ["object", "null"],
+        "properties": {
+            "type": {**TEXT, "examples": ["filesystem", "@swamp/s3-datastore"]},
+            "url": {**TEXT, "examples": ["s3://bucket/prefix", "gs://bucket", "az://container", "file:///mnt/team"]},
+            "path": TEXT,
+            "config": {"type": "object", "properties": config},
+            "namespace": {"type": ["string", "null"]},
+            "hydrate": {"enum": list(HYDRATE)},
+            "directories": tiers,
+            "exclude": {"type": "array", "items": TEXT},
+            "keepDays": {"type": "integer", "minimum": 0, "maximum": 3650},
+            "packs": _SWITCH,
+        },
+    }
+
+
+def _spark() -> Schema:
+    conf = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+    return {"type": "object", "properties": {"master": TEXT, "remote": TEXT, "conf": conf}}
+
+
+def _serve() -> Schema:
+    from swamp.serve.config import SCHEMES
+
+    def whole(low: int, high: int) -> Schema:
+        return {"type": "integer", "minimum": low, "maximum": high}
+
+    seconds: Schema = {"type": "number", "minimum": 0}
+    secret = {"type": "string", "pattern": "^@(env|file|vault)=.+", "description": "Where the secret is, not what."}
+    route = {"type": "string", "pattern": "^/hooks/[^?]+$"}
+    hook = {"route": route, "workflow": TEXT, "scheme": {"enum": list(SCHEMES)}, "secret": secret}
+    webhook = _object({**hook, "inputs": {"type": ["object", "null"]}}, required=["route", "workflow", "secret"])
+    return _object(
+        {
+            "host": TEXT,
+            "port": whole(0, 65535),
+            "hosts": {"type": "array", "items": TEXT},
+            "behindProxy": {"type": "boolean"},
+            "tls": _object({"cert": TEXT, "key": TEXT}),
+            **dict.fromkeys(("drain", "pull", "claim"), seconds),
+            "concurrency": whole(1, 256),
+            "perWorkflow": whole(1, 256),
+            "queue": whole(1, 10_000_000),
+            "rate": whole(1, 1_000_000),
+            "connections": whole(8, 100_000),
+            "schedule": {"type": "boolean"},
+            "webhooks": {"type": "array", "items": webhook},
+        }
+    )
+
+
+def _object(properties: Schema, *, required: list[str] | None = None) -> Schema:
+    made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**made, "required": required} if required else made
+
+
+def _titled(schema: Schema, title: str) -> Schema:
+    return {"$schema": DRAFT, **schema, "title": title}
+
+
+SCHEMAS: Final[dict[str, Callable[[], Schema]]] = {
+    "workflow": workflow_schema,
+    "model": model_schema,
+    "repo": repo_schema,
+}
+
 
 app = single("JSON Schemas of workflows, model definitions and .swamp.yaml, for editors.")
 
@@ -20,7 +171,6 @@ def schema(
 ) -> None:
     """Print the JSON Schema of workflow files, model definitions or .swamp.yaml."""
     from swamp.cache.files import on_disk
-    from swamp.cli.schemas import SCHEMAS
     from swamp.data.names import meant
 
     with session(reading=True) as s:

@@ -1,15 +1,19 @@
-"""`swamp datastore doctor`: examine, put right, and decide what becomes of files beside the index."""
+"""`swamp datastore doctor`, `upgrade` and `gc --purge`: look into trouble, raise the format, delete for good."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from swamp.cli.command import Session, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
+
+if TYPE_CHECKING:
+    from swamp.repo.upgrade import Upgrade
 
 
 def doctor(
@@ -95,3 +99,63 @@ def _beside(s: Session, paths: list[str], adopt_all: bool, leave: bool) -> dict[
     for reason in done.refused:
         s.out.warn(f"not adopted: {reason}")
     return done.to_json()
+
+
+def purge(s: Session, paths: Sequence[str], *, asked: bool, dry_run: bool, yes: bool) -> None:
+    """Looks first, asks, and says what remains."""
+    from swamp.repo.purge import Purging, document
+
+    if not paths or not asked:
+        raise UsageError("paths and --purge belong together", hint="swamp datastore gc --purge PATH...")
+    with nullcontext() if dry_run else s.repo.changes.structural("datastore gc --purge"):
+        purging = Purging(s.repo.datastore, paths)
+        planned = purging.planned()
+        if not dry_run:
+            what = f"{plural(len(planned.deleted), 'object')} ({size_text(planned.bytes)})"
+            s.out.confirm(f"{what} hold it and go at once: nothing brings it back. Go on?", yes)
+        done = planned if dry_run else purging.run()
+        shown = document(purging, done, dry_run=dry_run)
+    verb = "would go" if dry_run else "deleted"
+    lines = [f"{plural(len(done.deleted), 'object')} {verb}, {size_text(done.bytes)}; what remains:"]
+    lines += [f"  {one['where']}: {one['what']}" for one in shown["remaining"]]
+    s.out.result(shown, "\n".join(lines))
+
+
+def upgrade(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Raise the store's format version to this swamp's. Older clients stop with exit 65 from then on."""
+    from swamp.repo.upgrade import plan_upgrade
+    from swamp.repo.upgrade import upgrade as raise_version
+
+    with session() as s:
+        committer = s.repo.datastore.must_sync().committer
+        planned = plan_upgrade(committer)
+        if planned.is_due and not dry_run:
+            s.out.confirm(_question(planned), yes)
+            planned = raise_version(committer, s.cancel.check, planned)
+        _show(s, planned, dry_run)
+
+
+def _question(planned: Upgrade) -> str:
+    who = ", ".join(str(writer) for writer in planned.writers) or "nobody"
+    return (
+        f"Upgrade the store from format version {planned.before} to {planned.after}? There is no way back: "
+        f"a swamp that does not know version {planned.after} stops with exit 65. In the last 30 days wrote: {who}."
+    )
+
+
+def _show(s: Session, planned: Upgrade, dry_run: bool) -> None:
+    if planned.done:
+        text = f"The store has format version {planned.after} now (commit {planned.seq})"
+    elif planned.is_due:
+        who = ", ".join(str(writer) for writer in planned.writers) or "nobody"
+        text = (
+            f"Would upgrade from format version {planned.before} to {planned.after}; wrote in the last 30 days: {who}"
+        )
+    elif planned.before:
+        text = f"Nothing to do: the store has format version {planned.before}"
+    else:
+        text = f"Nothing to do: the store has no index yet, its first commit makes format version {planned.after}"
+    s.out.result({**planned.to_json(), "dryRun": dry_run}, text)
