@@ -191,6 +191,8 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     ),
     # one bad reading of the index is not damage
     "read.twice": (("swamp.index.read:read_root", _read_once), ("swamp.index.read:read_segment", _segment_once)),
+    # a page that is no listing never ends one early
+    "store.whole-listing": (("swamp.store.port:whole_listing", lambda pages, *_: iter(pages)),),
     # a writer gives up keys that a collector has condemned
     "gc.collecting-check": (("swamp.index.root:Root.condemns", _no),),
     # a writer looks again for uploads made before a collection

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from sim.schedule import EPOCH, Scheduler
 from swamp.env import UTC
 from swamp.errors import ConditionFailed, NotFound, ObjectMissing, OutcomeUnknown, Unavailable
+from swamp.store import port
 from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded
 from swamp.store.probe import SCRATCH
 
@@ -145,10 +146,11 @@ class SimStore:
         peer: str = "",
         rough_probe: float = 1.0,
         lies: float = 0.0,
+        halves: float = 0.0,
     ) -> None:
         self.bucket, self._scheduler, self.weather, self.faults = bucket, scheduler, weather, faults
         self._peer = peer
-        self._lies = lies
+        self._lies, self._halves = lies, halves
         self._probing = weather.worse(rough_probe)
         self.requests = 0
 
@@ -193,18 +195,37 @@ class SimStore:
         yield SimBody(found.meta, found.body[start:])
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
-        after = start_after or ""
+        def must_end(last: str | None) -> None:
+            if self._halves and self._read(f"LIST? {prefix}", lambda: self._page(prefix, last or "")):
+                raise Unavailable(f"simulated: the listing of {prefix} was cut")
+
+        return port.whole_listing(self._pages(prefix, start_after or ""), must_end, start_after)
+
+    def _pages(self, prefix: str, after: str) -> Iterator[Sequence[ObjectMeta]]:
         while True:
             page = self._read(f"LIST {prefix}", lambda: self._page(prefix, after))  # noqa: B023
+            if self._is_html():
+                return  # as obstore does, which takes it for an empty last page
             if page:
                 yield page
-            if len(page) < 20:
+            if len(page) < self._page_size:
                 return
             after = page[-1].key
 
+    def _is_html(self) -> bool:
+        if not self._halves or self._scheduler.current is None or self._scheduler.rng.random() >= self._halves:
+            return False
+        self.faults["html"] += 1
+        self._scheduler.note("a page of HTML instead of a listing")
+        return True
+
+    @property
+    def _page_size(self) -> int:
+        return 2 if self._halves else 20
+
     def _page(self, prefix: str, after: str) -> Sequence[ObjectMeta]:
         keys = sorted(k for k in self.bucket.objects if k.startswith(prefix) and k > after)
-        return [self.bucket.meta(k) for k in keys[:20]]
+        return [self.bucket.meta(k) for k in keys[: self._page_size]]
 
     def level(self, prefix: str = "") -> Level:
         return self._read(f"LEVEL {prefix}", lambda: self._level(prefix))

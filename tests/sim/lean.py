@@ -132,6 +132,10 @@ LIES: Final = DEFAULT.leaning(
     crash=0.002,
     sabotage=NO_SABOTAGE,
 )
+HALF_LISTED: Final = ADOPTED.leaning(
+    "half-listed", {**_FILES, "collect": 3, "damage": 2, "full": 1}, halves=0.15, crash=0.004, sabotage=NO_SABOTAGE,
+    lazy=0.0,
+)  # fmt: skip
 TWINS: Final = VERSIONS.leaning("twins", {"twins": 4, "version": 4, "push": 8, "sync": 8}, sabotage=NO_SABOTAGE)
 PAGES: Final = DEFAULT.leaning("pages", {**_FILES, "version": 3}, sabotage={"none": 1, "page": 5}, crash=0.02)
 
@@ -139,7 +143,7 @@ MIXES: Final[tuple[Mix, ...]] = (
     DEFAULT, ONE_FILE, LANDED, AMNESIA, SAME_BYTES, CROWDED, RACE, COLLECTOR, SEGMENTS, DISASTER, LOST_ROOT, NEW_BUCKET,
     VERSIONS, FORGETFUL, ADOPTED, HOSTILE, STRANGERS, ROTTEN, MOVED, REPACKED, CARELESS, OVERTAKEN, READERS, AWAY,
     DISAGREEING, DOUBTFUL, NEWER,
-    HOLLOW, OLD_TREE, TWINS, LIES,
+    HOLLOW, OLD_TREE, TWINS, LIES, HALF_LISTED,
 )  # fmt: skip
 
 SHOWN_BY: Final[Mapping[str, Mix]] = {
@@ -185,6 +189,7 @@ SHOWN_BY: Final[Mapping[str, Mix]] = {
     "full.view": OLD_TREE,
     "coexist.unit": TWINS,
     "read.twice": LIES,
+    "store.whole-listing": HALF_LISTED,
 }
 """The kind of run in which a rule's absence shows soonest."""
 

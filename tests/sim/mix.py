@@ -65,6 +65,8 @@ class Mix:
     """How much worse the weather is for what a probe writes."""
     lies: float = 0.0
     """How often the index is answered with other bytes than it has. Nobody may call it damaged for that."""
+    halves: float = 0.0
+    """How often a page of a listing is a proxy's HTML, which a client takes for the end."""
 
     def leaning(self, name: str, weights: Mapping[str, float] | None = None, **changes: object) -> Mix:
         chosen = self.weights if weights is None else weights

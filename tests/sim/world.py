@@ -128,8 +128,10 @@ class World:
         return Peer(name, CacheDir(self.place / name), lazy, env, skew, misled=misled)
 
     def store(self, peer: Peer) -> SimStore:
-        rough, lies = self.mix.rough_probe, self.mix.lies
-        return SimStore(self.bucket, self.scheduler, self.weather, self.faults, peer.name, rough, lies)
+        mix = self.mix
+        return SimStore(
+            self.bucket, self.scheduler, self.weather, self.faults, peer.name, mix.rough_probe, mix.lies, mix.halves
+        )
 
     def content(self) -> bytes:
         """New bytes, all of one size so that only their hash tells them apart; now and then old bytes again."""

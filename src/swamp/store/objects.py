@@ -36,6 +36,7 @@ from swamp.store.port import (
     Token,
     Uploaded,
     check_in_memory,
+    whole_listing,
 )
 from swamp.store.upload import MIB, PART_BYTES, SMALL_BYTES, ByteBudget, HashedFile, part_bytes, read_whole
 
@@ -299,23 +300,29 @@ class Objects:
 
     def _pages(self, folder: str, after: str | None) -> Iterator[Sequence[ObjectMeta]]:
         where, raw = f"{folder}/" if folder else "", self._raw()
+
+        def must_end(last: str | None) -> None:
+            """obstore takes any 200, a proxy's HTML too, for the last page. So S3 is asked once more, by us, whether
+            that was the end; that also shows a page that was stale."""
+            if raw is not None and not raw.ends(where, last):
+                raise to_error(self._place, Answer("LIST", folder or None, failure=CUT))
+
         try:
-            stream = obstore.list(self._clients.quick, folder or None, offset=after, chunk_size=LIST_CHUNK)
-            WIRE.count()
-            for number, chunk in enumerate(stream):
-                WIRE.count(1 if number else 0)
-                page = [m for m in map(meta_of, chunk) if m.size or not self._is_marker(m)]
+            for page in whole_listing(self._streamed(folder, after), must_end, after):
                 yield page
                 after = page[-1].key if page else after
         except CAUGHT as error:
             odd = self._raw_listing(error, folder)
         else:
-            # inv[store.whole-listing]: obstore takes any 200, a proxy's HTML too, for the last page. So S3 is asked
-            # once more, by us, whether that was the end; that also shows a page that was stale.
-            if raw is not None and not raw.ends(where, after):
-                raise to_error(self._place, Answer("LIST", folder or None, failure=CUT))
             return
         yield from odd.pages(where, after)
+
+    def _streamed(self, folder: str, after: str | None) -> Iterator[Sequence[ObjectMeta]]:
+        stream = obstore.list(self._clients.quick, folder or None, offset=after, chunk_size=LIST_CHUNK)
+        WIRE.count()
+        for number, chunk in enumerate(stream):
+            WIRE.count(1 if number else 0)
+            yield [m for m in map(meta_of, chunk) if m.size or not self._is_marker(m)]
 
     def _few(self, prefix: str, after: str | None) -> Page | None:
         """A few names, behind one or with a common beginning: one page, read by us, that says it is the last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -120,6 +120,19 @@ def check_in_memory(key: str, size: int) -> None:
             hint="see who wrote it, and remove it; `swamp datastore doctor --repair` restores an index from the log",
             details={"key": key, "size": size},
         )
+
+
+def whole_listing(
+    pages: Iterable[Sequence[ObjectMeta]], must_end: Callable[[str | None], None], after: str | None
+) -> Iterator[Sequence[ObjectMeta]]:
+    """Passes a listing on page by page; `must_end` raises if something stands behind the last key of the last page.
+
+    inv[store.whole-listing]: for a client that takes whatever answer for the last page.
+    """
+    for page in pages:
+        yield page
+        after = page[-1].key if page else after
+    must_end(after)
 
 
 class ObjectStore(Protocol):
