@@ -82,6 +82,21 @@ def test_it_is_idle_when_nothing_has_run_for_a_while(monkeypatch):
     assert seconds() == 30
 
 
+CAPTURED = {"capture_output": True, "text": True, "timeout": 600, "check": False}
+NOTEBOOK = """
+import contextlib, io, json, sys
+import swamp.spark
+
+spark, repo = swamp.spark.session(), sys.argv[1]
+swamp.spark.write(spark.range(0, 1000, 1, 2), "web", "events", repo=repo)
+events = swamp.spark.read(spark, "web", "events", repo=repo)
+with contextlib.redirect_stdout(io.StringIO()) as plan:
+    events.explain()
+found = events.selectExpr("count(*) rows", "sum(id) sum").collect()[0].asDict()
+print(json.dumps({**found, "native": "FileScan parquet" in plan.getvalue()}))
+"""
+
+
 def test_commands_use_the_server_and_it_can_be_stopped(tmp_path):
     """The whole way, as a user goes it: serve, put, pull elsewhere, stop."""
     require_java()
@@ -106,6 +121,14 @@ def test_commands_use_the_server_and_it_can_be_stopped(tmp_path):
         pulled = run("datastore", "sync", "--pull", "--engine", "spark", "--repo-dir", str(tmp_path / "b"))
         assert (pulled["engine"], pulled["filesPulled"] > 0) == ("spark", True)
         assert not pulled["spark"]["applicationId"].startswith("local-"), "no Java of its own was started"
+        question = "SELECT name, version FROM versions UNION ALL SELECT 'all', count(*) FROM versions"
+        asked = ("sql", question, "--repo-dir", str(tmp_path / "b"))
+        assert run(*asked, "--engine", "spark") == run(*asked, "--engine", "duckdb")
+        noted = sorted((tmp_path / "home").rglob("spark-*.log"))
+        assert [file.name for file in noted if file.stem != "spark-server"] in ([], [f"spark-{first['pid']}.log"])
+        done = subprocess.run([sys.executable, "-c", NOTEBOOK, str(tmp_path / "a")], env=environ, **CAPTURED)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"rows": 1000, "sum": 499500, "native": True}
     finally:
         stopped = run("spark", "serve", "--stop")
     assert stopped == {"running": False, "stopped": True}

@@ -26,7 +26,7 @@ from swamp.env import SYSTEM
 from swamp.errors import LockTimeout, MissingTool
 from swamp.locks.flock import FileLock
 from swamp.pipeline.launch import check_startable, launch, log_file, reachable
-from swamp.pipeline.settings import SparkSettings
+from swamp.pipeline.settings import SHARED_CACHE, SparkSettings
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -166,6 +166,7 @@ def _connect_service(token: str) -> Iterator[tuple[Any, SparkContext]]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.authenticate.token": token,
+        SHARED_CACHE: "true",
     }
     context = launch(SparkSettings(conf=conf), log_file())
     try:

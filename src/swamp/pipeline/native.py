@@ -94,8 +94,8 @@ def _obstacle(session: SparkSession, place: Bucket | Folder, artifact: Artifact,
     filled = [file for file in artifact.files if file.size]
     if not filled:
         return "it has no content"
-    if getattr(session, "_jvm", None) is None:
-        return "a Spark Connect client cannot ask the server's JVM"
+    if _is_remote(session) and kind != "parquet":
+        return "a Spark Connect client looks up columns for every query again, which costs a reading of all rows"
     if kind == "csv" and len(filled) > 1:
         return "CSV parts may differ in their columns, which Spark's reader takes by their place"
     if isinstance(place, Bucket) and any(object_of(file.key) != file.key for file in filled):
@@ -104,23 +104,32 @@ def _obstacle(session: SparkSession, place: Bucket | Folder, artifact: Artifact,
     if not found:
         return "the JVM has no address for this store"
     if found.startswith("file:") and not _shares_disk(session):
-        return f"executors of {session.sparkContext.master} do not see this machine's files; {SHARED_CACHE} is not set"
+        return f"its executors do not see this machine's files; {SHARED_CACHE} is not set"
     hidden = next((f for f in filled if Path(f.key).name.startswith(("_", ".")) or ":" in f.key), None)
     if hidden is not None:
         return f"Spark's readers pass over files called like {Path(hidden.key).name}"
     return _refusal(session, found, filled[0].size)
 
 
+def _is_remote(session: SparkSession) -> bool:
+    """Whether this is a Spark Connect client: the JVM is elsewhere and answers queries, not questions."""
+    return getattr(session, "_jvm", None) is None
+
+
 def _shares_disk(session: SparkSession) -> bool:
-    master = str(session.sparkContext.master)
-    return master.startswith("local[") or master == "local" or session.conf.get(SHARED_CACHE, "false") == "true"
+    if session.conf.get(SHARED_CACHE, "false") == "true":  # this user's warm server says so of itself
+        return True
+    master = "" if _is_remote(session) else str(session.sparkContext.master)
+    return master.startswith("local[") or master == "local"
 
 
 def _refusal(session: SparkSession, path: str, size: int) -> str | None:
     """What the JVM says when it is asked to look at a part; None when it sees it whole."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
-    jvm: Any = session._jvm
+    jvm: Any = getattr(session, "_jvm", None)
+    if jvm is None:
+        return _refusal_of_server(session, path)
     configuration = session._jsc.hadoopConfiguration()
     try:
         target = jvm.org.apache.hadoop.fs.Path(_unescaped(path))
@@ -130,6 +139,17 @@ def _refusal(session: SparkSession, path: str, size: int) -> str | None:
     except Py4JError as error:
         return f"the JVM cannot be asked: {str(error)[:200]}"
     return None if length == size else f"the JVM sees {length} bytes of {size}"
+
+
+def _refusal_of_server(session: SparkSession, path: str) -> str | None:
+    """The same of a Spark Connect server, which looks at the files of a query when it is asked for its columns."""
+    from pyspark.errors import PySparkException
+
+    try:
+        _ = session.read.format("binaryFile").load(path).schema
+    except PySparkException as error:
+        return f"the server cannot open it: {str(error)[:200]}"
+    return None
 
 
 def _path_of(place: Bucket | Folder, file: FileRef) -> str:

@@ -6,6 +6,7 @@ with answered(repo, "SELECT count(*) AS n FROM versions") as answer:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def answered(
 ) -> Iterator[Answer]:
     """Asks one query. The rows can be read until the block ends. Raises UsageError with the place of a mistake."""
     prepared = prepare(repo, text)
-    choice = choose_sql_engine(engine, _loads(repo, prepared), live=_spark_is_live())
+    choice = choose_sql_engine(engine, _loads(repo, prepared), live=_spark_is_live(repo))
     if choice.engine == "spark":
         needs("pyspark", "--engine spark", "spark")
         from swamp.sql.spark import on_spark
@@ -138,10 +139,12 @@ def _first_name(version: DataVersion) -> str:
     return version.meta.parts[0].name if version.meta.parts else version.ref.raw_path
 
 
-def _spark_is_live() -> bool:
+def _spark_is_live(repo: Repo) -> bool:
+    """A session of this process, or this user's warm server: then Spark costs nothing before it reads."""
+    from swamp.pipeline.keep import find_server
     from swamp.pipeline.session import live_session
 
-    return live_session() is not None
+    return live_session() is not None or (not repo.settings.spark and find_server(os.environ) is not None)
 
 
 @contextmanager

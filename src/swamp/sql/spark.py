@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from swamp.errors import UsageError
 from swamp.pipeline import sql
 from swamp.pipeline.executors import check_plugin
 from swamp.pipeline.jobs import Jobs
+from swamp.pipeline.keep import with_server
 from swamp.pipeline.session import live_session, open_session, stop_session
 from swamp.pipeline.settings import SparkSettings, resolve_settings
 from swamp.sql.answer import Answer, Prepared
@@ -35,7 +37,7 @@ def on_spark(
 ) -> Iterator[Answer]:
     """Asks in the live session, or in one that ends with the block."""
     own = live_session() is None
-    settings = resolve_settings(repo.settings.spark, master=master)
+    settings = with_server(resolve_settings(repo.settings.spark, master=master), os.environ)
     fresh = not _only_what_is_here(repo, prepared, settings, warn)
     session = open_session(settings)
     jobs = Jobs(session, progress) if progress is not None else Jobs(session)
