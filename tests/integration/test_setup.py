@@ -341,3 +341,22 @@ def test_a_repository_object_goes_where_its_configuration_went(local_team: Team)
         "assert done.joined and done.errors and repo.datastore.synced\n"
     )
     subprocess.run([sys.executable, "-c", code], env=b.environment(), cwd=b.repo, check=True, timeout=120)
+
+
+def test_who_has_not_chosen_leaves_large_parts_of_spark_datasets_in_the_store(local_team: Team):
+    a = local_team.machine("a")
+    parts = a.home / "parts"
+    parts.mkdir()
+    for number, size in enumerate((1 << 20, 10)):
+        (parts / f"part-0000{number}-000-0123456789abcdef.parquet").write_bytes(b"x" * size)
+    a("data", "put", "web", "events", str(parts)).ok()
+    b = local_team.machine("b")
+    b.sync()
+    held = b.status()
+    assert (held["hydrate"], held["cache"]["remoteOnly"], held["cache"]["left"]) == ("full", 1, 1)
+    assert held["summary"].startswith("In sync")
+    b("data", "get", "web", "events", "--output", str(b.home / "got")).ok()
+    assert {file.stat().st_size for file in (b.home / "got").iterdir()} == {1 << 20, 10}
+    assert "left" not in b.status()["cache"]
+    c = local_team.machine("c", "--hydrate", "full")
+    assert c.status()["cache"]["remoteOnly"] == 0, "who asks for all has all"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.pipeline.indexing import DELETED, DROPPED, ENTRY
 from swamp.pipeline.schemas import BASE, INDEX, LOCAL, Boundary
 from swamp.sync.decide import TABLE, Decision
-from swamp.sync.units import MANIFEST, METADATA
+from swamp.sync.units import LARGE_PART, MANIFEST, METADATA, SPARK_PART
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -101,7 +101,7 @@ def announced(joined: DataFrame, writes: DataFrame, depths: Iterable[int]) -> Da
     return joined.withColumn("edited", edited)
 
 
-def classify(joined: DataFrame, *, in_history: bool, lazy: bool = False) -> DataFrame:
+def classify(joined: DataFrame, *, in_history: bool, lazy: bool = False, leave_large: bool = False) -> DataFrame:
     """With labels, the verb of the table (null while a hash must be learned first), and whether it is trivial."""
     from pyspark.sql import functions as sf
 
@@ -111,7 +111,7 @@ def classify(joined: DataFrame, *, in_history: bool, lazy: bool = False) -> Data
     )
     undecided = sf.col("needs_hash") | sf.col("needs_remote_hash")
     verb = sf.when(undecided, sf.lit(None).cast("string")).otherwise(case_when(TABLE))
-    return labelled.withColumns({"verb": verb, "trivial": _trivial(lazy)})
+    return labelled.withColumns({"verb": verb, "trivial": _trivial(lazy, leave_large)})
 
 
 def unit() -> Column:
@@ -194,17 +194,19 @@ def _remote_label(in_history: bool) -> Column:
     )
 
 
-def _trivial(lazy: bool) -> Column:
-    """`Facts.trivial`; in a lazy cache `Facts.resting`, too."""
+def _trivial(lazy: bool, leave_large: bool) -> Column:
+    """`Facts.trivial`; of what stays in the store `Facts.resting`, too."""
     from pyspark.sql import functions as sf
 
     c = sf.col
     quiet = ~c("edited") & ~c("deleted") & ~c("owed") & c("l_problem").isNull()
     quiet = quiet & c("there") & _true(c("r_key") == c("b_key")) & _true(c("r_seq") == c("b_seq"))
-    if not lazy:
+    if not lazy and not leave_large:
         return quiet & c("unchanged")
     described = [sf.concat(c("unit"), sf.lit(f"/{name}")) for name in (METADATA, MANIFEST)]
     content = (c("unit") != c("path")) & ~c("path").isin(*described)
+    if not lazy:
+        content = content & c("path").rlike(SPARK_PART) & _true(c("r_size") >= LARGE_PART)
     return quiet & (c("unchanged") | (~c("here") & ~_true(c("b_present")) & content))
 
 

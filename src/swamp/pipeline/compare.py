@@ -111,7 +111,9 @@ class Comparison:
         writes = [row.path for row in rows if row.kind == "write"]
         marks = self._marks([(path, "write") for path in writes])
         edited = classify.announced(joined, marks, (path.count("/") + 1 for path in writes))
-        return classify.classify(edited, in_history=view.in_history, lazy=self.gatherer.lazy)
+        return classify.classify(
+            edited, in_history=view.in_history, lazy=self.gatherer.lazy, leave_large=self.gatherer.leave_large
+        )
 
     def _parts(self) -> int:
         """Exchange partitions that a task sorts in memory; at least a round for every core."""

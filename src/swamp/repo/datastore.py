@@ -126,6 +126,11 @@ class Datastore:
         return mode_of(self.config, self.chosen)
 
     @property
+    def leave_large(self) -> bool:
+        """Whether large parts of Spark datasets stay in the store until they are read: who asks for `full` gets all."""
+        return self.chosen is None and self.config.hydrate is None
+
+    @property
     def chosen(self) -> str | None:
         """What this machine chose for the store, if it did."""
         return self._choice or (chosen(self.cache) if self.synced else None)
@@ -218,6 +223,7 @@ class Datastore:
         settings = self.context.settings
         return Policy(
             hydrate=self.hydrate,
+            leave_large=self.leave_large,
             push_concurrency=settings.push_concurrency,
             pull_concurrency=settings.pull_concurrency,
             timeout=settings.sync_timeout,

@@ -241,7 +241,8 @@ def idle_result(datastore: Datastore, mode: Mode) -> SyncResult | None:
     state = State.open(datastore.cache.state_db)
     try:
         now = int(clock.now().timestamp() * 1e9)
-        seq = unchanged_at(state, store, datastore.cache.tree, now, lazy=datastore.hydrate == "lazy")
+        lazy, large = datastore.hydrate == "lazy", datastore.leave_large
+        seq = unchanged_at(state, store, datastore.cache.tree, now, lazy=lazy, leave_large=large)
     finally:
         state.close()
     if seq is None:

@@ -37,7 +37,7 @@ from swamp.sync.result import LOST, Mode, SyncResult, unfetched
 from swamp.sync.run import Run
 from swamp.sync.settle import tree_exclusive
 from swamp.sync.transfer import download_one
-from swamp.sync.unchanged import has_taken_in, newest_mark, nothing_owed
+from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_owed
 from swamp.sync.units import unit_of
 from swamp.trace import traced
 
@@ -91,6 +91,7 @@ class Engine:
             sync_lock=FileLock(cache.sync_lock, env),
             exclude=policy.exclude,
             lazy=policy.hydrate == "lazy",
+            leave_large=policy.leave_large,
             commit_every=policy.commit_every,
             lock_timeout=policy.lock_timeout,
             portion=policy.portion,
@@ -237,7 +238,8 @@ class Engine:
         return int(self._parts.env.clock.now().timestamp() * 1e9) - 3_000_000_000
 
     def _pull_unit(self, path: str) -> Path:
-        result = self._run("pull", (unit_of(path),), full=False, hydrating=True)
+        wanted = Engine(replace(self._parts, leave_large=False), self._policy, self._store, self._cancel)
+        result = wanted._run("pull", (unit_of(path),), full=False, hydrating=True)
         if result.failed:
             raise unfetched(path, result.failed[0].error, result.failed[0].cause)
         row = self.state.base(path)
@@ -347,6 +349,7 @@ class Engine:
             files=files,
             bytes=size,
             remote_only=remote,
+            left=sum(1 for _ in left_here(self.state)) if remote and self._parts.leave_large else 0,
             conflicts=kept,
             tree=self.root,
         )
@@ -366,7 +369,7 @@ class Engine:
         return (
             state.meta("storeId") == root.store_id
             and state.meta("pulledOp") == root.op
-            and nothing_owed(state, self.root, lazy=self._parts.lazy)
+            and nothing_owed(state, self.root, lazy=self._parts.lazy, leave_large=self._parts.leave_large)
         )
 
 

@@ -8,7 +8,7 @@ from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
 from swamp.index.entry import Entry, Row, Tombstone
 from swamp.sync.decide import Decision, Local, Remote, decide
-from swamp.sync.units import is_content
+from swamp.sync.units import is_content, is_large_part
 from swamp.values import value
 
 
@@ -118,6 +118,10 @@ class Facts:
         """The same in a lazy cache: content that is known and was left in the bucket, where it still is."""
         left = self.local is None and self.base is not None and not self.base.present
         return left and self._quiet and is_content(self.path)
+
+    @property
+    def large_part(self) -> bool:
+        return isinstance(self.remote, Entry) and is_large_part(self.path, self.remote.size)
 
     @property
     def _quiet(self) -> bool:

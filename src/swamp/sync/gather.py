@@ -14,7 +14,7 @@ from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, is_left_out, 
 from swamp.cache.state import State
 from swamp.index.entry import Entry, Row, Tombstone
 from swamp.sync.facts import Facts
-from swamp.sync.units import unit_of
+from swamp.sync.units import is_large_part, unit_of
 from swamp.sync.view import View, as_entry
 from swamp.values import value
 
@@ -86,6 +86,7 @@ class Gatherer:
     deferred: dict[str, Row | None]
     hydrating: bool = False
     lazy: bool = False
+    leave_large: bool = False
     """Whether content may stay in the bucket: what was left there is then nothing to look at."""
     compare: Compare | None = None
     """Does the full comparison in bulk: the same triples, whole trivial units left out where that saves work."""
@@ -151,7 +152,7 @@ class Gatherer:
     def _worth_keeping(self, unit: list[Facts]) -> list[Facts]:
         """A unit is decided as a whole, so it is kept or left out as a whole. inv[unit.whole]"""
         for f in unit:
-            if not (f.trivial or (self.lazy and f.resting)):
+            if not (f.trivial or ((self.lazy or (self.leave_large and f.large_part)) and f.resting)):
                 return unit
         return []
 
@@ -239,7 +240,10 @@ class Gatherer:
         touched = {unit_of(r.path) for r in self.snapshot.rows}
         touched |= {unit_of(p) for p in self.view.delta} | {unit_of(p) for p in self.deferred}
         if self.hydrating:
-            touched |= {unit_of(r.path) for r in self.state.remote_only()}
+            owes = (
+                r.path for r in self.state.remote_only() if not (self.leave_large and is_large_part(r.path, r.size))
+            )
+            touched |= {unit_of(path) for path in owes}
         if self.scope:
             touched = {u for u in touched if any(is_below(u, s) or is_below(s, u) for s in self.scope)}
         owed = {p: r for p, r in self.deferred.items() if r is not None}

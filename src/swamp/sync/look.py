@@ -242,6 +242,7 @@ class Looker:
             deferred={**self.vanished, **self.parts.state.deferred()},
             hydrating=hydrating,
             lazy=self.parts.lazy and not hydrating,
+            leave_large=self.parts.leave_large,
             compare=self._compare(view) if full or view.full else None,
         )
 
@@ -312,6 +313,7 @@ class Looker:
         confirmed = {r.path for r in snapshot.rows if r.kind == "delete" and r.confirmed}
         return PlanPolicy(
             lazy=self.parts.lazy and not hydrating,
+            leave_large=self.parts.leave_large,
             delete_fraction=fraction,
             delete_floor=floor,
             allow_deletes=allowed,

@@ -102,6 +102,8 @@ Clash = Callable[[str, frozenset[str]], str | None]
 @value
 class PlanPolicy:
     lazy: bool = False
+    leave_large: bool = False
+    """Large parts of Spark datasets stay in the store, too."""
     delete_fraction: float = 0.2
     delete_floor: int = 100
     allow_deletes: int | None = None
@@ -135,13 +137,17 @@ def plan(
 def _act(facts: Facts, policy: PlanPolicy) -> Action:
     decision = facts.decision()
     verb, why = decision.verb, decision.why
-    if verb in ("pull", "restore") and policy.lazy and facts.local is None and is_content(facts.path):
+    if verb in ("pull", "restore") and facts.local is None and _stays(facts, policy):
         return Action(facts, "adopt", "stays remote until it is read")
     if isinstance(facts.remote, Entry) and facts.remote.missing and facts.equal:
         return Action(facts, "push", "the bucket has lost these bytes and this cache has them")
     if verb == "nothing" and _stale_base(facts):
         return Action(facts, "adopt", "seen again under a new number")
     return Action(facts, verb, why)
+
+
+def _stays(facts: Facts, policy: PlanPolicy) -> bool:
+    return is_content(facts.path) if policy.lazy else policy.leave_large and facts.large_part
 
 
 def _stale_base(facts: Facts) -> bool:

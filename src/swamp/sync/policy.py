@@ -17,6 +17,8 @@ class Policy:
     """What can be tuned about an engine."""
 
     hydrate: Literal["full", "lazy"] = "full"
+    leave_large: bool = False
+    """Whether a full cache leaves large parts of Spark datasets in the store until they are read."""
     push_concurrency: int = 32
     pull_concurrency: int = 32
     timeout: float = 300.0
@@ -50,5 +52,7 @@ class EngineStatus:
     files: int
     bytes: int
     remote_only: int
+    left: int
+    """Of those: left there on purpose, by a cache that fetches the rest."""
     conflicts: int
     tree: Path

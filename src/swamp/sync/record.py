@@ -53,6 +53,8 @@ class Parts:
     sync_lock: FileLock
     exclude: Callable[[str, bool], bool]
     lazy: bool
+    leave_large: bool
+    """Large parts of Spark datasets stay in the store until they are read, also where the rest is fetched."""
     commit_every: float
     lock_timeout: float
     portion: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -12,12 +13,15 @@ from swamp.cache.state import State
 from swamp.errors import ObjectMissing
 from swamp.index.entry import ROOT_KEY
 from swamp.store.port import ObjectStore
+from swamp.sync.units import is_large_part
 
 SEEN_OP: Final = "seenOp"
 """The commit whose root was seen last, if that root asks nothing of this cache."""
 
 
-def unchanged_at(state: State, store: ObjectStore, tree: Path, now_ns: int, *, lazy: bool) -> int | None:
+def unchanged_at(
+    state: State, store: ObjectStore, tree: Path, now_ns: int, *, lazy: bool, leave_large: bool = False
+) -> int | None:
     """The sequence, if this cache is in step with a root that is still the very one seen last; else None.
 
     inv[sync.derived]: computed from what is owed in either direction, and from the store's own answer.
@@ -25,7 +29,7 @@ def unchanged_at(state: State, store: ObjectStore, tree: Path, now_ns: int, *, l
     token, op = state.meta("seenToken"), state.meta(SEEN_OP)
     if token is None or op is None or op != state.meta("pulledOp"):
         return None
-    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy):
+    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy, leave_large=leave_large):
         return None
     try:
         with looking(state, tree) as look:
@@ -47,11 +51,21 @@ def newest_mark(state: State) -> int:
     return max(int(state.meta("pulledSeq") or 0), int(state.meta("readSeq") or 0))
 
 
-def nothing_owed(state: State, tree: Path, *, lazy: bool) -> bool:
+def nothing_owed(state: State, tree: Path, *, lazy: bool, leave_large: bool = False) -> bool:
     """Whether every pull so far is complete here, and what base calls present still has its place (S11)."""
-    if not state.deferred_empty() or (not lazy and next(state.remote_only(), None) is not None):
+    if not state.deferred_empty() or (not lazy and _owes_content(state, leave_large)):
         return False
     return tiers_present(state, tree)
+
+
+def _owes_content(state: State, leave_large: bool) -> bool:
+    rows = state.remote_only()
+    return any(not (leave_large and is_large_part(row.path, row.size)) for row in rows)
+
+
+def left_here(state: State) -> Iterator[str]:
+    """What a cache that fetches the rest has left in the store on purpose."""
+    return (row.path for row in state.remote_only() if is_large_part(row.path, row.size))
 
 
 def is_whole(state: State, look: Look, now_ns: int) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 METADATA: Final = "metadata.yaml"
 MANIFEST: Final = "parts.parquet"
 _CONTENT: Final = frozenset({METADATA, MANIFEST, "raw"})
 _RECORDS: Final = ("outputs/", "workflow-runs/")
+SPARK_PART: Final = r"/raw/part-\d+-\d+-[0-9a-f]{16}\.parquet$"
+LARGE_PART: Final = 1 << 20
+"""From so many bytes on a part that Spark has written stays in the store, unless this machine chose to have all."""
 _FIRST_VERSION_PART: Final = 4  # data / type / model id / name / N
 
 
@@ -41,6 +45,11 @@ def is_content(path: str) -> bool:
     """Whether a lazy cache may leave this file in the bucket: only the raw bytes of a version."""
     unit = unit_of(path)
     return unit != path and path not in (metadata_of(unit), f"{unit}/{MANIFEST}")
+
+
+def is_large_part(path: str, size: int) -> bool:
+    """Whether this is a large part of a dataset that Spark has written: nobody wants all of those on every laptop."""
+    return size >= LARGE_PART and re.search(SPARK_PART, path) is not None and is_content(path)
 
 
 def is_record(path: str) -> bool:

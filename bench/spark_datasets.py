@@ -1,14 +1,14 @@
 """Datasets beside plain Spark on the same Parquet files, warm: by Spark's own reader, and by the Python source.
 
-    .venv/bin/python bench/datasets.py [rows] [runs] [stores]      writes bench/results/datasets.md
+    .venv/bin/python bench/spark_datasets.py [--rows 10000000] [--runs 3] [--stores file,s3] [--parts 1000]
 
-    .venv/bin/python bench/datasets.py 10000000 1 file      (BENCH_PARTS: how many small parts, 1000)
-
-One session (`local[2]`), 9 columns. Plain Spark reads copies of the very parts of the dataset. Each run does every
-case once for each reader, one after the other, after one round that is thrown away; medians of the time and of the CPU
-of all processes (JVM and Python workers). In brackets: beside plain Spark.
+One session (`local[2]`), 9 columns. Plain Spark reads copies of the very parts of the dataset, on this machine's disk.
+Each run does every case once for each reader, one after the other, after one round that is thrown away; medians of the
+time and of the CPU of all processes (JVM and Python workers). The Python source is told the columns of a query
+(`columns`), because Spark does not tell it; a count needs none. Writes bench/results/spark-datasets.md.
 """
 
+import argparse
 import os
 import shutil
 import statistics
@@ -18,17 +18,21 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from pyspark.sql.datasource import CaseInsensitiveDict
 from run import server
 
 import swamp.spark
+from swamp.pipeline.batches import arrow_target
+from swamp.pipeline.deliver import publish
+from swamp.pipeline.parts import write_parts
 from swamp.pipeline.place import open_place
 from swamp.pipeline.session import open_session, stop_session
 from swamp.pipeline.settings import SparkSettings
-from swamp.pipeline.source import find_asked
+from swamp.pipeline.source import data_source, find_asked
 from swamp.repo.config import init_repo, write_config
 
-RESULT = Path(__file__).parent / "results" / "datasets.md"
-SMALL_PARTS = int(os.environ.get("BENCH_PARTS", "1000"))
+RESULT = Path(__file__).parent / "results" / "spark-datasets.md"
+ROWS_OF_A_SMALL_PART = 100
 COLUMNS = (
     "id",
     "pmod(hash(id), 1000000) as user",
@@ -40,43 +44,64 @@ COLUMNS = (
     "sha2(cast(id as string), 224) as reference",
     "date_add(date '2026-01-01', cast(pmod(id, 365) as int)) as day",
 )
+SAID = {"count(*)": "paid", "one column": "price"}
+"""The columns that the Python source is told of, by case."""
 
 
-def main(rows="10000000", runs="3", stores="file,s3"):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--stores", default="file,s3")
+    parser.add_argument("--parts", type=int, default=1000, help="how many the dataset of small parts has")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    asked = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="swamp-datasets-"))
-    lines = []
+    rows, loads = [], []
     try:
         with server(home) as env:
             os.environ |= env  # before Java starts: the workers have it from there
             spark = open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "3g"}))
             try:
-                for store in stores.split(","):
-                    lines += measured(spark, home / f"of-{store}", store, int(rows), int(runs))
+                for store in asked.stores.split(","):
+                    for row in measured(spark, home / f"of-{store}", store, asked):
+                        rows.append(row)
+                        loads.append(os.getloadavg()[0])
+                        print(time.strftime("%H:%M:%S"), *row, f"load {loads[-1]:.1f}", flush=True)
+                        asked.out.write_text(report(rows, asked, loads))
             finally:
                 stop_session(spark)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    RESULT.write_text(report(lines, f"{rows} {runs} {stores}"))
-    print(RESULT.read_text())
+    print(asked.out.read_text())
 
 
-def measured(spark, home, store, rows, runs):
-    """Every case on one store: (store, case, reader, seconds, CPU seconds)."""
+def measured(spark, home, store, asked):
+    """Every case on one store: (store, run, case, reader, seconds, CPU seconds); run -1 warms up."""
     repo = repository(home, store)
-    frame = spark.range(0, rows, 1, 8).selectExpr(*COLUMNS)
-    found = []
-    for run in range(-1, runs):
-        found += [(store, run, *one) for one in written(frame, home, repo, run)]
-        print(time.strftime("%H:%M:%S"), *found[-2:], flush=True)
-    many = frame.limit(100_000).repartition(SMALL_PARTS)
-    swamp.spark.write(many, "bench", "small", repo=repo)
+    frame = spark.range(0, asked.rows, 1, 8).selectExpr(*COLUMNS)
+    for run in range(-1, asked.runs):
+        for one in written(frame, home, repo, run):
+            yield store, run, *one
+    write_small_parts(spark, repo, asked.parts)
     readers = {name: list(readers_of(spark, home, repo, name)) for name in ("events", "small")}
-    for run in range(-1, runs):
-        for case, name, query in cases(rows):
+    for run in range(-1, asked.runs):
+        for case, name, query in cases(asked):
             for reader, opened in readers[name]:
-                found.append((store, run, case, reader, *timed(lambda o=opened, q=query, c=case: q(o(c)))))
-                print(time.strftime("%H:%M:%S"), *found[-1], f"load {os.getloadavg()[0]:.1f}", flush=True)
-    return [row for row in found if row[1] >= 0]
+                yield store, run, case, reader, *timed(lambda o=opened, q=query, c=case: q(o(c)))
+
+
+def write_small_parts(spark, repo, count):
+    """A version of so many parts, by the code of the tasks and of the commit, without a task for each."""
+    frame = spark.range(0, count * ROWS_OF_A_SMALL_PART, 1, 1).selectExpr(*COLUMNS)
+    options = {"repo": str(repo), "model": "bench", "name": "small"}
+    writer = data_source()(CaseInsensitiveDict(options)).writer(frame.schema, False)
+    schema, table = arrow_target(frame.schema), frame.toArrow()
+    parts = []
+    for number in range(count):
+        some = table.slice(number * ROWS_OF_A_SMALL_PART, ROWS_OF_A_SMALL_PART)
+        parts += write_parts(writer.target, number, iter(some.to_batches()), schema)
+    publish(writer.target, parts)
 
 
 def repository(home, store):
@@ -97,12 +122,12 @@ def written(frame, home, repo, run):
     yield "write", "native", *timed(lambda: swamp.spark.write(frame, "bench", "events", repo=repo))
 
 
-def cases(rows):
+def cases(asked):
     yield "read all", "events", lambda frame: frame.write.format("noop").mode("overwrite").save()
     yield "count(*)", "events", lambda frame: frame.count()
     yield "one column", "events", lambda frame: frame.selectExpr("sum(price)").collect()
-    yield "point filter", "events", lambda frame: frame.where(f"id = {rows // 3}").collect()
-    yield f"{SMALL_PARTS} small parts", "small", lambda frame: frame.write.format("noop").mode("overwrite").save()
+    yield "point filter", "events", lambda frame: frame.where(f"id = {asked.rows // 3}").collect()
+    yield f"{asked.parts} small parts", "small", lambda frame: frame.write.format("noop").mode("overwrite").save()
 
 
 def readers_of(spark, home, repo, name):
@@ -121,7 +146,7 @@ def readers_of(spark, home, repo, name):
         yield "native", lambda case: swamp.spark.read(spark, "bench", name, repo=repo)
 
     def source(case):
-        chosen = {"columns": "price"} if case == "one column" else {}
+        chosen = {"columns": SAID[case]} if case in SAID else {}
         return spark.read.format("swamp").options(**options, **chosen).load()
 
     yield "source", source
@@ -134,7 +159,7 @@ def timed(work):
 
 
 def cpu_of_all():
-    """Seconds of CPU of this process and everything it has started."""
+    """Seconds of CPU of this process and everything it has started, those included that have ended."""
     stats = {}
     for name in Path("/proc").iterdir():
         if name.name.isdigit():
@@ -147,23 +172,36 @@ def cpu_of_all():
     while len(mine) != before:
         before = len(mine)
         mine |= {pid for pid, (parent, _) in stats.items() if parent in mine}
-    return sum(stats[pid][1] for pid in mine if pid in stats) / os.sysconf("SC_CLK_TCK")
+    now = {pid: stats[pid] for pid in mine if pid in stats}
+    # Who ended under a living parent is counted there; who ended together with it is counted by nobody else.
+    ended.extend(ticks for pid, (parent, ticks) in seen.items() if pid not in now and parent not in now)
+    seen.clear()
+    seen.update(now)
+    return (sum(ticks for _, ticks in now.values()) + sum(ended)) / os.sysconf("SC_CLK_TCK")
 
 
-def report(found, command):
+seen, ended = {}, []
+
+
+def report(found, asked, loads):
     cells = {}
-    for store, _, case, reader, seconds, cpu in found:
-        cells.setdefault((store, case), {}).setdefault(reader, []).append((seconds, cpu))
+    for store, run, case, reader, seconds, cpu in found:
+        if run >= 0:
+            cells.setdefault((store, case), {}).setdefault(reader, []).append((seconds, cpu))
     lines = [
         "# Datasets beside plain Spark",
         "",
-        f"`.venv/bin/python bench/datasets.py {command}` (rows, runs, stores): {len(COLUMNS)} columns, `local[2]`, "
-        f"{os.cpu_count()} cores, warm, medians; load {os.getloadavg()[0]:.1f} at the end.",
+        f"`.venv/bin/python bench/spark_datasets.py --rows {asked.rows} --runs {asked.runs} --stores {asked.stores}`: "
+        f"{len(COLUMNS)} columns, `local[2]`, {os.cpu_count()} cores, warm, interleaved, medians. Load average while "
+        f"it ran: {min(loads):.1f} to {max(loads):.1f}, so that of the times only the ratios say something; CPU is of "
+        "the JVM and of all Python processes.",
         "",
         "| store | case | plain | native | Python source |",
         "|---|---|---|---|---|",
     ]
     for (store, case), by_reader in cells.items():
+        if "plain" not in by_reader:
+            continue
         plain = [statistics.median(column) for column in zip(*by_reader["plain"], strict=True)]
         shown = [f"{plain[0]:.2f} s, CPU {plain[1]:.2f} s"]
         for reader in ("native", "source"):
@@ -175,4 +213,4 @@ def report(found, command):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main()
