@@ -113,8 +113,8 @@ TUNABLES: Final[tuple[Tunable, ...]] = (
             env="SWAMP_FRESH", flag="fresh"),
     Tunable("hydrate", "full", _choice(*HYDRATE), "full or lazy",
             "whether a pull brings content or leaves it in the bucket until it is read; the flag is the choice of "
-            "this machine, the file the default of machines that have not chosen; where neither says anything, large parts "
-            "of Spark datasets stay in the bucket", flag="hydrate",
+            "this machine, the file the default of machines that have not chosen; where neither says anything, large "
+            "parts of Spark datasets stay in the bucket", flag="hydrate",
             yaml="datastore.hydrate"),
     Tunable("keep_days", 7, _whole(0, 3650), "days, 0 to 3650", "the undo window of deleted and overwritten data",
             flag="keep_days", yaml="datastore.keepDays"),
