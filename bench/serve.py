@@ -2,8 +2,9 @@
 
     .venv/bin/python bench/serve.py [--streams 500] [--requests 2000]
 
-Interleaved: the same requests without and with the streams, several times. Prints a table, writes
-bench/results/serve.md. Ratios in one run on one machine; none is asserted.
+Interleaved: the same requests without and with the streams, several times. Every fiftieth request writes a version, so
+that the slow reader has something to be slow with; the idle streams follow a run that does nothing. Prints a table,
+writes bench/results/serve.md. Ratios in one run on one machine; none is asserted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def measure(root: Path, streams: int, requests: int, rounds: int) -> None:
     (repo / "x").write_text("hello")
     for number in range(20):
         swamp(env, repo, "data", "put", f"model-{number % 4}", f"name-{number}", "x")
-    token = swamp(env, repo, "serve", "token", "create", "--role", "viewer")["token"]
+    token = swamp(env, repo, "serve", "token", "create", "--role", "operator")["token"]
     process = subprocess.Popen(
         [SWAMP, "serve", "--port", "0", "--json"], cwd=repo, env=env, stdout=subprocess.PIPE, text=True
     )
@@ -59,7 +60,7 @@ def measure(root: Path, streams: int, requests: int, rounds: int) -> None:
         ask(url, token, 200)
         for _ in range(rounds):
             found["idle"] += ask(url, token, requests)
-            opened = [stream(url, token) for _ in range(streams)]
+            opened = [stream(url, token, "?run=none") for _ in range(streams)] + [stream(url, token)]
             time.sleep(1)
             found["streams"] += ask(url, token, requests)
             for wire in opened:
@@ -81,6 +82,10 @@ def ask(url: str, token: str, count: int) -> list[float]:
     place, times = urlsplit(url), []
     wire = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
     for number in range(count):
+        if number % 50 == 0:  # not timed: it makes events
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "text/plain"}
+            wire.request("PUT", "/api/v1/data/bench/beat", body=b"x" * 100, headers=headers)
+            wire.getresponse().read()
         began = time.perf_counter()
         wire.request("GET", PATHS[number % len(PATHS)], headers={"Authorization": f"Bearer {token}"})
         answer = wire.getresponse()
@@ -91,24 +96,24 @@ def ask(url: str, token: str, count: int) -> list[float]:
     return times
 
 
-def stream(url: str, token: str) -> socket.socket:
+def stream(url: str, token: str, query: str = "") -> socket.socket:
     """An event stream that nobody reads."""
     place = urlsplit(url)
     wire = socket.create_connection((str(place.hostname), place.port))
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     wire.sendall(
-        f"GET /api/v1/events HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+        f"GET /api/v1/events{query} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
     )
     return wire
 
 
 def report(found: dict[str, list[float]], streams: int, count: int) -> None:
     rows = []
-    for name, title in (("idle", "no streams"), ("streams", f"{streams} idle streams")):
+    for name, title in (("idle", "no streams"), ("streams", f"{streams} idle streams, one slow reader")):
         cuts = statistics.quantiles(found[name], n=100)
         rows.append(f"| {title} | {cuts[49] * 1000:.1f} | {cuts[94] * 1000:.1f} | {cuts[98] * 1000:.1f} |")
     text = "\n".join([
-        "# The server with idle event streams",
+        "# The server with idle event streams and a slow reader",
         "",
         f"Written by `bench/serve.py`: {count} requests each ({', '.join(PATHS)}), interleaved, one client; "
         f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f}.",

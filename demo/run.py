@@ -117,7 +117,7 @@ def analyse(ben: Machine, audience: Audience) -> None:
     audience.say("ben$ python notebook.py     # spark.read.format('swamp') … df.write.format('swamp')")
     ran = subprocess.run(
         [sys.executable, HERE / "notebook.py", ben.repo], env=ben.environment(), capture_output=True, text=True,
-        timeout=300,
+        timeout=900,
     )  # fmt: skip
     if ran.returncode != 0:
         raise Broken(f"the Spark session failed\n{ran.stderr[-4000:]}")
@@ -156,7 +156,7 @@ def race(ann: Machine, ben: Machine, audience: Audience) -> None:
             audience.command(machine.name, ("data", "put", "notes", "today", "note.txt", "&"))
             started.append((machine, machine.start("data", "put", "notes", "today", "note.txt")))
         for machine, process in started:
-            _, err = process.communicate(timeout=120)
+            _, err = process.communicate(timeout=600)
             audience.quietly(process.returncode == 0, f"{machine.name}'s put ends well", err)
     seen = [checksums(pulled(machine), "notes", "today") for machine in (ann, ben)]
     audience.promise(

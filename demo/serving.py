@@ -61,14 +61,14 @@ def serve(ann: Machine, audience: Audience) -> None:
         _stay(ready, audience)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=120)
     audience.promise(process.returncode == 0, "SIGTERM: the server takes nothing new, pushes, and ends with 0")
 
 
 def _watch(url: str, token: str, audience: Audience) -> None:
     body = json.dumps({"ref": "main"}).encode()
     request = urllib.request.Request(f"{url}/api/v1/events", headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=60) as stream:
+    with urllib.request.urlopen(request, timeout=300) as stream:
         first, again = _deliver(url, body), _deliver(url, body)
         audience.promise(
             (first["status"], again["status"]) == ("queued", "duplicate"),

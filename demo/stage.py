@@ -85,7 +85,7 @@ class Machine:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("SWAMP_")}
         return {**kept, "SWAMP_HOME": str(self.home), "NO_COLOR": "1"}
 
-    def swamp(self, *words: str, quiet: bool = False, code: int = 0, timeout: float = 300) -> Any:
+    def swamp(self, *words: str, quiet: bool = False, code: int = 0, timeout: float = 900) -> Any:
         """Run a command and give its JSON document; any other exit code than `code` ends the demo."""
         if not quiet:
             self.audience.command(self.name, words)

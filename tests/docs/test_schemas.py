@@ -154,6 +154,23 @@ def test_the_hooks_of_pre_commit_are_commands_that_there_are():
         assert hook["pass_filenames"] is False and re.search(hook["files"], "models/command/shell/disk.yaml")
 
 
+def test_what_pre_commit_runs_says_which_line_is_wrong(tmp_path, monkeypatch, capsys):
+    """The hooks' own commands, where pre-commit runs them: at the top of a repository."""
+    monkeypatch.setenv("SWAMP_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["repo", "init"]) == 0
+    entries = [hook["entry"].split()[1:] for hook in yaml.safe_load((REPO / ".pre-commit-hooks.yaml").read_text())]
+    steps = [{"name": name, "task": {"type": "manual_approval", "prompt": "?"}} for name in ("build", "ship")]
+    file = tmp_path / "workflows" / "workflow-w.yaml"
+    file.parent.mkdir(exist_ok=True)
+    for wanted, code in (("build", 0), ("biuld", 1)):
+        steps[1]["dependsOn"] = [{"step": wanted}]
+        file.write_text(yaml.safe_dump({"id": ID, "name": "w", "jobs": [{"name": "j", "steps": steps}]}))
+        capsys.readouterr()
+        assert [main(words) for words in entries] == [code, 0]
+    assert "did you mean `build`?" in capsys.readouterr().out
+
+
 def test_the_devcontainer_builds_what_make_builds():
     found = json.loads((REPO / ".devcontainer" / "devcontainer.json").read_text())
     target = found["postCreateCommand"].split()[-1]
