@@ -105,3 +105,33 @@ def test_doctor_names_a_pack_that_is_gone(local_team: Team):
     assert gone in wrong["packs"]["detail"] and "verify --repair" in wrong["packs"]["fix"]
     a("datastore", "verify", "--repair").ok()
     assert a("datastore", "doctor").ok()["ok"] is True
+
+
+def test_L56_gc_tells_and_makes_room_and_nobody_notices(local_team: Team):
+    """What lives in packs that are mostly dead moves out of them, no more files than somebody asks for."""
+    a, b = local_team.machine("a"), local_team.machine("b")
+    b.put("web", "z", "stays")
+    a("model", "create", "command/shell", "sh").ok()
+    for _ in range(2):  # a run's files share a pack: its log, which goes, and its record, which stays
+        a("model", "method", "run", "sh", "execute", "--input", "run=seq 1 3000").ok()
+    for item in a("data", "list", "sh").ok()["items"]:
+        a("data", "delete", "sh", item["name"], "--yes").ok()
+    a.sync()
+    b.sync()
+    packs = {key for key in local_team.place.objects() if is_pack(key)}
+    now = ("datastore", "gc", "--keep-days", "0", "--yes")
+    told = a(*now, "--dry-run").ok()["repacked"]
+    assert told["packs"] >= 1 and told["bytes"] > 1000
+    assert a(*now, "--dry-run", "--repack-files", "1").ok()["repacked"]["packs"] == 1
+    assert {key for key in local_team.place.objects() if is_pack(key)} == packs, "a dry run changes nothing"
+    done = a(*now).ok()["repacked"]
+    assert done["packs"] >= told["packs"]
+    a(*now).ok()
+    left = {key for key in local_team.place.objects() if is_pack(key)}
+    assert len(left) < len(packs)
+    assert b.sync()["filesPulled"] <= 2, "the audit records of gc, and nothing that was only moved"
+    fresh = local_team.machine("c")
+    fresh.sync()
+    for machine in (a, b, fresh):
+        assert machine.get("web", "z")["content"] == "stays"
+        assert machine("datastore", "verify").ok()["missing"] == []

@@ -11,6 +11,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swamp.commit.repack import COMMIT_ROWS
 from swamp.errors import CorruptData
 from swamp.index.keys import Slice, slice_of
 from swamp.index.pack import (
@@ -26,6 +27,8 @@ from swamp.index.pack import (
     unpacked,
     upload_of,
 )
+from swamp.sync.bulk import Upload
+from swamp.sync.pack import PACK_FILES, groups
 
 PACK = "_packs/01JD0000000000000000000000"
 
@@ -147,3 +150,9 @@ def test_an_identity_tells_when_it_was_uploaded():
     assert upload_of("data/a~01JD0000000000000000000001") == "01JD0000000000000000000001"
     assert upload_of("data/a") == ""
     assert struct.calcsize("<8sI") == HEAD.size
+
+
+def test_a_pack_holds_no_more_files_than_one_commit_moves():
+    jobs = [Upload(f"files/{n}", f"/nowhere/files/{n}", 1, packed=True) for n in range(PACK_FILES + 5)]
+    assert [len(group) for group in groups(jobs)] == [PACK_FILES, 5]
+    assert PACK_FILES <= COMMIT_ROWS

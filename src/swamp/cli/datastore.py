@@ -29,6 +29,7 @@ app.command("upgrade")(upgrade)
 
 Engine = Annotated[str | None, typer.Option(metavar="auto|spark|inline", help="What runs bulk work.")]
 Timeout = Annotated[float | None, typer.Option(metavar="S", help="Seconds without progress before giving up.")]
+RepackFiles = Annotated[int | None, typer.Option(metavar="N", min=1, help="Move at most so many (default 200000).")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Hydrate = Annotated[
@@ -228,6 +229,7 @@ def gc(
     dry_run: DryRun = False,
     keep_days: Annotated[int | None, typer.Option(metavar="N", help="The undo window (default 7).")] = None,
     yes: Yes = False,
+    repack_files: RepackFiles = None,
     purge: Annotated[bool, typer.Option("--purge", help="Delete what is left of deleted PATHs now.")] = False,
     paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="For --purge: deleted files.")] = None,
 ) -> None:
@@ -242,14 +244,14 @@ def gc(
         maintenance = s.repo.datastore.maintenance
         if dry_run:
             found = maintenance.gc(keep_days=days, dry_run=True)
-            moved = maintenance.repack(keep_days=days, dry_run=True)
+            moved = maintenance.repack(keep_days=days, dry_run=True, most=repack_files)
         else:
             with s.repo.changes.structural("datastore gc"):
-                found, moved = maintenance.gc(keep_days=days), maintenance.repack(keep_days=days)
+                found = maintenance.gc(keep_days=days)
+                moved = maintenance.repack(keep_days=days, most=repack_files)
         document = {"candidates": found.candidates, "deleted": found.deleted, "bytes": found.bytes}
-        text = (
-            f"{plural(found.candidates, 'object')} no longer needed, {found.deleted} deleted, {size_text(found.bytes)}"
-        )
+        gone = f"{plural(found.candidates, 'object')} no longer needed"
+        text = f"{gone}, {found.deleted} deleted, {size_text(found.bytes)}"
         s.out.result({**document, "repacked": _repacked(moved)}, text + _repacked_text(moved, dry_run))
 
 

@@ -27,6 +27,8 @@ from swamp.sync.units import is_content
 SMALL: Final = 256 << 10
 """Files up to this size share a pack; a larger one is an object of its own."""
 PACK_BYTES: Final = 8 << 20
+PACK_FILES: Final = 20_000
+"""No more of them than one commit of a repack moves: a pack is moved as a whole."""
 _NOBODY_ELSE: Final[AbstractContextManager[Any]] = nullcontext()
 AT_ONCE: Final = 2
 """Packs in flight: what a push holds in memory, whatever the number of threads."""
@@ -40,7 +42,7 @@ def groups(jobs: Iterable[Upload]) -> Iterator[list[Upload]]:
         if not job.packed or job.size > SMALL:
             yield [job]
             continue
-        if some and size + job.size > PACK_BYTES:
+        if some and (size + job.size > PACK_BYTES or len(some) >= PACK_FILES):
             yield some
             some, size = [], 0
         some.append(job)
