@@ -11,7 +11,7 @@ import pytest
 from trees import WatchedTree
 
 from swamp.data.artifacts import DataRepository
-from swamp.data.definitions import Definition, DefinitionRepository
+from swamp.data.definitions import DefinitionRepository, StoredDefinition
 from swamp.data.lifetimes import Retention
 from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName
@@ -25,7 +25,7 @@ DRAFT = Draft(Owner.manual("m"), retention=Retention.parse(1))
 TIME = "2026-05-01T12:00:00.000Z"
 OUTPUT = Output("o1", "d1", "command/shell", "execute", "running", TIME, Provenance("h", "cli", "me"))
 RUN = Run("r1", "w1", "deploy", "running", TIME)
-DEFINITION = Definition("d1", "web", "command/shell")
+DEFINITION = StoredDefinition("d1", "web", "command/shell")
 OUTPUT_PATH = f"outputs/command/shell/execute/d1-{TIME}.yaml"
 RUN_PATH = "workflow-runs/w1/workflow-run-r1.yaml"
 DEFINITION_PATH = "definitions-evaluated/command/shell/web.yaml"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from swamp.data import runs as runs_module
-from swamp.data.definitions import AUTO, Definition, DefinitionRepository, auto_definition
+from swamp.data.definitions import AUTO, DefinitionRepository, StoredDefinition, auto_definition
 from swamp.data.names import auto_id
 from swamp.data.outputs import Output, OutputRepository, Provenance
 from swamp.data.runs import JobRun, Run, RunRepository, StepRun
@@ -191,7 +191,7 @@ def test_only_a_known_and_ended_run_is_over(tree, run):
 
 def test_definitions_round_trip_by_type_and_name(tree):
     repo = DefinitionRepository(tree)
-    web = Definition("d1", "web", "command/shell", {"globalArguments": {"a": 1}})
+    web = StoredDefinition("d1", "web", "command/shell", {"globalArguments": {"a": 1}})
     assert repo.save(web) == "definitions-evaluated/command/shell/web.yaml"
     assert repo.get("Command::Shell", "web") == web
     assert list(repo.search("d1")) == list(repo.search("web")) == list(repo.list("command/shell")) == [web]
@@ -212,7 +212,7 @@ def test_a_record_never_leaves_its_directory(tree, run, output, bad):
     for save in (
         lambda: RunRepository(tree).save(replace(run, id=bad if bad != "latest" else "a/b")),
         lambda: OutputRepository(tree).save(replace(output, definition_id=bad if bad != "latest" else "a/b")),
-        lambda: DefinitionRepository(tree).save(Definition("d", bad, "command/shell")),
+        lambda: DefinitionRepository(tree).save(StoredDefinition("d", bad, "command/shell")),
     ):
         with pytest.raises(UsageError):
             save()

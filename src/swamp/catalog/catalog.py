@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from swamp.cache.files import RACY_NS, on_disk
 from swamp.catalog import schema
-from swamp.catalog.observe import Directory, Observed, sweep
+from swamp.catalog.observe import Directory, SweptTree, sweep
 from swamp.catalog.schema import Connections, Row, immediate, row_of, values_of
 from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
 from swamp.data.versions import DataVersion, VersionReader
@@ -147,7 +147,7 @@ class Catalog:
             self._take_in(db, paths, observed, touched.mark)
         return None
 
-    def _observe(self, db: sqlite3.Connection) -> Observed | None:
+    def _observe(self, db: sqlite3.Connection) -> SweptTree | None:
         """A plain directory reports nothing, and other repositories may write into it: its directories are asked."""
         if not isinstance(self._tree, PlainTree):
             return None
@@ -155,7 +155,7 @@ class Catalog:
         observed = sweep(self._tree.root, known, self._now_ns())
         return observed if observed.looked_at or observed.gone else None
 
-    def _take_in(self, db: sqlite3.Connection, paths: set[str], observed: Observed | None, mark: int) -> None:
+    def _take_in(self, db: sqlite3.Connection, paths: set[str], observed: SweptTree | None, mark: int) -> None:
         places = sorted(paths | set(observed.changed if observed else ()))
         with self._transaction() as writing:
             writing.execute("DELETE FROM unsettled")
@@ -320,7 +320,7 @@ def _drop_rows(db: sqlite3.Connection, ns: str, refs: Iterable[VersionRef]) -> N
     db.executemany("DELETE FROM damaged WHERE path = ?", [(ref.metadata_path,) for ref in gone])
 
 
-def _keep_directories(db: sqlite3.Connection, observed: Observed) -> None:
+def _keep_directories(db: sqlite3.Connection, observed: SweptTree) -> None:
     rows = [(path, found.mtime, int(found.named)) for path, found in observed.looked_at.items()]
     db.executemany("INSERT OR REPLACE INTO dirs VALUES (?, ?, ?)", rows)
     db.executemany("DELETE FROM dirs WHERE path = ?", [(path,) for path in observed.gone])

@@ -22,7 +22,7 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class SweptTree:
     """What a sweep found: directories that are new or changed, those that are gone, and which names to read again."""
 
     looked_at: Mapping[str, Directory]
@@ -33,7 +33,7 @@ class Observed:
         return tuple(path for path, found in self.looked_at.items() if found.named)
 
 
-def sweep(root: Path, known: Mapping[str, Directory], now_ns: int) -> Observed:
+def sweep(root: Path, known: Mapping[str, Directory], now_ns: int) -> SweptTree:
     """One stat per directory that is known and unchanged, one listing for every other. Never opens a file."""
     below: dict[str, list[str]] = {}
     for path in known:
@@ -54,7 +54,7 @@ def sweep(root: Path, known: Mapping[str, Directory], now_ns: int) -> Observed:
         named, children = _look(root, path)
         looked_at[path] = Directory(mtime if mtime < now_ns - RACY_NS else UNSETTLED, named)
         waiting += children
-    return Observed(looked_at, tuple(path for path in known if path not in there))
+    return SweptTree(looked_at, tuple(path for path in known if path not in there))
 
 
 def _mtime(path: Path) -> int | None:

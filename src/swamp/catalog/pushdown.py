@@ -23,7 +23,7 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d
 
 
 @dataclass(frozen=True, slots=True)
-class Sql:
+class SqlText:
     """A condition and its parameters."""
 
     text: str
@@ -44,7 +44,7 @@ class _Operand:
 class Pushed:
     """`where` is true on every row that can match; `rest` is what CEL must still decide (None: nothing)."""
 
-    where: Sql | None
+    where: SqlText | None
     rest: str | None
     created_is_text: bool = False
 
@@ -77,7 +77,7 @@ def push_down(source: str, tree: Node | None) -> Pushed:
         return Pushed(None, source)
     created_is_text = compares_text(tree)
     translator = _Translator(created_is_text)
-    needed: list[Sql] = []
+    needed: list[SqlText] = []
     rest: list[str] = []
     for part in _conjuncts(tree):
         exact = translator.exact(part)
@@ -95,28 +95,28 @@ def _conjuncts(node: Node) -> list[Node]:
     return [node]
 
 
-def _joined(parts: list[Sql], word: str) -> Sql:
+def _joined(parts: list[SqlText], word: str) -> SqlText:
     text = f" {word} ".join(f"({part.text})" for part in parts)
-    return Sql(text, tuple(param for part in parts for param in part.params))
+    return SqlText(text, tuple(param for part in parts for param in part.params))
 
 
 class _Translator:
     def __init__(self, created_is_text: bool) -> None:
         self._created_is_text = created_is_text
 
-    def exact(self, node: Node) -> Sql | None:
+    def exact(self, node: Node) -> SqlText | None:
         """The same truth, falsehood or lack of an answer as CEL, or None if that is not certain."""
         if isinstance(node, Constant) and node.kind == "bool":
-            return Sql("1" if node.value else "0")
+            return SqlText("1" if node.value else "0")
         if isinstance(node, Name) and node.name in BOOLEAN_COLUMNS:
-            return Sql(node.name)
+            return SqlText(node.name)
         if isinstance(node, Call):
             return self._call(node)
         if isinstance(node, Operation):
             return self._operation(node)
         return None
 
-    def necessary(self, node: Node) -> Sql | None:
+    def necessary(self, node: Node) -> SqlText | None:
         """Something that holds wherever the predicate is true."""
         exact = self.exact(node)
         if exact is not None or not isinstance(node, Operation):
@@ -129,7 +129,7 @@ class _Translator:
             return _joined(known, "AND")
         return None
 
-    def _operation(self, node: Operation) -> Sql | None:
+    def _operation(self, node: Operation) -> SqlText | None:
         if node.operator in ("&&", "||"):
             parts = [self.exact(operand) for operand in node.operands]
             known = [part for part in parts if part is not None]
@@ -137,14 +137,14 @@ class _Translator:
             return _joined(known, "AND" if node.operator == "&&" else "OR") if whole else None
         if node.operator == "!":
             inner = self.exact(node.operands[0])
-            return Sql(f"NOT ({inner.text})", inner.params) if inner else None
+            return SqlText(f"NOT ({inner.text})", inner.params) if inner else None
         if node.operator == "in":
             return self._membership(*node.operands)
         if node.operator in COMPARISONS:
             return self._comparison(node.operator, *node.operands)
         return None
 
-    def _comparison(self, operator: str, left: Node, right: Node) -> Sql | None:
+    def _comparison(self, operator: str, left: Node, right: Node) -> SqlText | None:
         operand, constant = self._operand(left), self._constant(right)
         if operand is None:
             operand, constant, operator = self._operand(right), self._constant(left), _MIRRORED[operator]
@@ -155,9 +155,9 @@ class _Translator:
         sign = COMPARISONS[operator]
         if operand.null and operator in ("==", "!="):
             sign = "IS" if operator == "==" else "IS NOT"
-        return Sql(f"{operand.text} {sign} ?", (*operand.params, constant[1]))
+        return SqlText(f"{operand.text} {sign} ?", (*operand.params, constant[1]))
 
-    def _membership(self, item: Node, container: Node) -> Sql | None:
+    def _membership(self, item: Node, container: Node) -> SqlText | None:
         if isinstance(container, Name) and container.name == "tags" and isinstance(item, Constant):
             return _has_tag(item.value) if item.kind == "string" else None
         operand = self._operand(item)
@@ -168,9 +168,9 @@ class _Translator:
             return None
         found = f"{operand.text} IN ({', '.join('?' * len(values))})"
         params = (*operand.params, *(value[1] for value in values if value is not None))
-        return Sql(f"({operand.text} IS NOT NULL AND {found})" if operand.null else found, params)
+        return SqlText(f"({operand.text} IS NOT NULL AND {found})" if operand.null else found, params)
 
-    def _call(self, node: Call) -> Sql | None:
+    def _call(self, node: Call) -> SqlText | None:
         if node.function == "has" and node.target is None and len(node.arguments) == 1:
             chosen = node.arguments[0]
             if isinstance(chosen, Select) and isinstance(chosen.operand, Name) and chosen.operand.name == "tags":
@@ -238,18 +238,18 @@ def _moment(arguments: tuple[Node, ...]) -> tuple[str, str] | None:
     return ("timestamp", rfc3339(moment)) if moment.microsecond % 1000 == 0 else None
 
 
-def _has_tag(key: object) -> Sql:
-    return Sql("EXISTS (SELECT 1 FROM json_each(data.tags) WHERE key = ?)", (key,))
+def _has_tag(key: object) -> SqlText:
+    return SqlText("EXISTS (SELECT 1 FROM json_each(data.tags) WHERE key = ?)", (key,))
 
 
-def _text_method(function: str, operand: _Operand, wanted: str) -> Sql | None:
+def _text_method(function: str, operand: _Operand, wanted: str) -> SqlText | None:
     """Compared byte by byte: LIKE would ignore case and give `%` a meaning."""
     if function == "startsWith":
-        return Sql(f"instr({operand.text}, ?) = 1", (*operand.params, wanted))
+        return SqlText(f"instr({operand.text}, ?) = 1", (*operand.params, wanted))
     if function == "contains":
-        return Sql(f"instr({operand.text}, ?) > 0", (*operand.params, wanted))
+        return SqlText(f"instr({operand.text}, ?) > 0", (*operand.params, wanted))
     if function == "endsWith" and wanted:
         raw = wanted.encode("utf-8")
         tail = f"substr(CAST({operand.text} AS BLOB), {-len(raw)}) = ?"  # NULL for the empty text, which has no end
-        return Sql(f"CASE WHEN {operand.text} = '' THEN 0 ELSE {tail} END", (*operand.params, *operand.params, raw))
+        return SqlText(f"CASE WHEN {operand.text} = '' THEN 0 ELSE {tail} END", (*operand.params, *operand.params, raw))
     return None

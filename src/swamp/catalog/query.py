@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from swamp.catalog.catalog import Catalog
 from swamp.catalog.expression import DEFAULT_SECONDS, Budget, Expression, NoAnswer, Scope, compile_expression, plain
-from swamp.catalog.pushdown import CREATED, Pushed, Sql, compares_text, push_down
+from swamp.catalog.pushdown import CREATED, Pushed, SqlText, compares_text, push_down
 from swamp.catalog.schema import FIELDS, LAZY_FIELDS, PLAIN_FIELDS, Row
 from swamp.data.names import DataName
 from swamp.data.versions import DataVersion, VersionReader
@@ -18,7 +18,7 @@ from swamp.errors import CorruptData, NotFound, SwampError, UsageError
 
 T = TypeVar("T")
 MAX_CONTENT: Final = 16 << 20
-ALWAYS: Final = Sql("1")
+ALWAYS: Final = SqlText("1")
 
 
 @dataclass(frozen=True)
@@ -43,25 +43,25 @@ _NONE_NEWER: Final[Newer] = {}
 
 
 @dataclass(frozen=True)
-class Plan:
+class QueryPlan:
     """How a predicate will be answered; a test reads the SQL."""
 
     pushed: Pushed
-    where: Sql
+    where: SqlText
     rest: Expression | None
 
 
-def plan_query(predicate: str, newer: Newer = _NONE_NEWER) -> Plan:
+def plan_query(predicate: str, newer: Newer = _NONE_NEWER) -> QueryPlan:
     """Checks a predicate and splits it. Raises UsageError for syntax and unknown fields."""
     expression = compile_expression(predicate)
     expression.check(FIELDS, what="field")
     pushed = push_down(predicate, expression.tree)
     where = pushed.where or ALWAYS
     if newer and "isLatest" in expression.names:
-        return Plan(pushed, ALWAYS, expression)  # the catalog does not know which rows are the latest
+        return QueryPlan(pushed, ALWAYS, expression)  # the catalog does not know which rows are the latest
     if not expression.names & {"version", "isLatest"}:
-        where = Sql(f"isLatest = 1 AND ({where.text})", where.params)
-    return Plan(pushed, where, compile_expression(pushed.rest) if pushed.rest is not None else None)
+        where = SqlText(f"isLatest = 1 AND ({where.text})", where.params)
+    return QueryPlan(pushed, where, compile_expression(pushed.rest) if pushed.rest is not None else None)
 
 
 def query(
@@ -104,7 +104,7 @@ def query(
 
 
 def _matching(
-    catalog: Catalog, plan: Plan, loader: _Loader, most: int | None, budget: Budget, newer: Newer
+    catalog: Catalog, plan: QueryPlan, loader: _Loader, most: int | None, budget: Budget, newer: Newer
 ) -> Iterator[Row]:
     rest = plan.rest
     for row in catalog.select(plan.where.text, plan.where.params, most if rest is None else None):

@@ -23,7 +23,7 @@ class NotUnderstood(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class CelToken:
     kind: str
     text: str
     start: int
@@ -98,9 +98,9 @@ _ESCAPE = re.compile(r"\\(?:[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]
 _SIMPLE: Final = dict(zip("abfnrtv\\?\"'`", "\a\b\f\n\r\t\v\\?\"'`", strict=True))
 
 
-def tokens(text: str) -> list[Token]:
+def tokens(text: str) -> list[CelToken]:
     """The words of an expression. Raises NotUnderstood."""
-    found: list[Token] = []
+    found: list[CelToken] = []
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -109,9 +109,9 @@ def tokens(text: str) -> list[Token]:
         kind = next(k for k, v in match.groupdict().items() if v is not None)
         if kind != "space":
             kind = "uint" if match["unsigned"] else kind
-            found.append(Token(kind, match[0], position, match.end()))
+            found.append(CelToken(kind, match[0], position, match.end()))
         position = match.end()
-    return [*found, Token("end", "", len(text), len(text))]
+    return [*found, CelToken("end", "", len(text), len(text))]
 
 
 def parse(text: str) -> Node:
@@ -138,7 +138,7 @@ MAX_DEPTH: Final = 60
 
 
 class _Parser:
-    def __init__(self, words: list[Token]) -> None:
+    def __init__(self, words: list[CelToken]) -> None:
         self._words = words
         self._at = 0
         self._depth = 0
@@ -149,10 +149,10 @@ class _Parser:
         return node
 
     @property
-    def _next(self) -> Token:
+    def _next(self) -> CelToken:
         return self._words[self._at]
 
-    def _take(self) -> Token:
+    def _take(self) -> CelToken:
         self._at += 1
         return self._words[self._at - 1]
 
@@ -162,7 +162,7 @@ class _Parser:
             return True
         return False
 
-    def _expect(self, text: str, kind: str = "sign") -> Token:
+    def _expect(self, text: str, kind: str = "sign") -> CelToken:
         if self._next.kind != kind or (text and self._next.text != text):
             raise NotUnderstood(f"expected {text or kind} at {self._next.start}")
         return self._take()
@@ -237,7 +237,7 @@ class _Parser:
             return self._map(word)
         raise NotUnderstood(f"unexpected {word.text!r} at {word.start}")
 
-    def _named(self, word: Token) -> Node:
+    def _named(self, word: CelToken) -> Node:
         if word.text in ("true", "false"):
             return Constant(word.start, word.end, "bool", word.text == "true")
         if word.text == "null":
@@ -259,7 +259,7 @@ class _Parser:
             items.append(self._ternary())
         return tuple(items)
 
-    def _map(self, opening: Token) -> Node:
+    def _map(self, opening: CelToken) -> Node:
         items: list[Node] = []
         while not self._accept("}"):
             if items:
@@ -272,7 +272,7 @@ class _Parser:
         return Items(opening.start, self._words[self._at - 1].end, tuple(items), is_map=True)
 
 
-def _constant(word: Token) -> Constant:
+def _constant(word: CelToken) -> Constant:
     if word.kind == "string":
         return _text(word)
     if word.kind == "double":
@@ -281,7 +281,7 @@ def _constant(word: Token) -> Constant:
     return Constant(word.start, word.end, kind, int(word.text.rstrip("uU"), 0 if "x" in word.text.lower() else 10))
 
 
-def _text(word: Token) -> Constant:
+def _text(word: CelToken) -> Constant:
     body = word.text.lstrip("rRbB")
     prefix = word.text[: len(word.text) - len(body)].lower()
     quote = 3 if body[:3] in ('"""', "'''") and len(body) >= 6 else 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from swamp.cli.render import Output, hide
+from swamp.cli.render import Printer, hide
 from swamp.errors import Failed, Interrupted
 from swamp.sync.progress import Cancel
 
@@ -168,7 +168,7 @@ class Session:
     """One command at work: where it prints, and the repository it opens when it first asks for it."""
 
     common: Common
-    out: Output
+    out: Printer
     overrides: dict[str, Any] = field(default_factory=dict)
     cancel: Cancel = field(default_factory=lambda: CANCEL)
 
@@ -219,7 +219,7 @@ def session(*, reading: bool = False, **overrides: Any) -> Iterator[Session]:
     given = {k: v for k, v in overrides.items() if v is not None}
     if options.cached:
         given["fresh"] = "never"
-    opened = Session(options, Output.of(options), given)
+    opened = Session(options, Printer.of(options), given)
     try:
         yield opened
     except KeyboardInterrupt as error:

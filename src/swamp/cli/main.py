@@ -24,7 +24,7 @@ from swamp.values import value
 
 
 @value
-class Part:
+class CommandPart:
     """A command group in its own module, imported only when it is called; or a short form of one of its commands."""
 
     name: str
@@ -51,23 +51,23 @@ class Part:
 
 
 PARTS = (
-    Part("repo", "Make a repository."),
-    Part("datastore", "Share the data: set up a bucket, sync, look into trouble."),
-    Part("data", "Versioned data: put, list, get, query."),
-    Part("model", "Models and their methods."),
-    Part("workflow", "Workflows and their runs."),
-    Part("sql", "SQL over datasets and over data, versions, outputs, runs and commits.", "command"),
-    Part("schema", "JSON Schemas of workflows, model definitions and .swamp.yaml, for editors.", "command"),
-    Part("spark", "The Spark session that bulk work runs on."),
-    Part("serve", "Serve the repository: an API, webhooks, schedules, pages."),
-    Part("status", "Short for `datastore status`.", short_for="datastore"),
-    Part("sync", "Short for `datastore sync`.", short_for="datastore"),
-    Part("log", "Short for `datastore log`.", short_for="datastore"),
-    Part("run", "Short for `workflow run`.", short_for="workflow"),
+    CommandPart("repo", "Make a repository."),
+    CommandPart("datastore", "Share the data: set up a bucket, sync, look into trouble."),
+    CommandPart("data", "Versioned data: put, list, get, query."),
+    CommandPart("model", "Models and their methods."),
+    CommandPart("workflow", "Workflows and their runs."),
+    CommandPart("sql", "SQL over datasets and over data, versions, outputs, runs and commits.", "command"),
+    CommandPart("schema", "JSON Schemas of workflows, model definitions and .swamp.yaml, for editors.", "command"),
+    CommandPart("spark", "The Spark session that bulk work runs on."),
+    CommandPart("serve", "Serve the repository: an API, webhooks, schedules, pages."),
+    CommandPart("status", "Short for `datastore status`.", short_for="datastore"),
+    CommandPart("sync", "Short for `datastore sync`.", short_for="datastore"),
+    CommandPart("log", "Short for `datastore log`.", short_for="datastore"),
+    CommandPart("run", "Short for `workflow run`.", short_for="workflow"),
 )
 
 
-class Root(Group):
+class RootGroup(Group):
     """Lists every group without importing one; imports the one that is called."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -99,7 +99,7 @@ def _root(
 
 def build() -> Any:
     """The whole command line as one (lazy) click group."""
-    app = typer.Typer(cls=Root, no_args_is_help=True, rich_markup_mode=help_style())
+    app = typer.Typer(cls=RootGroup, no_args_is_help=True, rich_markup_mode=help_style())
     app.callback()(_root)
     return typer.main.get_command(app)
 

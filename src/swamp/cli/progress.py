@@ -58,7 +58,7 @@ class Bars:
         )
 
 
-class Lines:
+class ProgressLines:
     """One line when a stage begins and one when it ends."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Output:
+class Printer:
     """Where results, notes and progress go. inv[cli.one-document]: with `--json` stdout holds the result alone."""
 
     json: bool = False
@@ -30,7 +30,7 @@ class Output:
     """How many requests this command has made so far; None where the datastore is no bucket."""
 
     @classmethod
-    def of(cls, common: Common) -> Output:
+    def of(cls, common: Common) -> Printer:
         return cls(common.json, common.quiet, common.verbose, not common.no_color)
 
     def result(self, document: Any, text: Callable[[], None] | str | None = None) -> None:
@@ -108,11 +108,11 @@ class Output:
         """Bars on a terminal, a plain line per stage in a pipe with `-v`, nothing otherwise."""
         if self.quiet:
             return Silent()
-        from swamp.cli.progress import Bars, Lines
+        from swamp.cli.progress import Bars, ProgressLines
 
         if sys.stderr.isatty():
             return Bars(self.color)
-        return Lines(sys.stderr) if self.verbose else Silent()
+        return ProgressLines(sys.stderr) if self.verbose else Silent()
 
 
 def _answer(question: str) -> str:

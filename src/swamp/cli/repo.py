@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from swamp.cli.command import common, group
-from swamp.cli.render import Output
+from swamp.cli.render import Printer
 
 app = group("Make a repository.")
 
@@ -26,4 +26,4 @@ def init(
 
     options = common()
     made = init_repo(Path(path or options.repo_dir or os.environ.get("SWAMP_REPO_DIR") or "."))
-    Output.of(options).result(made.to_json(), f"Initialized a swamp repository in {made.path}")
+    Printer.of(options).result(made.to_json(), f"Initialized a swamp repository in {made.path}")

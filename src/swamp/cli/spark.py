@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from swamp.cli.command import common, group, session
-from swamp.cli.render import Output
+from swamp.cli.render import Printer
 
 app = group("The Spark session that bulk work runs on.")
 
@@ -21,7 +21,7 @@ def package(
     """Build an archive of swamp for executors that do not have it installed (same platform and Python)."""
     from swamp.pipeline.package import build_archive
 
-    out = Output.of(common())
+    out = Printer.of(common())
     made = build_archive(Path(output).absolute(), full=full, exclude=exclude)
     document = {"path": str(made.file), "bytes": made.bytes, "distributions": list(made.distributions)}
     hint = f"spark: {{conf: {{spark.swamp.archive: {made.file}}}}}"
@@ -40,7 +40,7 @@ def serve(
     from swamp.errors import UsageError
     from swamp.pipeline.keep import start_server, stop_server
 
-    out = Output.of(common())
+    out = Printer.of(common())
     if stop:
         stopped = stop_server(os.environ)
         out.result({"running": False, "stopped": stopped}, "Stopped." if stopped else "There was none.")

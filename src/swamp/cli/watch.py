@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from swamp.cli.render import Output, print_line
+from swamp.cli.render import Printer, print_line
 from swamp.env import SYSTEM
 from swamp.sync.progress import Progress, Silent
 
@@ -45,7 +45,7 @@ def step_text(step: StepState) -> str:
     return ", ".join(part for part in parts if part)
 
 
-class Lines:
+class RunLines:
     """One line per change and per line of output."""
 
     def __init__(self, stream: TextIO, *, show_output: bool = True) -> None:
@@ -121,27 +121,27 @@ class LiveTree:
         return Text.assemble(label, (f"  {note}", "dim")) if note.strip() else label
 
 
-class _NoBars(Output):
+class _NoBars(Printer):
     """An output whose transfers stay silent: two live displays on one terminal overwrite each other."""
 
     def progress(self) -> Progress:
         return Silent()
 
 
-def without_bars(out: Output) -> Output:
+def without_bars(out: Printer) -> Printer:
     """For a command that shows a tree: the same output, and no progress bars of pushes in between."""
     return _NoBars(out.json, out.quiet, out.verbose, out.color) if sys.stdout.isatty() and not out.json else out
 
 
 @contextmanager
-def watching(out: Output) -> Iterator[Any]:
+def watching(out: Printer) -> Iterator[Any]:
     """The watcher that fits where the command prints: terminal, pipe, JSON (then on stderr), or nobody."""
     from swamp.workflows.recorder import NullWatcher
 
     if out.quiet:
         yield NullWatcher()
     elif out.json or not sys.stdout.isatty():
-        yield Lines(sys.stderr if out.json else sys.stdout)
+        yield RunLines(sys.stderr if out.json else sys.stdout)
     else:
         from rich.console import Console
         from rich.live import Live

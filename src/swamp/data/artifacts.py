@@ -25,7 +25,7 @@ Given = bytes | Path | BinaryIO | Iterable[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimedVersion:
     """A version that is being written: `raw` may be filled by anyone, it exists only once it is finalized."""
 
     ref: VersionRef
@@ -87,13 +87,13 @@ class DataRepository(VersionReader):
         # The winner holds the lost number, and until the next pull this cache does not know of it.
         return self.save(lost.ref.data, lost.meta.draft, kept / RAW, above=lost.version)
 
-    def allocate_version(self, data: DataName, draft: Draft) -> Claim:
+    def allocate_version(self, data: DataName, draft: Draft) -> ClaimedVersion:
         """A version number that is mine, to be filled with `append` or through `Claim.raw`."""
         self._check_owner(data, draft)
         with self._claimed(data) as ref:
-            return Claim(ref, self._tree.root / ref.raw_path)
+            return ClaimedVersion(ref, self._tree.root / ref.raw_path)
 
-    def append(self, claim: Claim, chunk: bytes) -> int:
+    def append(self, claim: ClaimedVersion, chunk: bytes) -> int:
         """Adds bytes to a version that is not finalized; its size so far."""
         self._check_open(claim)
         with self._tree.announce([claim.ref.path]), on_disk("append to", claim.ref.raw_path):
@@ -101,7 +101,9 @@ class DataRepository(VersionReader):
                 file.write(chunk)
             return claim.raw.stat().st_size
 
-    def finalize_version(self, claim: Claim, draft: Draft, extra: Mapping[str, Any] | None = None) -> DataVersion:
+    def finalize_version(
+        self, claim: ClaimedVersion, draft: Draft, extra: Mapping[str, Any] | None = None
+    ) -> DataVersion:
         """Makes a filled version exist. Its bytes do not change any more. `extra` are further keys of its metadata."""
         self._check_open(claim)
         filled = self._measure(claim)
@@ -267,7 +269,7 @@ class DataRepository(VersionReader):
         place(staged, self._tree.root, ref.raw_path)
         return Content(staged.size, staged.sha256)
 
-    def _measure(self, claim: Claim) -> Content:
+    def _measure(self, claim: ClaimedVersion) -> Content:
         """Size and checksum of what was written, and its bytes on disk for good."""
         if claim.raw.is_dir():
             return self._filler.measure(claim.ref)
@@ -363,7 +365,7 @@ class DataRepository(VersionReader):
         if target == latest.ref.data or (found is not None and found.meta.active):
             raise UsageError(f"there is already data named {target.name}", hint="choose a name that is not taken")
 
-    def _check_open(self, claim: Claim) -> None:
+    def _check_open(self, claim: ClaimedVersion) -> None:
         if not (self._tree.root / claim.ref.path).is_dir():
             raise NotFound(f"version {claim.ref.version} of {claim.ref.data.name} was removed while it was written")
         if (self._tree.root / claim.ref.path / METADATA).exists():

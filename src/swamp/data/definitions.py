@@ -18,7 +18,7 @@ Tier = Literal["definitions-evaluated", "auto-definitions", "workflows-evaluated
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class StoredDefinition:
     """A definition as a document; `type` and `name` say where it lies."""
 
     id: str
@@ -39,13 +39,13 @@ class DefinitionRepository:
     def path_of(self, model_type: str, name: str) -> str:
         return f"{self._files.directory}/{normalise_type(model_type)}/{check_model_name(name)}{SUFFIX}"
 
-    def save(self, definition: Definition) -> str:
+    def save(self, definition: StoredDefinition) -> str:
         """Writes the definition, over an earlier one of the same type and name; its path."""
         path = self.path_of(definition.type, definition.name)
         self._files.write(path, dump(definition.to_document()))
         return path
 
-    def get(self, model_type: str, name: str) -> Definition:
+    def get(self, model_type: str, name: str) -> StoredDefinition:
         """The definition of this type and name. Raises NotFound."""
         path = self.path_of(model_type, name)
         document = self._files.read(path)
@@ -53,14 +53,14 @@ class DefinitionRepository:
             raise NotFound(f"there is no definition {name} of type {model_type}")
         return decode(document, path)
 
-    def list(self, model_type: str | None = None) -> Iterator[Definition]:
+    def list(self, model_type: str | None = None) -> Iterator[StoredDefinition]:
         """All definitions, or those of a type, one in memory at a time."""
         for path in self._files.paths(normalise_type(model_type) if model_type else ""):
             document = self._files.read(path)
             if document is not None:
                 yield decode(document, path)
 
-    def search(self, name_or_id: str) -> Iterator[Definition]:
+    def search(self, name_or_id: str) -> Iterator[StoredDefinition]:
         """The definitions that have this name or id."""
         return (found for found in self.list() if name_or_id in (found.name, found.id))
 
@@ -73,13 +73,13 @@ class DefinitionRepository:
         return self._files.remove(list(self._files.paths()), confirmed=confirmed)
 
 
-def auto_definition(model_type: str, name: str) -> Definition:
+def auto_definition(model_type: str, name: str) -> StoredDefinition:
     """The definition that `data put`, a workflow step or `df.write` makes for a name that has none."""
     normal = normalise_type(model_type)
-    return Definition(auto_id(normal, name), check_model_name(name), normal)
+    return StoredDefinition(auto_id(normal, name), check_model_name(name), normal)
 
 
-def decode(document: Mapping[str, Any], path: str) -> Definition:
+def decode(document: Mapping[str, Any], path: str) -> StoredDefinition:
     """The definition in a document; type and name default to what the path says."""
     parts = path.split("/")
     name = str(document.get("name") or parts[-1].removesuffix(SUFFIX))
@@ -87,4 +87,4 @@ def decode(document: Mapping[str, Any], path: str) -> Definition:
     if not isinstance(document.get("id"), str):
         raise damaged(path, "a definition needs an `id`")
     rest = {key: value for key, value in document.items() if key not in ("id", "name", "type")}
-    return Definition(document["id"], name, kind, rest)
+    return StoredDefinition(document["id"], name, kind, rest)

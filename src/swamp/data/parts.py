@@ -170,7 +170,7 @@ Pace = Callable[[], None]
 def keep_going() -> None: ...
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """One file of a directory: its name below it, where it is, its size."""
 
     name: str
@@ -194,7 +194,7 @@ def survey(source: Path, below: str) -> Survey:
     return Survey(files, size)
 
 
-def listed(source: Path, below: str) -> Iterator[Found]:
+def listed(source: Path, below: str) -> Iterator[FoundFile]:
     """Every file of a directory in the order of their whole names, as `combined_checksum` takes them."""
     stack: list[tuple[str, Iterator[os.DirEntry[str]]]] = [("", _entries(source, "", below))]
     while stack:
@@ -206,7 +206,7 @@ def listed(source: Path, below: str) -> Iterator[Found]:
             inside = f"{prefix}{entry.name}/"
             stack.append((inside, _entries(Path(entry.path), inside, below)))
         else:
-            yield Found(prefix + entry.name, entry.path, _size(entry))
+            yield FoundFile(prefix + entry.name, entry.path, _size(entry))
 
 
 def _size(entry: os.DirEntry[str]) -> int:
@@ -299,7 +299,7 @@ class Filler:
             self.progress.end()
 
 
-def _copied(found: Found, target: str, made: set[str], *, durable: bool) -> Part:
+def _copied(found: FoundFile, target: str, made: set[str], *, durable: bool) -> Part:
     """One file, hashed on its way; its directories are made where there are none."""
     _make_directories(target.rpartition("/")[0], made)
     digest, size = hashlib.sha256(), 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from swamp.data.definitions import Definition as StoredDefinition
+from swamp.data.definitions import StoredDefinition
 from swamp.data.names import suggest
 from swamp.errors import UsageError
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """Arguments that fit their schemas, and the definition as a record may show it."""
 
     global_arguments: Any
@@ -36,7 +36,9 @@ class Prepared:
         return StoredDefinition(self.shown.id, self.shown.name, self.shown.type, rest)
 
 
-def prepare(context: RunContext, definition: Definition, kind: ModelType, method: Method, request: Request) -> Prepared:
+def prepare(
+    context: RunContext, definition: Definition, kind: ModelType, method: Method, request: Request
+) -> PreparedRun:
     """Raises UsageError that says which argument is wrong, missing or unknown."""
     inputs, overrides = split_inputs(definition, method, request.inputs)
     context.masker.learn_inputs(secret_values(inputs, definition.inputs))
@@ -56,7 +58,7 @@ def prepare(context: RunContext, definition: Definition, kind: ModelType, method
             method.name: {"arguments": context.masker.value({**own.shown, **shown_overrides})},
         },
     )
-    return Prepared(
+    return PreparedRun(
         global_arguments=check_arguments(kind.global_arguments, globals_.value, definition.name),
         arguments=arguments,
         shown=shown,

@@ -23,7 +23,7 @@ from swamp.models.context import Log, MethodContext, OnLog, Origin, owner_of
 from swamp.models.declare import Method, ModelType
 from swamp.models.define import Definition
 from swamp.models.mask import too_short_to_pass_on
-from swamp.models.prepare import Prepared, prepare
+from swamp.models.prepare import PreparedRun, prepare
 from swamp.models.run_context import RunContext
 from swamp.repo.conflicts import kept_version, save_again
 from swamp.sync.progress import Cancel
@@ -157,7 +157,7 @@ class _Run:
             log.close()
         return self._last_record(output, method_context.written, error, took, log)
 
-    def _first_record(self, prepared: Prepared) -> Output:
+    def _first_record(self, prepared: PreparedRun) -> Output:
         origin = self.request.origin
         return Output(
             id=self.context.env.uuid(),
@@ -186,7 +186,7 @@ class _Run:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _method_context(self, prepared: Prepared, output: Output, scratch: Path, log: Log) -> MethodContext:
+    def _method_context(self, prepared: PreparedRun, output: Output, scratch: Path, log: Log) -> MethodContext:
         context, request = self.context, self.request
         withheld = too_short_to_pass_on(context.environment)
         for name in withheld:
@@ -219,7 +219,7 @@ class _Run:
             output_id=output.id,
         )
 
-    def _call(self, prepared: Prepared, given: MethodContext) -> SwampError | None:
+    def _call(self, prepared: PreparedRun, given: MethodContext) -> SwampError | None:
         """The method's own failure, as one of our errors. What it wrote stays. inv[model.failure-keeps]"""
         try:
             self.method.run(prepared.arguments, given)

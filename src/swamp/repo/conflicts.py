@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptSide:
     """One side that lost: a file, or all files of a version."""
 
     id: str
@@ -66,7 +66,7 @@ class Conflicts:
         engine = self.repo.datastore.engine
         return engine.cache.conflicts if engine is not None else None
 
-    def list(self) -> Sequence[Kept]:
+    def list(self) -> Sequence[KeptSide]:
         """Everything that is kept aside, in the order of its id."""
         top = self.directory
         if top is None or not top.is_dir():
@@ -78,12 +78,12 @@ class Conflicts:
                 groups.setdefault(f"{op}/{unit_of(path)}", []).append(file)
         return [self._kept(identity, files) for identity, files in sorted(groups.items())]
 
-    def _kept(self, identity: str, files: Sequence[Path]) -> Kept:
+    def _kept(self, identity: str, files: Sequence[Path]) -> KeptSide:
         path = identity.partition("/")[2]
         stats = [file.stat() for file in files]
         at = dt.datetime.fromtimestamp(max(s.st_mtime for s in stats), dt.UTC)
         names = tuple(file.relative_to(self.top).as_posix() for file in files)
-        return Kept(identity, path, names, sum(s.st_size for s in stats), rfc3339(at), self._theirs(path))
+        return KeptSide(identity, path, names, sum(s.st_size for s in stats), rfc3339(at), self._theirs(path))
 
     def _theirs(self, path: str) -> int | None:
         there = resolve_inside(self.repo.tree.root, path)
@@ -99,7 +99,7 @@ class Conflicts:
             raise UsageError("a plain directory has no conflicts")
         return top
 
-    def find(self, identity: str) -> Kept:
+    def find(self, identity: str) -> KeptSide:
         for kept in self.list():
             if kept.id == identity:
                 return kept
@@ -116,7 +116,7 @@ class Conflicts:
         shutil.rmtree(self.top / kept.id, ignore_errors=True)
         return document
 
-    def _save_version(self, kept: Kept) -> dict[str, Any]:
+    def _save_version(self, kept: KeptSide) -> dict[str, Any]:
         ref = version_of_directory(kept.path)
         assert ref is not None
         with self.repo.changes.model("conflict resolve", ref.data.type, ref.data.model_id) as change:
@@ -124,7 +124,7 @@ class Conflicts:
         change.must_be_delivered()
         return {"version": saved.version}
 
-    def _put_back(self, kept: Kept, keep: Keep) -> dict[str, Any]:
+    def _put_back(self, kept: KeptSide, keep: Keep) -> dict[str, Any]:
         if keep == "both":
             raise UsageError(f"{kept.path} is not a version: only one side can have its name", hint="mine or theirs")
         tree = self.repo.tree

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @value
-class Context:
+class DatastoreContext:
     """What every datastore that a command opens shares."""
 
     repo: Path
@@ -56,7 +56,7 @@ class Context:
 class Datastore:
     """The datastore that a `datastore` block describes. `filesystem` is a plain directory without sync."""
 
-    def __init__(self, context: Context, config: DatastoreConfig, choice: str | None = None) -> None:
+    def __init__(self, context: DatastoreContext, config: DatastoreConfig, choice: str | None = None) -> None:
         self.context = context
         self.config = config
         self._choice = choice  # this machine's, if it has just been made

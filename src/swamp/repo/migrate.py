@@ -19,7 +19,7 @@ from swamp.sync.port import Tree
 from swamp.sync.result import Conflict
 
 if TYPE_CHECKING:
-    from swamp.repo.datastore import Context
+    from swamp.repo.datastore import DatastoreContext
 
 BATCH: Final = 200
 
@@ -80,7 +80,7 @@ class Copier:
 
     target: Tree
     conflicts: Path | None
-    context: Context
+    context: DatastoreContext
 
     def copy(self, source: Source) -> Copied:
         """Every file, announced before its first byte arrives and durable before it has its name."""

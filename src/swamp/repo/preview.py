@@ -22,7 +22,7 @@ MOST_FILES: Final = 1000
 
 
 @dataclass
-class Column:
+class PreviewColumn:
     """One column of a table and what is known of its values."""
 
     name: str
@@ -41,7 +41,7 @@ class Preview:
 
     kind: Kind
     format: str
-    columns: list[Column] = field(default_factory=list)
+    columns: list[PreviewColumn] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     row_count: int | None = None
     counted_all: bool = True
@@ -103,7 +103,7 @@ def _parquet(files: Sequence[File], limit: int) -> Preview:
     for file in files:
         with pq.ParquetFile(file.path) as table:
             if not found.columns:
-                found.columns = [Column(f.name, str(f.type), 0) for f in table.schema_arrow]
+                found.columns = [PreviewColumn(f.name, str(f.type), 0) for f in table.schema_arrow]
             _add_footer(found, table.metadata)
             left = limit - len(found.rows)
             if left > 0 and table.metadata.num_rows:
@@ -128,7 +128,7 @@ def _add_footer(found: Preview, footer: Any) -> None:
             _widen(column, stats.min, stats.max)
 
 
-def _widen(column: Column, low: Any, high: Any) -> None:
+def _widen(column: PreviewColumn, low: Any, high: Any) -> None:
     column.low = plain_value(low) if column.low is None else min(column.low, plain_value(low))
     column.high = plain_value(high) if column.high is None else max(column.high, plain_value(high))
 
@@ -206,15 +206,15 @@ class _Measure:
         first, last = self._texts or (cell, cell)
         self._texts = min(first, cell), max(last, cell)
 
-    def column(self) -> Column:
+    def column(self) -> PreviewColumn:
         if self._texts is None:
-            return Column(self._name, "empty", self._nulls)
+            return PreviewColumn(self._name, "empty", self._nulls)
         if self._kind == 2 or self._numbers is None:
-            return Column(self._name, "text", self._nulls, *self._texts)
+            return PreviewColumn(self._name, "text", self._nulls, *self._texts)
         low, high = self._numbers
         if self._kind == 0:
-            return Column(self._name, "integer", self._nulls, int(low), int(high))
-        return Column(self._name, "number", self._nulls, low, high)
+            return PreviewColumn(self._name, "integer", self._nulls, int(low), int(high))
+        return PreviewColumn(self._name, "number", self._nulls, low, high)
 
 
 def _kind_of(cell: str) -> int:
@@ -242,7 +242,7 @@ def _lines_of_json(files: Sequence[File], limit: int) -> Preview:
                     row = _parsed(line)
                     names |= dict.fromkeys(row)
                     found.rows.append(row)
-    found.columns = [Column(name, _type_of(found.rows, name)) for name in names]
+    found.columns = [PreviewColumn(name, _type_of(found.rows, name)) for name in names]
     found.cut, found.counted_all = (found.row_count or 0) > len(found.rows), False
     return found
 

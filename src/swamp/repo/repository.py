@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 from swamp.env import Env
 from swamp.errors import SwampError
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
-from swamp.repo.datastore import Context, Datastore
+from swamp.repo.datastore import Datastore, DatastoreContext
 from swamp.settings import Settings
 from swamp.sync.port import Tree
 from swamp.sync.progress import Cancel, Progress
@@ -60,7 +60,7 @@ class Repo:
         self.env = env
         self.cancel = cancel
         self.notify = notify
-        context = Context(path, config.repo_id, settings, env, cancel, progress, notify)
+        context = DatastoreContext(path, config.repo_id, settings, env, cancel, progress, notify)
         self.datastore = Datastore(context, config.datastore)
         self.freshness: Freshness | None = None
         """Whether what the last read showed is what the store holds; None before the first."""

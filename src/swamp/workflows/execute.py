@@ -13,7 +13,7 @@ from swamp.env import Env
 from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.sync.progress import Cancel
 from swamp.workflows.recorder import RunRecorder
-from swamp.workflows.schema import ApprovalTask, Job, Node, Step, Workflow, build, holds
+from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, Workflow, build, holds
 from swamp.workflows.state import JobState, StepState, job_outcome, overall, run_outcome
 
 DEFAULT_CONCURRENCY = 8
@@ -52,7 +52,7 @@ class StepRunner(Protocol):
 class _Group:
     """All expansions of one step: the graph sees them as one."""
 
-    node: Node
+    node: GraphNode
     step: Step
     states: list[StepState]
     running: int = 0
@@ -133,7 +133,7 @@ class Execution:
 
     # -- arriving at nodes
 
-    def _arrive(self, node: Node) -> None:
+    def _arrive(self, node: GraphNode) -> None:
         if node.kind == "start":
             self._begin_job(node)
         elif node.kind == "end":
@@ -141,20 +141,20 @@ class Execution:
         else:
             self._begin_step(node)
 
-    def _begin_job(self, node: Node) -> None:
+    def _begin_job(self, node: GraphNode) -> None:
         job, state = self._workflow.job(node.job), self._recorder.run.job(node.job)
         met = all(holds(d.condition, self._recorder.run.job(d.job).status) for d in job.depends_on)
         with self._recorder.change():
             state.status = "running" if met else "skipped"
         self._sorter.done(node)
 
-    def _end_job(self, node: Node) -> None:
+    def _end_job(self, node: GraphNode) -> None:
         state = self._recorder.run.job(node.job)
         with self._recorder.change():
             state.status = "skipped" if state.status == "skipped" else job_outcome(state)
         self._sorter.done(node)
 
-    def _begin_step(self, node: Node) -> None:
+    def _begin_step(self, node: GraphNode) -> None:
         job, state = self._workflow.job(node.job), self._recorder.run.job(node.job)
         step = job.step(node.step)
         met = all(holds(d.condition, overall(state.of_template(d.step))) for d in step.depends_on)

@@ -39,7 +39,7 @@ jobs:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundWorkflow:
     """A workflow and the file it stands in."""
 
     workflow: Workflow
@@ -58,7 +58,7 @@ class Workflows:
 
     # -- reading
 
-    def find(self, name_or_id: str) -> Found:
+    def find(self, name_or_id: str) -> FoundWorkflow:
         """By name (its file), else by id. Raises NotFound with what was probably meant."""
         file = self.repo / FOLDER / f"{PREFIX}{name_or_id}.yaml"
         if "/" not in name_or_id and file.is_file():
@@ -79,7 +79,7 @@ class Workflows:
             hint=(f"did you mean `{meant}`? " if meant else "") + "`swamp workflow list` shows all workflows",
         )
 
-    def all(self) -> Iterator[Found]:
+    def all(self) -> Iterator[FoundWorkflow]:
         """Every workflow that can be read: a wrong file does not hide the others."""
         for file in self.paths():
             try:
@@ -101,13 +101,13 @@ class Workflows:
     def _source(self, file: Path) -> str:
         return file.relative_to(self.repo).as_posix()
 
-    def _load(self, file: Path) -> Found:
+    def _load(self, file: Path) -> FoundWorkflow:
         source = self._source(file)
-        return Found(parse_workflow(read_text(file, source), source), source)
+        return FoundWorkflow(parse_workflow(read_text(file, source), source), source)
 
     # -- writing
 
-    def create(self, name: str, text: str | None = None, given: str = "the text") -> Found:
+    def create(self, name: str, text: str | None = None, given: str = "the text") -> FoundWorkflow:
         """A new file: the given text, or a skeleton that runs. `given`: where the text is from, for errors."""
         if check_name(name, "workflow name") in RESERVED_NAMES:
             raise UsageError(f"no workflow may be called `{name}`: it is a command", hint="choose another name")
@@ -132,16 +132,16 @@ class Workflows:
         assert workflow is not None
         return workflow
 
-    def save_text(self, text: str, source: str) -> Found:
+    def save_text(self, text: str, source: str) -> FoundWorkflow:
         """Write a file after looking at all of it: a wrong one changes nothing."""
         workflow = self._checked(text, source)
         expected = f"{FOLDER}/{PREFIX}{workflow.name}.yaml"
         if Path(source).name.startswith(PREFIX) and source != expected:
             raise UsageError(f"{source} holds the workflow `{workflow.name}`", hint=f"its place is {expected}")
         write_atomically(self.repo / source, text)
-        return Found(workflow, source)
+        return FoundWorkflow(workflow, source)
 
-    def delete(self, found: Found) -> None:
+    def delete(self, found: FoundWorkflow) -> None:
         (self.repo / found.file).unlink()
 
     # -- checking

@@ -213,7 +213,7 @@ for _model in (Several, Not, Step, Job, Workflow):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     """A point in a run: a job may start, a step (all its expansions) is done, a job is done."""
 
     kind: Literal["start", "step", "end"]
@@ -221,16 +221,16 @@ class Node:
     step: str = ""
 
 
-def build(workflow: Workflow) -> TopologicalSorter[Node]:
+def build(workflow: Workflow) -> TopologicalSorter[GraphNode]:
     """Ready to hand out nodes in order. Circles were refused when the file was read."""
-    sorter: TopologicalSorter[Node] = TopologicalSorter()
+    sorter: TopologicalSorter[GraphNode] = TopologicalSorter()
     for job in workflow.jobs:
-        start, end = Node("start", job.name), Node("end", job.name)
-        sorter.add(start, *(Node("end", dependency.job) for dependency in job.depends_on))
+        start, end = GraphNode("start", job.name), GraphNode("end", job.name)
+        sorter.add(start, *(GraphNode("end", dependency.job) for dependency in job.depends_on))
         sorter.add(end, start)
         for step in job.steps:
-            node = Node("step", job.name, step.name)
-            sorter.add(node, start, *(Node("step", job.name, dependency.step) for dependency in step.depends_on))
+            node = GraphNode("step", job.name, step.name)
+            sorter.add(node, start, *(GraphNode("step", job.name, dependency.step) for dependency in step.depends_on))
             sorter.add(end, node)
     sorter.prepare()
     return sorter

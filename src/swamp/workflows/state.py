@@ -10,7 +10,7 @@ from swamp.data.runs import Run, StepRun
 
 if TYPE_CHECKING:
     from swamp.workflows.decide import Decided
-    from swamp.workflows.files import Found
+    from swamp.workflows.files import FoundWorkflow
 
 StepStatus = Literal["pending", "running", "suspended", "succeeded", "failed", "skipped", "cancelled"]
 RunStatus = Literal["pending", "running", "suspended", "succeeded", "failed", "cancelled"]
@@ -315,7 +315,7 @@ def history_document(run: RunState) -> dict[str, Any]:
     return {**document, "interrupted": True} if run.extra.get("interrupted") else document
 
 
-def workflow_item(found: Found) -> dict[str, Any]:
+def workflow_item(found: FoundWorkflow) -> dict[str, Any]:
     """A workflow as a line of a list."""
     workflow = found.workflow
     return {
