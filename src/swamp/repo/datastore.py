@@ -61,7 +61,7 @@ class Datastore:
         self.config = config
         self._choice = choice  # this machine's, if it has just been made
         self.silence: Unavailable | None = None
-        """What the first question to the store ran into, until somebody was told."""
+        """The error of a first request that was not answered, until `must_have_answered` has raised it."""
         self.measured: Capabilities | None = None
         """What this process has found by trying."""
         self.doubted = False
@@ -193,7 +193,7 @@ class Datastore:
 
     @cached_property
     def _bulk_store(self) -> ObjectStore:
-        """Where many uploads go at once. A server that ignores conditions often is a directory with a door."""
+        """The store for bulk uploads. One that ignores conditions often keeps directories: see `store.gentle`."""
         from swamp.store.gentle import GentleStore
 
         return self.store if self.capabilities.safe else GentleStore(self.store)
@@ -370,15 +370,11 @@ class Datastore:
     @property
     def is_hydrated(self) -> bool:
         """Whether this cache has seen the whole store once."""
-        return self._hydrated.exists()
+        return (self.cache.base / "hydrated").exists()
 
     def mark_hydrated(self) -> None:
         """From now on `is_hydrated`; that goes when the cache goes."""
-        self._hydrated.touch()
-
-    @property
-    def _hydrated(self) -> Path:
-        return self.cache.base / "hydrated"
+        (self.cache.base / "hydrated").touch()
 
     def sync(self, mode: Mode = "sync", *, full: bool = False) -> SyncResult:
         """Push, pull, or pull and push, on the user's word. A plain directory is always in step with itself."""
@@ -391,15 +387,13 @@ class Datastore:
         idle = None if full else idle_result(self, mode)
         if idle is not None:
             return idle
-        result = self._run(mode, full)  # where the store enforces nothing, each commit is made under a lease of its own
+        if mode == "push":
+            result = self.push(full=full)
+        else:
+            result = self.pull(full=full) if mode == "pull" else self._derived(self.must_sync().sync(full=full))
         if mode != "push" and result.has_all:
             self.mark_hydrated()
         return result
-
-    def _run(self, mode: Mode, full: bool) -> SyncResult:
-        if mode == "push":
-            return self.push(full=full)
-        return self.pull(full=full) if mode == "pull" else self._derived(self.must_sync().sync(full=full))
 
     def plan(self, mode: Mode = "sync", *, full: bool = False) -> Plan | None:
         """What `sync` would do; changes nothing. None for a plain directory."""
