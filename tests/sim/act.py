@@ -16,7 +16,7 @@ from swamp.commit.collect import collect
 from swamp.commit.commit import Changes
 from swamp.commit.compact import compact
 from swamp.commit.repack import empty
-from swamp.commit.undelete import undelete
+from swamp.commit.restore import undelete
 from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
 from swamp.index.keys import object_of, slice_of
 from swamp.index.root import Root

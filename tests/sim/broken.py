@@ -169,7 +169,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     "commit.log-before-record": (("swamp.commit.commit:Committer._log_mine", _nothing),),
     # without conditions: nothing is recorded that was not written under a lease still held
     "commit.alone": (
-        ("swamp.commit.commit:Committer._is_alone", _yes),
+        ("swamp.commit.commit:Committer._holds_lock", _yes),
         ("swamp.commit.commit:Committer._shown", _no),
     ),
     # whether conditions count is the root's word, for every machine

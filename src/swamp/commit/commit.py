@@ -1,4 +1,4 @@
-"""When a change is true: stage -> check -> compare-and-swap -> read back -> log.
+"""Commits changes to a root: stage -> check -> compare-and-swap -> read back -> log.
 
 A caller proposes changes to a root; the proposal is made again on every root that it must be rebased onto. Exactly one
 root wins each sequence number. inv[commit.single-winner]
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from swamp.commit.build import Changes, Flush, build, numbered, rebuilt
 from swamp.commit.log import has_op, log_key, log_status, newest_whole, put_log, refuse_later_formats
 from swamp.commit.obey import Word
 from swamp.commit.survive import survive
-from swamp.commit.tell import unknown
 from swamp.env import Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -23,6 +22,7 @@ from swamp.errors import (
     CorruptData,
     Misconfigured,
     ObjectMissing,
+    OutcomeUnknown,
     StoreError,
     Unavailable,
 )
@@ -31,7 +31,7 @@ from swamp.index.formats import NEWEST
 from swamp.index.read import read_root, read_segment
 from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, encode, first_root
 from swamp.store.port import CREATE, Condition, Match, ObjectStore, Token
-from swamp.store.retry import pause_after
+from swamp.store.retry import Backoff, put_again
 from swamp.trace import traced
 from swamp.values import value
 
@@ -74,10 +74,11 @@ class Held(Protocol):
         ...
 
 
-class _NotAlone(Exception):
-    """Somebody else has taken the lease meanwhile: nothing that was done under it counts until it is found again."""
+class LeaseLost(Exception):
+    """The commit lock was lost to somebody else: nothing that was done under it counts until it is found again."""
 
 
+T = TypeVar("T")
 Propose = Callable[[Root], Changes | None]
 Pace = Callable[[], None]
 """Raises when the work must stop: cancelled, or no progress for too long."""
@@ -133,12 +134,7 @@ class Committer:
     def replace(self, read: RootRead, root: Root, pace: Pace) -> RootRead:
         """Puts `root` where `read` was; whoever was first, the root that now is there."""
         body = encode(root)
-        while True:
-            with self._alone() as held:
-                try:
-                    return self._replaced(held, read, root, body, pace)
-                except _NotAlone:
-                    pace()
+        return self._locked(lambda held: self._replaced(held, read, root, body, pace), pace)
 
     def _replaced(self, held: Held | None, read: RootRead, root: Root, body: bytes, pace: Pace) -> RootRead:
         if held is not None:
@@ -156,15 +152,14 @@ class Committer:
 
     def confirmed(self, pace: Pace) -> RootRead:
         """The root that counts on a store without conditions, with its record."""
-        while True:
-            with self._alone() as held:
-                try:
-                    read = self._newest(held)
-                    if read.root is not None:
-                        self._log(held, read.root, read.body)
-                    return read
-                except _NotAlone:
-                    pace()
+
+        def recorded(held: Held | None) -> RootRead:
+            read = self._newest(held)
+            if read.root is not None:
+                self._log(held, read.root, read.body)
+            return read
+
+        return self._locked(recorded, pace)
 
     @traced(lambda committer, *_, **more: ("commit", {"op": more.get("op")}))
     def commit(
@@ -174,12 +169,16 @@ class Committer:
 
         `start` saves a read when the caller has just made it; `logged` is an op known to have its record.
         """
-        op = op or self.env.ulid()
+        mine = op or self.env.ulid()
+        return self._locked(lambda held: self._commit(held, propose, pace, mine, start, logged), pace)
+
+    def _locked(self, work: Callable[[Held | None], T], pace: Pace) -> T:
+        """Does `work` under the commit lock where the store needs one; again when the lock was lost meanwhile."""
         while True:
-            with self._alone() as held:
+            with nullcontext() if self.enforced else self.exclusive() as held:
                 try:
-                    return self._commit(held, propose, pace, op, start, logged)
-                except _NotAlone:
+                    return work(held)
+                except LeaseLost:
                     pace()
 
     def _commit(
@@ -217,7 +216,7 @@ class Committer:
         """Commits as this root wants it: without a lease only where it says that conditions are enforced."""
         self.word.hear(root)
         if held is None and self.word.ignored:
-            raise _NotAlone
+            raise LeaseLost
         self.word.must_agree(root)
 
     def _undone(self, done: Committed, sent: float, pace: Pace) -> RootRead | None:
@@ -227,9 +226,6 @@ class Committer:
             return None
         seen = self._look(pace)
         return None if seen.root is not None and seen.root.knows_op(done.root.op) else seen
-
-    def _alone(self) -> AbstractContextManager[Held | None]:
-        return nullcontext() if self.enforced else self.exclusive()
 
     def _log_mine(self, held: Held | None, done: Committed) -> None:
         """The record of a commit of mine, before anything is built on it. inv[commit.logged]"""
@@ -247,17 +243,17 @@ class Committer:
         asked = self.env.clock.monotonic() if proven is None else proven
         if held is None and (root.op, root.seq) in self.logged:
             return  # by this very process
-        if proven is None and not self._is_alone(held):
-            raise _NotAlone
+        if proven is None and not self._holds_lock(held):
+            raise LeaseLost
         put_log(self.store, self.env, root, body)
         self.logged.add((root.op, root.seq))
         late = self.env.clock.monotonic() - asked >= LATE_RECORD
-        if late and not self._is_alone(held):
+        if late and not self._holds_lock(held):
             if mine:
                 self._withdraw(root)
-            raise _NotAlone
+            raise LeaseLost
 
-    def _is_alone(self, held: Held | None) -> bool:
+    def _holds_lock(self, held: Held | None) -> bool:
         """Whether nobody else can have written a root since: conditions see to that, or a lease that is still mine."""
         return held is None or held.verify()
 
@@ -282,7 +278,7 @@ class Committer:
         if isinstance(sent, AccessDenied | Misconfigured):
             raise sent
         if not isinstance(sent, str):
-            raise _NotAlone  # somebody was faster, or nothing is known: everything is looked at again
+            raise LeaseLost  # somebody was faster, or nothing is known: everything is looked at again
         self._log(held, root, body, mine=True)
         return RootRead(root, sent, body)
 
@@ -312,14 +308,7 @@ class Committer:
 
     def put_segment(self, key: str, data: bytes) -> None:
         """Uploads a segment; its name is new, so sending it twice is harmless."""
-        for attempt in range(5):
-            try:
-                self.store.put(key, data)
-                return
-            except Unavailable as error:
-                if attempt == 4:
-                    raise
-                self.env.clock.sleep(pause_after(error, 0.2 * 2**attempt, self.env))
+        put_again(self.store, self.env, key, data, attempts=5)
 
     def _swap(
         self, read: RootRead, new: Root, body: bytes, pace: Pace, held: Held | None = None
@@ -328,7 +317,7 @@ class Committer:
 
         No status code decides. An answer that is not a clear success says only: read the root.
         """
-        delay = 0.2
+        backoff = Backoff(self.env)
         while True:
             refusal = self._send(read, body)
             asked = self.env.clock.monotonic()
@@ -346,13 +335,7 @@ class Committer:
             if isinstance(refusal, AccessDenied | Misconfigured):
                 raise refusal  # the root has not moved and never will by these rights
             # The token is still the one I matched on: nothing is known. The same bytes again, until patience ends.
-            try:
-                pace()
-            except Unavailable as stuck:
-                raise unknown(refusal if isinstance(refusal, StoreError) else stuck) from stuck
-            told = refusal if isinstance(refusal, StoreError) else None
-            self.env.clock.sleep(pause_after(told, delay, self.env))
-            delay = min(delay * 2, 5.0)
+            _pause(backoff, pace, refusal if isinstance(refusal, StoreError) else None)
 
     def _shown(self, held: Held, token: Token) -> bool:
         """Without conditions: the root is read back and the lease, after it, in one look. The write was answered
@@ -366,17 +349,12 @@ class Committer:
             return error
 
     def _look(self, pace: Pace) -> RootRead:
-        delay = 0.2
+        backoff = Backoff(self.env)
         while True:
             try:
                 return self._read_any()
             except Unavailable as error:
-                try:
-                    pace()
-                except Unavailable as stuck:
-                    raise unknown(error) from stuck
-                self.env.clock.sleep(pause_after(error, delay, self.env))
-                delay = min(delay * 2, 5.0)
+                _pause(backoff, pace, error)
 
     def _in_log(self, seen: RootRead, read: RootRead, op: str) -> bool:
         """My op has scrolled out of `recentOps`: the log's key names still tell."""
@@ -384,6 +362,21 @@ class Committer:
         if seen.root is None or seen.root.oldest_known_seq <= base + 1:
             return False
         return has_op(self.store, op, after_seq=base)
+
+
+def _pause(backoff: Backoff, pace: Pace, error: StoreError | None) -> None:
+    """Waits before the next attempt. Raises OutcomeUnknown when there is to be none, with what the store last said:
+    status, code and request id are what its operator asks for (C20)."""
+    try:
+        pace()
+    except Unavailable as stuck:
+        why = error or stuck
+        raise OutcomeUnknown(
+            f"the commit was sent and the store does not say whether it happened: {why.message}",
+            hint="run the same command again: it finds out, and nothing is done twice",
+            details=why.details,
+        ) from stuck
+    backoff.pause(error)
 
 
 def _condition_on(read: RootRead) -> Condition:
@@ -394,10 +387,7 @@ def _condition_on(read: RootRead) -> Condition:
 def _present(read: RootRead) -> Root:
     if read.root is None:
         what = "has disappeared" if read.token is None else "was damaged"
-        raise CorruptData(
-            f"the index root {what} while it was in use",
-            hint="run: swamp datastore doctor --repair",
-        )
+        raise CorruptData(f"the index root {what} while it was in use", hint="run: swamp datastore doctor --repair")
     return read.root
 
 

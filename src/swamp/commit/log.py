@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final, Literal
 
 from swamp.env import Env
-from swamp.errors import ConditionFailed, CorruptData, ObjectMissing, Unavailable
+from swamp.errors import ConditionFailed, CorruptData, ObjectMissing
 from swamp.index.formats import REPAIR_HINT
 from swamp.index.read import read_root, read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.store.port import CREATE, ObjectMeta, ObjectStore
-from swamp.store.retry import pause_after
+from swamp.store.retry import put_again
 from swamp.values import value
 
 LOG_PREFIX: Final = SEGMENT_PREFIX + "log/"
@@ -37,16 +38,8 @@ def log_key(seq: int, op: str) -> str:
 def put_log(store: ObjectStore, env: Env, root: Root, body: bytes) -> None:
     """Makes the record of `root` exist: same bytes whoever writes it, so being second is as good. inv[commit.logged]"""
     key = log_key(root.seq, root.op)
-    for attempt in range(_ATTEMPTS):
-        try:
-            store.put(key, body, CREATE)
-            return
-        except ConditionFailed:
-            return
-        except Unavailable as error:
-            if attempt == _ATTEMPTS - 1:
-                raise
-            env.clock.sleep(pause_after(error, 0.2 * 2**attempt, env))
+    with suppress(ConditionFailed):
+        put_again(store, env, key, body, CREATE, attempts=_ATTEMPTS)
 
 
 def names(store: ObjectStore, *, after_seq: int = 0) -> Iterator[LogName]:

@@ -27,7 +27,7 @@ from swamp.repo.put import Put, Puttable, Putting, accepted
 if TYPE_CHECKING:
     from swamp.catalog.query import QueryResult
     from swamp.catalog.schema import Row
-    from swamp.commit.undelete import Undeleted
+    from swamp.commit.restore import Undeleted
     from swamp.repo.contents import Contents
     from swamp.repo.repository import Repo
 

@@ -326,7 +326,7 @@ class Doctor:
 
     def _placed_again(self) -> list[str]:
         """Files whose pack is gone are looked for in the others: an older record does not know what was moved since."""
-        from swamp.commit.place import place_again
+        from swamp.commit.restore import place_again
 
         if self._root_check().fix or self._root is None or self._packs().ok:
             return []  # no root yet: nothing was ever packed

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from swamp.commit.compact import Compacted
     from swamp.commit.namespace import Registration
     from swamp.commit.repack import Repacked
-    from swamp.commit.undelete import Undeleted
+    from swamp.commit.restore import Undeleted
     from swamp.locks.decide import Observed
     from swamp.pipeline.bulk import OnStore
     from swamp.repo.datastore import Datastore
@@ -151,7 +151,7 @@ class Maintenance:
 
     def undelete(self, paths: Sequence[str] = (), *, since: dt.datetime | None = None) -> Undeleted:
         """Brings deleted units back, in the store and here."""
-        from swamp.commit.undelete import undelete
+        from swamp.commit.restore import undelete
         from swamp.sync.units import unit_of
 
         if bool(paths) == (since is not None):

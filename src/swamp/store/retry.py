@@ -63,6 +63,22 @@ class Backoff:
         return True
 
 
+def put_again(
+    store: ObjectStore, env: Env, key: str, body: bytes, condition: Condition = None, *, attempts: int
+) -> None:
+    """Writes an object of which there can be no other version, so that sending it twice is harmless: tried again while
+    the store does not answer."""
+    backoff = Backoff(env)
+    for attempt in range(1, attempts + 1):
+        try:
+            store.put(key, body, condition)
+            return
+        except Unavailable as error:
+            if attempt == attempts:
+                raise
+            backoff.pause(error)
+
+
 @value
 class RetryPolicy:
     """How long and how often. `unreachable` bounds attempts at an endpoint that takes no connection at all."""

@@ -26,7 +26,7 @@ from swamp.index.entry import payload_key
 from swamp.index.keys import slice_of
 from swamp.index.payload import read_slice
 from swamp.store.port import WHOLE_AT_MOST, ObjectStore, Uploaded
-from swamp.store.retry import pause_after
+from swamp.store.retry import Backoff
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.progress import Patience
 from swamp.sync.result import Cause
@@ -131,19 +131,15 @@ def retried(
 
     Nobody waits: another thread has told the user that nothing moves, and stands at the door until this one is out.
     """
-    until = env.clock.monotonic() + RETRY_SECONDS
-    delay, wrong = FIRST_DELAY, 0
+    backoff, wrong = Backoff(env, RETRY_SECONDS, first=FIRST_DELAY), 0
     while True:
         try:
             return attempt()
         except (Unavailable, also) as error:
             wrong += isinstance(error, CorruptData)
             stop = patience is not None and patience.over
-            if stop or wrong > 1 or env.clock.monotonic() + delay > until:
+            if stop or wrong > 1 or not backoff.pause(error):
                 raise
-            pause = pause_after(error, delay, env)
-        env.clock.sleep(pause)
-        delay = min(delay * 2, 5.0)
 
 
 def cause_of(error: Exception) -> Cause | None:

@@ -12,7 +12,7 @@ import pytest
 from peers import Aged, Peer, Watched, content, keys, once, settled, shared, version
 from swamp.commit.bootstrap import repair
 from swamp.commit.collect import UNDO_WINDOW, collect
-from swamp.commit.undelete import undelete
+from swamp.commit.restore import undelete
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, UsageError
 from swamp.index.root import ROOT_KEY

@@ -10,7 +10,7 @@ from peers import Peer, Watched, content, keys, once, root_of, settled, shared
 from swamp.commit.collect import collect, mark
 from swamp.commit.commit import Changes
 from swamp.commit.repack import Repacked, repack
-from swamp.commit.undelete import undelete
+from swamp.commit.restore import undelete
 from swamp.index.keys import PACK_PREFIX, object_of
 from swamp.index.root import Root
 from swamp.sync.engine import Policy

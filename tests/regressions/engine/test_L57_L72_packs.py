@@ -9,7 +9,7 @@ import pytest
 
 from peers import Peer, Watched, content, keys, once, root_of, settled, shared, version
 from swamp.commit.commit import Changes
-from swamp.commit.undelete import undelete
+from swamp.commit.restore import undelete
 from swamp.errors import SwampError
 from swamp.index.entry import Dropped
 from swamp.index.keys import PACK_PREFIX, object_of, slice_of

@@ -5,7 +5,7 @@ import pytest
 import swamp.commit.commit
 from peers import root_of
 from swamp.commit.compact import compact
-from swamp.commit.undelete import undelete
+from swamp.commit.restore import undelete
 from swamp.index.tally import Tally, tally
 from swamp.sync.progress import Patience
 from swamp.sync.units import unit_of
