@@ -24,7 +24,7 @@ from swamp.index.formats import check_version
 from swamp.index.keys import is_pack, object_of, pack_key
 from swamp.index.lookup import all_rows
 from swamp.index.root import ROOT_KEY, decode
-from swamp.store.trial import Trial
+from swamp.store.probe import Trial
 from swamp.sync.decide import decide
 from swamp.sync.record import _settled_rows
 from swamp.sync.view import look
@@ -180,8 +180,8 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     ),
     # an error says nothing about what a store enforces
     "probe.evidence": (
-        ("swamp.store.trial:Trial.keeps", _one_try_tells),
-        ("swamp.store.trial:Trial._judged", _errors_tell),
+        ("swamp.store.probe:Trial.keeps", _one_try_tells),
+        ("swamp.store.probe:Trial._judged", _errors_tell),
     ),
     # a root or record of a later version is not damage
     "format.newer": (

@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.rows import JournalRow, journal_row
-from swamp.cache.transact import Transaction
+from swamp.cache.rows import JournalRow, Transaction, journal_row
 from swamp.errors import Failed
 
 

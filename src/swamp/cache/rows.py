@@ -1,13 +1,17 @@
-"""The rows of state.db as values, and how each is read from a row of SQL and written to one."""
+"""The rows of state.db as values, and the one transaction that writes them: all of it or none."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Final, Literal
 
+from swamp.cache.damage import Remembered
 from swamp.cache.files import Hint
-from swamp.cache.paths import fold
+from swamp.cache.paths import ancestors, fold
 from swamp.index.entry import Entry, Known, Row, Tombstone
 from swamp.values import value
 
@@ -112,3 +116,179 @@ def base_row(row: tuple[object, ...]) -> BaseRow:
     path, key, size, sha, seq, present, first, number, *hint = row
     known = None if hint[0] is None else Hint(*hint)  # type: ignore[arg-type]
     return BaseRow(path, key, size, sha, seq, bool(present), known, first, number)  # type: ignore[arg-type]
+
+
+TOUCHED_KEPT: Final = 50_000
+_ASKED_AT_ONCE: Final = 500
+_INSERTED_AT_ONCE: Final = 64
+_RUN: Final = 8
+"""So many numbers in a row are worth a statement of their own."""
+_LATER: Final = "id > ? AND NOT id BETWEEN ? AND ?"
+
+
+class Transaction:
+    """Writes inside one `State.transaction`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def announce(self, paths: Iterable[str], kind: JournalKind, *, confirmed: bool = False) -> None:
+        rows = list(paths)
+        self._insert("INSERT INTO journal (path, kind, confirmed)", ((p, kind, int(confirmed)) for p in rows))
+        self.touch(rows)
+
+    def begin_again(self, rows: Iterable[JournalRow], mark: int) -> None:
+        """A new state after a damaged one: with its announcements, and with marks that no catalog has seen yet."""
+        values = ((r.path, r.kind, int(r.confirmed)) for r in rows)
+        self._insert("INSERT INTO journal (path, kind, confirmed)", values)
+        self._db.execute("INSERT INTO touched (n, path) VALUES (?, '')", (mark,))
+
+    def drop_journal(self, ids: Iterable[int]) -> None:
+        """These very rows: what one sync announced is numbered without a gap, and goes with one statement."""
+        alone: list[int] = []
+        for first, last in _runs(ids):
+            if last - first < _RUN:
+                alone += range(first, last + 1)
+            else:
+                self._db.execute("DELETE FROM journal WHERE id BETWEEN ? AND ?", (first, last))
+        self._delete("journal", "id", alone)
+
+    def drop_all_deletes(self) -> None:
+        self._db.execute("DELETE FROM journal WHERE kind = 'delete'")
+
+    def newer_row_over(self, path: str, after: int, own: Own = (0, 0)) -> bool:
+        """Whether a row later than `after`, and not my own, stands on `path`, above it or below it."""
+        names = (path, *ancestors(path))
+        marks = ",".join("?" * len(names))
+        sql = f"SELECT 1 FROM journal WHERE {_LATER} AND (path IN ({marks}) OR (path > ? AND path < ?)) LIMIT 1"
+        args = (after, *own, *names, path + "/", path + "0")
+        return self._db.execute(sql, args).fetchone() is not None
+
+    def is_deleted(self, path: str) -> bool:
+        """Whether the user has deleted `path` here and no push has said so yet."""
+        sql = "SELECT 1 FROM journal WHERE path = ? AND kind = 'delete' LIMIT 1"
+        return self._db.execute(sql, (path,)).fetchone() is not None
+
+    def rows_after(self, after: int, own: Own = (0, 0)) -> bool:
+        """Whether anything at all was announced since, by somebody else."""
+        row = self._db.execute(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own)).fetchone()
+        return row is not None
+
+    def last_row(self) -> int:
+        """The newest number that the journal ever gave."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
+        return int(row[0]) if row else 0
+
+    def base(self, path: str) -> BaseRow | None:
+        row = self._db.execute(f"SELECT {BASE_COLUMNS} FROM base WHERE path = ?", (path,)).fetchone()
+        return base_row(row) if row else None
+
+    def bases(self, paths: Sequence[str]) -> dict[str, BaseRow]:
+        """The rows of these paths, asked for a few hundred at a time."""
+        found: dict[str, BaseRow] = {}
+        for start in range(0, len(paths), _ASKED_AT_ONCE):
+            some = paths[start : start + _ASKED_AT_ONCE]
+            sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path IN ({','.join('?' * len(some))})"
+            for row in map(base_row, self._db.execute(sql, some).fetchall()):
+                found[row.path] = row
+        return found
+
+    def put_base(self, row: BaseRow) -> None:
+        self.put_bases((row,))
+
+    def put_bases(self, rows: Iterable[BaseRow]) -> None:
+        self._insert(f"INSERT OR REPLACE INTO base ({BASE_COLUMNS}, fold)", map(base_values, rows))
+
+    def _insert(self, into: str, rows: Iterable[Sequence[object]]) -> None:
+        """Many rows to a statement: each one is a moment in which every other thread asks for the interpreter."""
+        feed = iter(rows)
+        while some := list(islice(feed, _INSERTED_AT_ONCE)):
+            mark = f"({','.join('?' * len(some[0]))})"
+            self._db.execute(f"{into} VALUES {','.join([mark] * len(some))}", list(chain.from_iterable(some)))
+
+    def _delete(self, table: str, column: str, values: Iterable[object]) -> None:
+        """Many rows to a statement, too."""
+        feed = iter(values)
+        while some := list(islice(feed, _ASKED_AT_ONCE)):
+            self._db.execute(f"DELETE FROM {table} WHERE {column} IN ({','.join('?' * len(some))})", some)
+
+    def hold(self, rows: Sequence[BaseRow]) -> None:
+        """Base says so now: no upload of these paths is open any more, and nothing of them is owed."""
+        self.put_bases(rows)
+        held = {row.path for row in rows}
+        for table in ("staged", "deferred"):
+            listed = self._db.execute(f"SELECT path FROM {table} LIMIT ?", (len(held) * 2 + 1,)).fetchall()
+            if not listed:
+                continue
+            if len(listed) <= len(held) * 2 and held.issuperset(path for (path,) in listed):
+                self._db.execute(f"DELETE FROM {table}")  # SQLite empties a whole table without visiting its rows
+            else:
+                self._delete(table, "path", held)
+
+    def drop_base(self, path: str) -> None:
+        self._db.execute("DELETE FROM base WHERE path = ?", (path,))
+
+    def void_base(self) -> None:
+        """Another store's truth says nothing here. inv[state.bound]"""
+        for table in ("base", "staged", "deferred"):
+            self._db.execute(f"DELETE FROM {table}")
+
+    def put_staged(self, rows: Iterable[StagedRow]) -> None:
+        values = ((r.key, r.path, r.sha256, r.size, r.gc_epoch) for r in rows)
+        self._insert("INSERT OR REPLACE INTO staged (key, path, sha256, size, gc_epoch)", values)
+
+    def drop_staged(self, key: str) -> None:
+        self._db.execute("DELETE FROM staged WHERE key = ?", (key,))
+
+    def drop_staged_for(self, path: str) -> None:
+        self._db.execute("DELETE FROM staged WHERE path = ?", (path,))
+
+    def defer(self, path: str, remote: Row | None, reason: str) -> None:
+        sql = "INSERT OR REPLACE INTO deferred (path, remote, reason) VALUES (?, ?, ?)"
+        self._db.execute(sql, (path, encode_row(remote), reason))
+
+    def is_deferred(self, path: str) -> bool:
+        return self._db.execute("SELECT 1 FROM deferred WHERE path = ?", (path,)).fetchone() is not None
+
+    def deferred_paths(self) -> list[str]:
+        return [str(p) for (p,) in self._db.execute("SELECT path FROM deferred").fetchall()]
+
+    def undefer(self, path: str) -> None:
+        self._db.execute("DELETE FROM deferred WHERE path = ?", (path,))
+
+    def remember_directories(self, rows: Iterable[Remembered]) -> None:
+        self._insert("INSERT OR REPLACE INTO dirs (path, mtime, ctime, inode)", rows)
+
+    def forget_directories(self, paths: Iterable[str]) -> None:
+        self._delete("dirs", "path", paths)
+
+    def set_meta(self, name: str, value: str | None) -> None:
+        if value is None:
+            self._db.execute("DELETE FROM meta WHERE name = ?", (name,))
+        else:
+            self._db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
+
+    def meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else None
+
+    def touch(self, paths: Iterable[str]) -> None:
+        """Tells the catalog. Old marks are forgotten: a catalog that is that far behind rebuilds itself."""
+        before = self._last_touched()
+        self._insert("INSERT INTO touched (path)", ((path,) for path in paths))
+        last = self._last_touched()
+        if last // 1000 > before // 1000:
+            self._db.execute("DELETE FROM touched WHERE n <= ?", (last - TOUCHED_KEPT,))
+
+    def _last_touched(self) -> int:
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'touched'").fetchone()
+        return int(row[0]) if row else 0
+
+
+def _runs(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of the numbers that follow each other without a gap."""
+    ordered, first = sorted(set(ids)), 0
+    for end in range(1, len(ordered) + 1):
+        if end == len(ordered) or ordered[end] != ordered[end - 1] + 1:
+            yield ordered[first], ordered[end - 1]
+            first = end

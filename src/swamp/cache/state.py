@@ -24,12 +24,12 @@ from swamp.cache.rows import (
     JournalRow,
     Pending,
     StagedRow,
+    Transaction,
     base_row,
     decode_row,
     journal_row,
     whole,
 )
-from swamp.cache.transact import Transaction
 from swamp.errors import Failed, SwampError
 from swamp.index.entry import Entry, Row
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from swamp.cache.damage import GONE, look_for_damage, remember_whole
-from swamp.cache.transact import Transaction
+from swamp.cache.rows import Transaction
 from swamp.errors import SwampError
 from swamp.index.entry import Entry
 from swamp.sync.record import Parts

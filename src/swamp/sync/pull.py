@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from swamp.cache.places import FLUSH_TOGETHER, Places, can_flush_together, flush_together
-from swamp.cache.rows import BaseRow
-from swamp.cache.transact import Transaction
+from swamp.cache.rows import BaseRow, Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
 from swamp.index.entry import Entry, Row

@@ -10,9 +10,8 @@ from typing import Final
 from swamp.cache.files import read_atomic
 from swamp.cache.paths import is_internal
 from swamp.cache.places import Places
-from swamp.cache.rows import BaseRow
+from swamp.cache.rows import BaseRow, Transaction
 from swamp.cache.scan import Observed, stat_one
-from swamp.cache.transact import Transaction
 from swamp.commit.commit import Changes, Committed, RootRead
 from swamp.errors import ObjectMissing
 from swamp.index.entry import Dropped, Entry, Row, Tombstone

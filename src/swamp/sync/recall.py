@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from swamp.cache.rows import Transaction
 from swamp.cache.state import State
-from swamp.cache.transact import Transaction
 from swamp.commit.obey import Said, remembered
 from swamp.errors import CorruptData
 from swamp.index.formats import REPAIR_HINT

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from swamp.cache.files import Hint, trusted
 from swamp.cache.layout import CacheDir
 from swamp.cache.paths import ancestors, is_below
-from swamp.cache.rows import JournalRow
+from swamp.cache.rows import JournalRow, Transaction
 from swamp.cache.state import State
-from swamp.cache.transact import Transaction
 from swamp.commit.commit import Committer, RootRead
 from swamp.env import Clock, Env, rfc3339
 from swamp.index.root import Root

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from swamp.cache.paths import ancestors
-from swamp.cache.transact import Transaction
+from swamp.cache.rows import Transaction
 from swamp.commit.commit import RootRead
 from swamp.errors import CorruptData
 from swamp.sync.look import Looker

@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from swamp.cache.files import move_aside
-from swamp.cache.rows import BaseRow
+from swamp.cache.rows import BaseRow, Transaction
 from swamp.cache.scan import Observed, Seen, scan, stat_one
-from swamp.cache.transact import Transaction
 from swamp.index.entry import Entry, Row
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
