@@ -27,7 +27,7 @@ from swamp.index.root import ROOT_KEY, decode
 from swamp.store.probe import Trial
 from swamp.sync.decide import decide
 from swamp.sync.record import _settled_rows
-from swamp.sync.view import look
+from swamp.sync.view import view_root
 
 _ONE_ULID: Final = "0" * ULID_LENGTH
 
@@ -132,7 +132,7 @@ def _retired_by_path(tx: Any, snapshot: Any, scope: Any, unresolved: Any) -> lis
 
 
 def _only_announced(self: Any, facts: Any) -> bool:
-    return not (self.news and self._announced(facts.path))
+    return not (self.announced_since and self._announced(facts.path))
 
 
 def _same_bytes_are_base(self: Any, entry: Entry) -> bool:
@@ -230,12 +230,12 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     "tree-lock.rename": (
         ("swamp.sync.pull:tree_exclusive", nullcontext),
         ("swamp.sync.engine:tree_exclusive", nullcontext),
-        ("swamp.sync.settle:Moment._announced", _no),
+        ("swamp.sync.apply:Moment._announced", _no),
     ),
     # one push or pull at a time in a cache
     "sync-lock": (("swamp.sync.engine:Engine._alone", nullcontext),),
     # a pull renames only over the base that its plan read
-    "pull.base-unchanged": (("swamp.sync.settle:Moment.as_planned", _only_announced),),
+    "pull.base-unchanged": (("swamp.sync.apply:Moment.as_planned", _only_announced),),
     # a remote row that names my upload proves my commit
     "staged.mine": (("swamp.sync.gather:Gatherer._mine", lambda _self, _path, base, _remote: base),),
     # absence is not a deletion
@@ -243,10 +243,10 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     # a file that vanished unannounced is damage, and comes back
     "tree.damage": (
         ("swamp.cache.damage:Look.damage", lambda *_: Damage()),
-        ("swamp.sync.mend:Mender.missing_at", lambda *_: []),
+        ("swamp.sync.apply:Mender.missing_at", lambda *_: []),
     ),
     # a walk of the whole tree meets the whole index
-    "full.view": (("swamp.sync.view:look", lambda store, state, root, **_: look(store, state, root)),),
+    "full.view": (("swamp.sync.view:view_root", lambda store, state, root, **_: view_root(store, state, root)),),
     # a delete removes what was deleted and nothing newer
     "delete.by-key": (("swamp.sync.facts:Facts._is_base", _same_bytes_are_base),),
     # an old file does not rise from the dead
@@ -269,7 +269,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     # a kept put looks for its version before it makes another
     "outbox.once": (("swamp.cache.outbox:Kept.has_begun", property(_no)),),
     # a read applies only what harms nobody
-    "read.harmless": (("swamp.sync.refresh:harmless", lambda planned, _: planned),),
+    "read.harmless": (("swamp.sync.run:harmless", lambda planned, _: planned),),
     # state belongs to one store
     "state.identity": (("swamp.sync.view:is_of_store", _yes),),
     # two files of one version that some machine cannot tell apart are a conflict
@@ -288,7 +288,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     ),
     # tombstones, dropped rows and base name the place that the newest root names
     "pack.place-now": (
-        ("swamp.sync.settle:take_places", _nothing),
+        ("swamp.sync.apply:take_places", _nothing),
         ("swamp.sync.push:Push._now", lambda _self, action, _root: action.facts.remote),
     ),
     # a pack is live while any winning row has bytes in it

@@ -1,6 +1,6 @@
 """What a read shows is what the store holds: one question before it, two seconds of patience, and a word if in vain.
 
-A question is one conditional GET of the root. If there is news, what harms nobody is taken in (`sync.refresh`).
+A question is one conditional GET of the root. What is new and harms nobody is taken in (`sync/run.py`).
 """
 
 from __future__ import annotations

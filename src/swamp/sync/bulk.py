@@ -129,4 +129,4 @@ Expect = Callable[[Work], None]
 
 
 def no_preparation(work: Work) -> None:
-    """Nothing takes time to start."""
+    """For executors that have nothing to prepare."""

@@ -22,10 +22,10 @@ from swamp.index.root import Root, Writer
 from swamp.locks.flock import FileLock
 from swamp.locks.leases import commit_lock
 from swamp.store.port import UNSAFE, ObjectStore
+from swamp.sync.apply import Mender, tree_exclusive
 from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
 from swamp.sync.inline import Inline
 from swamp.sync.look import Looker
-from swamp.sync.mend import Mender
 from swamp.sync.plan import Plan
 from swamp.sync.policy import EngineStatus as EngineStatus
 from swamp.sync.policy import Policy as Policy
@@ -34,8 +34,7 @@ from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.recall import recalled
 from swamp.sync.record import Parts, vouching
 from swamp.sync.result import LOST, Mode, SyncResult, unfetched
-from swamp.sync.run import Run
-from swamp.sync.settle import tree_exclusive
+from swamp.sync.run import Run, refresh
 from swamp.sync.transfer import download_one
 from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_owed
 from swamp.sync.units import unit_of
@@ -274,8 +273,6 @@ class Engine:
     @once_more
     def refresh(self, read: RootRead, wait: float = 60.0) -> SyncResult:
         """Takes in what is new in a root that a read has fetched and that harms nobody. Moves no mark."""
-        from swamp.sync.refresh import refresh
-
         patience = self._patience()
         with self._parts.sync_lock.exclusive(wait):
             if read.root is not None and read.root.seq < newest_mark(self.state):

@@ -17,6 +17,7 @@ from swamp.index.entry import Entry, Row
 from swamp.index.payload import open_payload
 from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY, Root, decode, first_root
+from swamp.sync.apply import tree_exclusive
 from swamp.sync.bulk import Executor, Hash, Work
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
@@ -24,9 +25,8 @@ from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import Patience
 from swamp.sync.recall import refuse_put_back
 from swamp.sync.record import Parts, mark_read
-from swamp.sync.settle import tree_exclusive
 from swamp.sync.units import unit_of
-from swamp.sync.view import View, is_of_store, look
+from swamp.sync.view import View, is_of_store, view_root
 
 JUST_S: Final = 2.0
 ANOTHER_STORE: Final = (
@@ -198,7 +198,7 @@ class Looker:
         gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating, dry=dry)
         return self._planned(gatherer, gatherer.gather())
 
-    def news(self, read: RootRead, view: View) -> Look:
+    def plan_changes(self, read: RootRead, view: View) -> Look:
         """Facts and plan of what `view` says is new. Asks nothing more of this machine's past, and writes nothing."""
         gatherer = self._gatherer(read, (), full=False, hydrating=False, dry=True, view=view)
         return self._planned(gatherer, gatherer.gather())
@@ -248,7 +248,7 @@ class Looker:
 
     def _view(self, root: Root, *, everything: bool) -> View:
         try:
-            return look(self.parts.committer.store, self.parts.state, root, everything=everything)
+            return view_root(self.parts.committer.store, self.parts.state, root, everything=everything)
         except ObjectMissing as gone:
             raise CorruptData(
                 f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"

@@ -1,4 +1,4 @@
-"""Threads that work through a stream of jobs: results as they are ready, no barrier, a bounded number in hand."""
+"""Works through a stream of jobs with threads: results as they are ready, no barrier, a bounded number in hand."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def pooled(
         yield from map(work, jobs)
         return
     feed = iter(jobs)
-    crew = Crew(work, threads)
+    pool = WorkerPool(work, threads)
     try:
         for job in islice(feed, threads * IN_HAND):
-            crew.give(job)
-        while crew.in_hand:
-            result = crew.take(tick)
+            pool.submit(job)
+        while pool.in_hand:
+            result = pool.result(tick)
             for job in islice(feed, 1):
-                crew.give(job)
+                pool.submit(job)
             yield result
     finally:
-        for left in crew.dismiss():
+        for left in pool.stop():
             if discard is not None:
                 discard(left)
 
 
-class Crew(Generic[J, R]):
+class WorkerPool(Generic[J, R]):
     """Up to `threads` workers between two queues. Plain queues: futures cost more than a small file's upload."""
 
     def __init__(self, work: Callable[[J], R], threads: int) -> None:
@@ -62,15 +62,15 @@ class Crew(Generic[J, R]):
         self._done: SimpleQueue[tuple[R | None, BaseException | None]] = SimpleQueue()
         self._ready: deque[tuple[R | None, BaseException | None]] = deque()
 
-    def give(self, job: J) -> None:
+    def submit(self, job: J) -> None:
         self.in_hand += 1
         self._todo.put(job)
         if len(self._workers) < self.threads:
-            worker = threading.Thread(target=self._labour, name=f"transfer-{len(self._workers)}")
+            worker = threading.Thread(target=self._work_through, name=f"transfer-{len(self._workers)}")
             self._workers.append(worker)
             worker.start()
 
-    def take(self, tick: Callable[[], None] | None) -> R:
+    def result(self, tick: Callable[[], None] | None) -> R:
         """The next result, or what its job raised. `tick` is called whenever it had to look for more."""
         if not self._ready:
             self._gather(tick)
@@ -91,13 +91,13 @@ class Crew(Generic[J, R]):
             while True:
                 self._ready.append(self._done.get_nowait())
 
-    def dismiss(self) -> list[R]:
+    def stop(self) -> list[R]:
         """What nobody has begun is dropped; what has begun ends by itself, and its results are handed over."""
         with suppress(Empty):
             while True:
                 self._todo.get_nowait()
         for _ in self._workers:
-            self._todo.put(_GO_HOME)
+            self._todo.put(_STOP)
         for worker in self._workers:
             worker.join()
         with suppress(Empty):
@@ -105,12 +105,12 @@ class Crew(Generic[J, R]):
                 self._ready.append(self._done.get_nowait())
         return [result for result, error in self._ready if error is None]  # type: ignore[misc]
 
-    def _labour(self) -> None:
-        while (job := self._todo.get()) is not _GO_HOME:
+    def _work_through(self) -> None:
+        while (job := self._todo.get()) is not _STOP:
             try:
                 self._done.put((self._work(job), None))
             except BaseException as error:  # noqa: BLE001  (raised again where the result is taken)
                 self._done.put((None, error))
 
 
-_GO_HOME: Final = object()
+_STOP: Final = object()

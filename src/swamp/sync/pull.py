@@ -13,6 +13,17 @@ from swamp.cache.rows import BaseRow, Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
 from swamp.index.entry import Entry, Row
+from swamp.sync.apply import (
+    Moment,
+    adopt,
+    drop_foreign_base,
+    forget,
+    keep_both,
+    leave,
+    put_aside,
+    take_places,
+    tree_exclusive,
+)
 from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.look import Covers
@@ -20,17 +31,6 @@ from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
 from swamp.sync.result import LOST, Conflict
-from swamp.sync.settle import (
-    Moment,
-    adopt,
-    forget,
-    keep_both,
-    leave,
-    put_aside,
-    take_places,
-    tree_exclusive,
-    void_strangers,
-)
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
 from swamp.sync.view import View
@@ -243,7 +243,7 @@ class Pull:
             self._remember_owed(tx)
             retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
             if self.covers == "some":
-                void_strangers(tx, self.planned)  # nobody pulls in portions but who has no mark yet
+                drop_foreign_base(tx, self.planned)  # nobody pulls in portions but who has no mark yet
                 return
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before
@@ -251,7 +251,7 @@ class Pull:
             if marked:
                 mark_pulled(tx, root)
                 take_places(tx, self.planned, self.hidden)
-                void_strangers(tx, self.planned)
+                drop_foreign_base(tx, self.planned)
         if marked and self.parts.lazy:  # only then is everything here that has to be (S11)
             make_tiers(self.parts.state, self.parts.cache.tree)
 

@@ -18,15 +18,14 @@ from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.formats import allows
 from swamp.index.keys import object_of
 from swamp.index.root import Root
+from swamp.sync.apply import apply_locally, drop_foreign_base, take_places, tree_exclusive
 from swamp.sync.gather import Scope, Snapshot
-from swamp.sync.news import News
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, Tally, builds_on_pulled, mark_pulled, remember, retire, vouching
-from swamp.sync.settle import settle, take_places, tree_exclusive, void_strangers
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
-from swamp.sync.view import View, since
+from swamp.sync.view import ChangesSince, View, changes_since
 
 COMMIT_ROWS: Final = 20_000
 CONFIRM_BATCH: Final = 2_000
@@ -48,7 +47,7 @@ class Push:
     """Everything was compared and nothing is owed to a pull: the fast path may start here again (L20)."""
     own: set[str] = field(default_factory=set)
     """My commits that stand on the plan's root with nobody else's between them."""
-    news: tuple[str, News] | None = None
+    changed: tuple[str, ChangesSince] | None = None
     looked: tuple[str, dict[str, bool]] | None = None
     """Objects of mine that were looked for after reading a root, by its op."""
     puts: tuple[Entry, ...] = ()
@@ -65,7 +64,7 @@ class Push:
         self.tally.deletes_held += self.planned.deletes_held
         self.tally.unresolved |= set(self.planned.held)
         self._report_waiting()
-        self._settle()
+        self._apply_locally()
         units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.tally.unresolved]
         self._deliver(sorted(units, key=lambda u: u.is_record))
         self._retire()
@@ -82,20 +81,20 @@ class Push:
         for action in self.planned.actions("restore"):
             self.tally.fail(action.path, f"{action.why}: pull first, then delete it again")
 
-    def _settle(self) -> None:
+    def _apply_locally(self) -> None:
         units = [u for u in self.planned.units if u.verbs & {"adopt", "forget", "conflict", "bury", "nothing"}]
         if not units and not self.compared:
             return
         waiting: set[str] = set()
         op = self.parts.env.ulid()
         with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
-            settle(tx, self.parts, units, self.snapshot, op, self.tally, mark=waiting)
+            apply_locally(tx, self.parts, units, self.snapshot, op, self.tally, mark=waiting)
             if self.compared and not waiting and self.read.token:
                 # With the settling or not at all: a mark without its base rows would hide what the root says.
                 remember(tx, self.parts, self.view.root, self.read.token, self.read.body)
                 mark_pulled(tx, self.view.root)
                 take_places(tx, self.planned)
-                void_strangers(tx, self.planned)
+                drop_foreign_base(tx, self.planned)
         self.tally.unresolved |= waiting
         self.tally.again |= bool(waiting)
 
@@ -202,20 +201,23 @@ class Push:
         """Nobody else changed the unit, or what may stand beside it, since the plan looked."""
         if self._unmoved(root):
             return True
-        news = self._news(root)
-        return news is not None and news.leave(unit)
+        changed = self._changes_since(root)
+        return changed is not None and changed.leave(unit)
 
     def _unmoved(self, root: Root) -> bool:
         """Whether nobody but me has committed since the plan's root: what I commit touches each unit once."""
         return root.op == self.view.root.op or root.op in self.own
 
-    def _news(self, root: Root) -> News | None:
+    def _changes_since(self, root: Root) -> ChangesSince | None:
         """What has come since the plan's root; None when that root is not in this one's past."""
-        if self.news is None or self.news[0] != root.op:
+        if self.changed is None or self.changed[0] != root.op:
             if not root.knows_op(self.view.root.op) or root.horizon_seq > self.view.root.seq:
                 return None
-            self.news = (root.op, News.of(since(self.parts.committer.store, root, self.view.root.seq).delta))
-        return self.news[1]
+            self.changed = (
+                root.op,
+                ChangesSince.of(changes_since(self.parts.committer.store, root, self.view.root.seq).delta),
+            )
+        return self.changed[1]
 
     def _still_there(self, unit: UnitPlan, root: Root) -> bool:
         """My uploads survive the collector: a condemned key is given up, a collection means looking again."""
@@ -262,8 +264,8 @@ class Push:
 
     def _now(self, action: Action, root: Root) -> Row | None:
         """What this very root names at the path: since the plan it may have been moved. inv[pack.place-now]"""
-        news = None if self._unmoved(root) else self._news(root)
-        return news.rows.get(action.path, action.facts.remote) if news else action.facts.remote
+        changed = None if self._unmoved(root) else self._changes_since(root)
+        return changed.rows.get(action.path, action.facts.remote) if changed else action.facts.remote
 
     def _put(self, action: Action, remote: Row | None) -> Entry:
         """The entry of an upload; bytes that the bucket had lost come back as what they were. inv[pack.identity]"""

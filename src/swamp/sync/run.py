@@ -1,26 +1,35 @@
-"""One push, pull or sync inside the lock: root, look, apply, and again while the root moves."""
+"""Runs one push, pull or sync inside the lock: root, plan, apply, and again while the root moves.
+
+A read takes in what harms nobody of a root that it has fetched (`refresh`); everything else waits for a sync.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from swamp.cache.rows import JournalRow
+from swamp.cache.paths import ancestors
+from swamp.cache.rows import JournalRow, Transaction
 from swamp.cache.scan import Observed, scan
 from swamp.commit.bootstrap import refuse_old_client
 from swamp.commit.commit import RootRead
+from swamp.errors import CorruptData
 from swamp.index.root import Root
 from swamp.sync.bulk import Work
 from swamp.sync.look import Look, Looker
+from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Longer, Patience
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
-from swamp.sync.record import Tally, remember
-from swamp.sync.result import SyncResult
+from swamp.sync.recall import refuse_put_back
+from swamp.sync.record import Tally, mark_read, remember, see
+from swamp.sync.result import LOST, SyncResult
 from swamp.sync.unchanged import SEEN_OP, tiers_present
+from swamp.sync.view import unseen_changes
 
 if TYPE_CHECKING:
     from swamp.sync.engine import Engine
+
 
 ROUNDS: Final = 8
 
@@ -211,3 +220,87 @@ def _joined(first: SyncResult, later: SyncResult) -> SyncResult:
     """Two rounds of one push or pull: what the later one delivered is no longer failed."""
     joined = first.merged(later, later.mode)
     return replace(joined, failed=later.failed, deletes_held=later.deletes_held)
+
+
+_HARMLESS = frozenset({"pull", "adopt", "forget", "nothing"})
+_NEWS = frozenset({"pull", "restore", "aside", "conflict", "bury"})
+
+
+def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
+    """Takes in what `read` says is new, as far as it harms nobody; content stays in the store until somebody reads it.
+
+    Under `sync.lock`. Raises CorruptData where only a sync can tell what is new.
+    """
+    root = read.root
+    assert root is not None
+    parts = replace(engine.parts, lazy=True)
+    looker = Looker(parts, (0.0, 0, 0), patience)
+    refuse_put_back(parts.state, root)
+    if not looker.stands(read):
+        raise CorruptData(
+            "the store's index may be an older one that was written late", hint="`swamp datastore sync` looks into it"
+        )
+    view = unseen_changes(parts.committer.store, parts.state, root)
+    if view is None:
+        raise CorruptData(
+            "this cache has to be compared with the whole store first", hint="`swamp datastore sync` does it"
+        )
+    look = looker.plan_changes(read, view)
+    touched = parts.state.staged_paths() | {row.path for row in look.snapshot.rows}
+    tally, planned = Tally("pull"), harmless(look.planned, touched)
+    ReadPull(
+        parts=parts,
+        view=view,
+        read=read,
+        planned=planned,
+        waiting=_waiting(look.planned, planned),
+        snapshot=look.snapshot,
+        scope=(),
+        patience=patience,
+        tally=tally,
+        pulled_before=None,
+        covers="all",
+    ).run()
+    return tally.result(root)
+
+
+def harmless(planned: Plan, touched: frozenset[str]) -> Plan:
+    """The units of a plan that a read may carry out: none at or below what somebody has `touched`, by announcing or by
+    uploading it. inv[read.harmless]"""
+    return Plan(tuple(unit for unit in planned.units if _harms_nobody(unit, touched)))
+
+
+def _waiting(planned: Plan, done: Plan) -> int:
+    """How many units hold news that only a sync takes in: what the store holds and this read does not show."""
+    taken = {unit.unit for unit in done.units}
+    return sum(bool(unit.verbs & _NEWS) for unit in planned.units if unit.unit not in taken)
+
+
+def _harms_nobody(unit: UnitPlan, touched: frozenset[str]) -> bool:
+    return all(_is_harmless(a) and touched.isdisjoint((a.path, *ancestors(a.path))) for a in unit.actions)
+
+
+def _is_harmless(action: Action) -> bool:
+    """Nobody has announced anything there, and what is here is what base says, or nothing."""
+    facts = action.facts
+    if action.verb not in _HARMLESS or facts.edited or facts.deleted:
+        return False
+    return facts.local is None or facts.unchanged
+
+
+@dataclass
+class ReadPull(Pull):
+    """A pull that claims nothing: no mark moves, no row of the journal goes."""
+
+    waiting: int = 0
+
+    def _defer(self, tx: Transaction, unit: UnitPlan, why: str) -> None:
+        """What the store could not give is remembered as owed; what was changed here meanwhile waits for a sync."""
+        if any(action.path in self.tally.failed for action in unit.actions):
+            super()._defer(tx, unit, why)
+
+    def _finish(self) -> None:
+        with self.parts.state.transaction() as tx:
+            see(tx, self.view.root, self.read.token, self.read.body)
+            if all(self.tally.causes.get(path) in LOST for path in self.tally.failed):
+                mark_read(tx, self.view.root, self.waiting)

@@ -1,11 +1,14 @@
-"""What the root says, seen from this cache: everything, or only what is new since the recorded pull."""
+"""Reads what a root says to this cache: everything, or only the changes since the recorded pull.
+
+`ChangesSince` says whether a unit that was planned may still be published after what other commits brought.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
-from swamp.cache.paths import is_internal, is_safe
+from swamp.cache.paths import ancestors, fold, is_internal, is_safe
 from swamp.cache.rows import BaseRow
 from swamp.cache.state import State
 from swamp.commit.log import has_op
@@ -16,6 +19,8 @@ from swamp.index.read import read_segment
 from swamp.index.root import Root
 from swamp.index.segment import listed_rows
 from swamp.store.port import ObjectStore
+from swamp.sync.plan import UnitPlan
+from swamp.sync.units import unit_of
 from swamp.values import value
 
 
@@ -68,7 +73,7 @@ def is_of_store(state: State, root: Root) -> bool:
     return state.meta("storeId") == root.store_id
 
 
-def look(store: ObjectStore, state: State, root: Root, *, everything: bool = False) -> View:
+def view_root(store: ObjectStore, state: State, root: Root, *, everything: bool = False) -> View:
     """How this cache stands to `root`; a root older than what was pulled is CorruptData. inv[state.bound]
 
     `everything`: for who walks the whole tree. A file from an old backup may have been deleted long before what this
@@ -84,7 +89,7 @@ def look(store: ObjectStore, state: State, root: Root, *, everything: bool = Fal
     if everything or not in_history or pulled_seq < root.horizon_seq:
         dropped = _dropped(store, root, 0, staged)
         return View(root, store, full=True, in_history=in_history, dropped=dropped)
-    return since(store, root, pulled_seq, staged)
+    return changes_since(store, root, pulled_seq, staged)
 
 
 def _descends_from_read(store: ObjectStore, state: State, root: Root) -> bool:
@@ -94,7 +99,7 @@ def _descends_from_read(store: ObjectStore, state: State, root: Root) -> bool:
     return op is None or (seq <= root.seq and _descends(store, root, op, seq))
 
 
-def news(store: ObjectStore, state: State, root: Root) -> View | None:
+def unseen_changes(store: ObjectStore, state: State, root: Root) -> View | None:
     """What no pull and no read has seen of `root`; None if only a sync can tell that. inv[read.harmless]
 
     Everything is news to a cache that has only ever taken in parts of the store, or whose state was lost: unless
@@ -112,10 +117,10 @@ def news(store: ObjectStore, state: State, root: Root) -> View | None:
         raise rolled_back(root, seq)
     if seq < root.horizon_seq or not _descends(store, root, op, seq):
         return None
-    return since(store, root, seq, state.staged_keys())
+    return changes_since(store, root, seq, state.staged_keys())
 
 
-def since(store: ObjectStore, root: Root, seq: int, staged: frozenset[str] = frozenset()) -> View:
+def changes_since(store: ObjectStore, root: Root, seq: int, staged: frozenset[str] = frozenset()) -> View:
     """Only what came after `seq`: the newest layer and the segments added since."""
     rows = list(rows_since(root, seq, lambda ref: read_segment(store, ref)))
     delta = {row.path: row for row in rows if usable(row.path)}
@@ -142,3 +147,59 @@ def _descends(store: ObjectStore, root: Root, op: str, seq: int) -> bool:
     if root.op == op or root.knows_op(op):
         return True
     return seq < root.oldest_known_seq and has_op(store, op, after_seq=seq - 1)
+
+
+@value
+class ChangesSince:
+    """Rows that appeared, looked up and never walked through: a long push has a hundred thousand of its own."""
+
+    rows: Mapping[str, Row]
+    units: Mapping[str, tuple[str, ...]]
+    """The paths that changed, by unit."""
+    names: Mapping[str, frozenset[str]]
+    """The paths that are there now, by what some file system takes for the same."""
+    above: frozenset[str]
+    """The directories above those, likewise."""
+
+    @classmethod
+    def of(cls, rows: Mapping[str, Row]) -> ChangesSince:
+        units: dict[str, list[str]] = {}
+        names: dict[str, set[str]] = {}
+        directories: set[str] = set()
+        for path, row in rows.items():
+            units.setdefault(unit_of(path), []).append(path)
+            if isinstance(row, Entry):
+                names.setdefault(fold(path), set()).add(path)
+                directories.update(ancestors(path))
+        return cls(
+            rows,
+            {unit: tuple(paths) for unit, paths in units.items()},
+            {name: frozenset(paths) for name, paths in names.items()},
+            frozenset(map(fold, directories)),
+        )
+
+    def leave(self, unit: UnitPlan) -> bool:
+        """Whether nobody else changed the unit, or what must stand beside it, since the plan looked."""
+        planned = {a.path: a.facts.remote for a in unit.actions}
+        changed = self.units.get(unit.unit, ())
+        if not all(path in planned and _same_row(self.rows[path], planned[path]) for path in changed):
+            return False
+        return not self._clash(a.path for a in unit.actions if a.verb == "push")
+
+    def _clash(self, paths: Iterable[str]) -> bool:
+        """Whether one of these cannot stand beside a path that appeared meanwhile."""
+        for path in paths:
+            folded = fold(path)
+            if folded in self.above or self.names.get(folded, frozenset()) - {path}:
+                return True
+            if any(fold(directory) in self.names for directory in ancestors(path)):
+                return True
+        return False
+
+
+def _same_row(row: Row, planned: Row | None) -> bool:
+    """The same content under the same number: what was moved since is, what was undeleted since is not what was
+    looked at. inv[pack.identity]"""
+    if planned is None or type(row) is not type(planned):
+        return False
+    return (row.identity, row.number) == (planned.identity, planned.number)

@@ -1,21 +1,30 @@
-"""Effects on the cache that need no commit: adopting, forgetting, moving aside. In one transaction."""
+"""Applies to the cache what needs no commit: adopting, forgetting, moving aside, in one transaction.
+
+What vanished from the tree unannounced comes back: with the next pull, or for whoever reads it. inv[tree.damage]
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 
+from swamp.cache.damage import GONE, look_for_damage, remember_whole
 from swamp.cache.files import move_aside
 from swamp.cache.rows import BaseRow, Transaction
 from swamp.cache.scan import Observed, Seen, scan, stat_one
+from swamp.errors import SwampError
 from swamp.index.entry import Entry, Row
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.record import Parts, Tally, vouching
 from swamp.sync.result import Conflict
+from swamp.sync.units import is_content
+from swamp.sync.view import as_entry
 from swamp.values import value
 
 
@@ -32,7 +41,7 @@ class Moment:
     look: Callable[[str], Seen | None]
     snapshot: Snapshot
     bases: Mapping[str, BaseRow]
-    news: bool
+    announced_since: bool
     """Whether anybody announced anything since the plan: if not, no path need be asked for."""
 
     @classmethod
@@ -44,7 +53,7 @@ class Moment:
 
     def as_planned(self, facts: Facts) -> bool:
         """Whether base, journal and file are still what the plan saw. inv[cache.no-torn-file]"""
-        if self.news and self._announced(facts.path):
+        if self.announced_since and self._announced(facts.path):
             return False
         if _differs(self.bases.get(facts.path), facts):
             return False
@@ -131,7 +140,7 @@ def take_places(tx: Transaction, planned: Plan, hidden: Mapping[str, Row | None]
             tx.put_base(base.moved(row))
 
 
-def void_strangers(tx: Transaction, planned: Plan) -> None:
+def drop_foreign_base(tx: Transaction, planned: Plan) -> None:
     """What base knows from another history, and this root does not, is void once the mark moves: it is still to be
     pushed, and must not be taken for something that the root has (L53). inv[state.bound]"""
     told = (*(a.facts for a in planned.actions("push")), *planned.waiting)
@@ -140,7 +149,7 @@ def void_strangers(tx: Transaction, planned: Plan) -> None:
         tx.drop_base(path)
 
 
-def settle(
+def apply_locally(
     tx: Transaction,
     parts: Parts,
     units: Sequence[UnitPlan],
@@ -168,3 +177,64 @@ def settle(
 
 
 _SETTLED = frozenset({"adopt", "forget", "conflict", "bury", "nothing"})
+
+
+@value
+class Mender:
+    """Looks after the files that one cache is proven to hold. `fetch` brings one of them again."""
+
+    parts: Parts
+    fetch: Callable[[str], object]
+
+    def missing(self, prefix: str = "") -> Sequence[str]:
+        """Files that belong here and are gone, though nobody deleted them."""
+        return look_for_damage(self.parts.state, self._tree, self.parts.now_ns(), (prefix,)).missing
+
+    def missing_at(self, path: str) -> Sequence[str]:
+        """The same of one file, or of everything below a directory."""
+        state = self.parts.state
+        base = state.base(path)
+        if base is None:
+            return self.missing(path)
+        gone = base.present and not os.path.lexists(self._tree / path)
+        return [path] if gone and not state.deleted_among([path]) else []
+
+    def bring_back(self, prefix: str) -> None:
+        """Fetches metadata and records below `prefix` that vanished; what the store cannot give now is owed."""
+        for path in self.missing(prefix):
+            if is_content(path):
+                continue  # fetched by who reads it
+            try:
+                self.fetch(path)
+            except SwampError as error:
+                with self.parts.tree_lock.shared(self.parts.lock_timeout), self.parts.state.transaction() as tx:
+                    self._owe(tx, path, f"{GONE}; {error.message}")
+
+    def note(self, prefixes: tuple[str, ...]) -> None:
+        """What vanished is owed from now on, so that the pull that follows brings it back. Under `sync.lock`."""
+        found = look_for_damage(self.parts.state, self._tree, self.parts.now_ns(), prefixes)
+        remember_whole(self.parts.state, found)
+        if found.missing:
+            with self.parts.state.transaction() as tx:
+                for path in found.missing:
+                    self._owe(tx, path, GONE)
+
+    def vanished(self, prefixes: tuple[str, ...]) -> dict[str, Entry]:
+        """The same for a dry run: what would be owed, with what base knows of it. Writes nothing."""
+        found = look_for_damage(self.parts.state, self._tree, self.parts.now_ns(), prefixes).missing
+        bases = (self.parts.state.base(path) for path in found)
+        return {base.path: as_entry(base) for base in bases if base is not None}
+
+    @property
+    def _tree(self) -> Path:
+        return self.parts.cache.tree
+
+    def _owe(self, tx: Transaction, path: str, why: str) -> None:
+        """Only what is still so: base may have moved on, a delete may have been announced, it may be back."""
+        base = tx.base(path)
+        if base is None or not base.present or tx.is_deleted(path) or os.path.lexists(self._tree / path):
+            return
+        if tx.is_deferred(path):  # with what a newer root said of it
+            return
+        tx.defer(path, as_entry(base), why)
+        tx.touch([path])

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from swamp.cache import paths
 from swamp.cache.paths import ancestors, fold
 from swamp.index.entry import Entry, Row, Tombstone
-from swamp.sync import news as module
+from swamp.sync import view as module
 from swamp.sync.facts import Facts
-from swamp.sync.news import News
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.units import unit_of
+from swamp.sync.view import ChangesSince
 
 NAMES = st.sampled_from(["a", "A", "b", "é", "e\u0301", "É", "x.txt"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda parts: "files/" + "/".join(parts))
@@ -62,13 +62,13 @@ def walked(rows: dict[str, Row], unit: UnitPlan) -> bool:
 @given(cases())
 def test_a_unit_is_left_alone_exactly_when_a_walk_says_so(case):
     rows, unit = case
-    assert News.of(rows).leave(unit) == walked(rows, unit)
+    assert ChangesSince.of(rows).leave(unit) == walked(rows, unit)
 
 
 def test_P09_a_unit_is_looked_up_and_not_searched_for(monkeypatch):
     """A push of 100,000 files makes several commits: each unit of a later one was compared with all of the earlier."""
     rows: dict[str, Row] = {p: Entry(p, "k", 1, None, "", 1) for p in (f"files/{n // 100}/{n}" for n in range(20_000))}
-    found = News.of(rows)
+    found = ChangesSince.of(rows)
     folded: list[str] = []
     monkeypatch.setattr(module, "fold", lambda path: (folded.append(path), paths.fold(path))[1])
     for n in range(100):
