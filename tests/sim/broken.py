@@ -148,8 +148,8 @@ def _found_is_edited(local: Any, remote: Any, equal: bool) -> Any:
 
 
 def _deferred_nowhere(self: Any, _tx: Any, unit: Any, _why: str) -> None:
-    self.tally.unresolved.add(unit.unit)
-    self.tally.again |= not any(a.path in self.tally.failed for a in unit.actions)
+    self.stats.unresolved.add(unit.unit)
+    self.stats.again |= not any(a.path in self.stats.failed for a in unit.actions)
 
 
 def _each_by_itself(self: Any, units: Any, root: Any) -> list[Any]:
@@ -223,7 +223,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     "journal.survives": (("swamp.sync.record:retire", _retired_by_path),),
     # nobody mutates while a plan looks
     "tree-lock.plan": (
-        ("swamp.sync.look:tree_exclusive", nullcontext),
+        ("swamp.sync.observe:tree_exclusive", nullcontext),
         ("swamp.sync.push:tree_exclusive", nullcontext),
     ),
     # nobody mutates while a pull renames

@@ -107,7 +107,7 @@ def test_a_lazy_cache_does_not_look_again_at_what_it_left_in_the_bucket(machine,
     b.engine.pull()
     assert sum(not path.endswith("/raw") for path in b.files()) == 300 == len(b.files())
     held = []
-    monkeypatch.setattr("swamp.sync.look.plan", lambda facts, *rest: held.extend(facts) or plan(facts, *rest))
+    monkeypatch.setattr("swamp.sync.observe.plan", lambda facts, *rest: held.extend(facts) or plan(facts, *rest))
     assert not b.engine.plan("push", full=True).units
     assert held == []
     write_files(b.tree, {"data/t/m1/n1/2/raw": b"edited"})
@@ -124,7 +124,7 @@ def test_a_first_pull_holds_a_portion_of_the_index(machine, engine, monkeypatch)
     write_files(a.tree, many(600))
     a.engine.push(full=True)
     held = []
-    monkeypatch.setattr("swamp.sync.look.plan", lambda facts, *rest: held.append(len(facts)) or plan(facts, *rest))
+    monkeypatch.setattr("swamp.sync.observe.plan", lambda facts, *rest: held.append(len(facts)) or plan(facts, *rest))
     b = machine("b", engine, policy=Policy(portion=100))
     pulled = b.engine.pull()
     assert (pulled.files_pulled, pulled.failed, pulled.engine) == (600, (), engine)

@@ -347,7 +347,7 @@ class Datastore:
 
     def just_synced(self) -> bool:
         """Whether this process knew all of the store a moment ago."""
-        from swamp.sync.look import JUST_S
+        from swamp.sync.observe import JUST_S
 
         return self.must_sync().knows_all(JUST_S)
 

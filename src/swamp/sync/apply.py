@@ -21,7 +21,7 @@ from swamp.index.entry import Entry, Row
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
-from swamp.sync.record import Parts, Tally, vouching
+from swamp.sync.record import Parts, SyncStats, vouching
 from swamp.sync.result import Conflict
 from swamp.sync.units import is_content
 from swamp.sync.view import as_entry
@@ -97,7 +97,7 @@ def forget(tx: Transaction, action: Action) -> None:
     tx.undefer(action.path)
 
 
-def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, tally: Tally) -> None:
+def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, stats: SyncStats) -> None:
     """The remote keeps the path; the local unit goes to conflicts/ as a whole. inv[conflict.keeps-both]"""
     losing = [a for a in unit.actions if a.verb in ("conflict", "bury") and a.facts.local is not None]
     moving = {a.path for a in losing}
@@ -108,7 +108,7 @@ def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, tally: Tal
             shutil.copy2(parts.cache.tree / seen.path, target)
     for action in losing:
         kept = move_aside(parts.cache.tree, action.path, parts.cache.conflicts, op)
-        tally.conflicts.append(Conflict(action.path, f"conflicts/{kept}"))
+        stats.conflicts.append(Conflict(action.path, f"conflicts/{kept}"))
         tx.drop_staged_for(action.path)
         if isinstance(action.facts.remote, Entry):
             tx.defer(action.path, action.facts.remote, "lost a conflict")
@@ -116,7 +116,7 @@ def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, tally: Tal
             tx.drop_base(action.path)
             tx.undefer(action.path)
     tx.touch(moving)
-    tally.touch(moving)
+    stats.touch(moving)
 
 
 def put_aside(tx: Transaction, parts: Parts, action: Action, op: str) -> None:
@@ -155,7 +155,7 @@ def apply_locally(
     units: Sequence[UnitPlan],
     snapshot: Snapshot,
     op: str,
-    tally: Tally,
+    stats: SyncStats,
     *,
     mark: set[str],
 ) -> None:
@@ -166,7 +166,7 @@ def apply_locally(
             mark.add(unit.unit)
             continue
         if unit.verbs & {"conflict", "bury"}:
-            keep_both(tx, parts, unit, op, tally)
+            keep_both(tx, parts, unit, op, stats)
         for action in unit.actions:
             if action.verb == "adopt":
                 adopt(tx, snapshot, action)

@@ -25,7 +25,7 @@ from swamp.store.port import UNSAFE, ObjectStore
 from swamp.sync.apply import Mender, tree_exclusive
 from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
 from swamp.sync.inline import Inline
-from swamp.sync.look import Looker
+from swamp.sync.observe import Planner
 from swamp.sync.plan import Plan
 from swamp.sync.policy import EngineStatus as EngineStatus
 from swamp.sync.policy import Policy as Policy
@@ -276,7 +276,7 @@ class Engine:
         patience = self._patience()
         with self._parts.sync_lock.exclusive(wait):
             if read.root is not None and read.root.seq < newest_mark(self.state):
-                read = self._looker(patience).read()  # another process has seen a later one while this one waited
+                read = self._planner(patience).read()  # another process has seen a later one while this one waited
             if read.root is None or has_taken_in(self.state, read.root.op):
                 return SyncResult("pull", fast_path=True, seq=read.root.seq if read.root else 0)
             return refresh(self, read, patience)
@@ -284,20 +284,20 @@ class Engine:
     @once_more
     def plan(self, mode: Mode, scope: tuple[str, ...] = (), *, full: bool = False) -> Plan:
         """What `mode` would do. Changes nothing, here or there."""
-        looker = self._looker(self._patience())
+        planner = self._planner(self._patience())
         scope = tuple(unit_of(path) for path in scope)
         if mode != "push":
-            looker.vanished = self.mender.vanished(scope or ("",))
-        read = looker.previewed()
+            planner.vanished = self.mender.vanished(scope or ("",))
+        read = planner.previewed()
         hydrating = mode != "push" and not self._parts.lazy
-        look = looker.look(read, scope, full=full, hydrating=hydrating, dry=True)
-        return look.planned
+        compared = planner.compare(read, scope, full=full, hydrating=hydrating, dry=True)
+        return compared.planned
 
     def _patience(self) -> Patience:
         return Patience(self._parts.env, self._policy.timeout, self._cancel)
 
-    def _looker(self, patience: Patience) -> Looker:
-        return Looker(self._parts, self._policy_for_plan(), patience)
+    def _planner(self, patience: Patience) -> Planner:
+        return Planner(self._parts, self._policy_for_plan(), patience)
 
     def _policy_for_plan(self) -> tuple[float, int, int | None]:
         return self._policy.delete_fraction, self._policy.delete_floor, self._policy.allow_deletes
@@ -317,9 +317,9 @@ class Engine:
             sweep_staging(self.cache.staging, clock.now().timestamp())
             if mode != "push":
                 self.mender.note(scope or ("",))
-            run = Run(self, self._looker(patience), patience, scope, full, want, after_pull)
+            run = Run(self, self._planner(patience), patience, scope, full, want, after_pull)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
-        result = replace(result, warnings=(*result.warnings, *run.looker.warnings))
+        result = replace(result, warnings=(*result.warnings, *run.planner.warnings))
         if not self.committer.enforced:
             result = replace(result, warnings=(*result.warnings, UNSAFE))
         return replace(

@@ -26,10 +26,10 @@ from swamp.sync.apply import (
 )
 from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope, Snapshot
-from swamp.sync.look import Covers
+from swamp.sync.observe import Covers
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, Tally, mark_pulled, remember, retire, vouching
+from swamp.sync.record import Parts, SyncStats, mark_pulled, remember, retire, vouching
 from swamp.sync.result import LOST, Conflict
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
@@ -53,7 +53,7 @@ class Pull:
     snapshot: Snapshot
     scope: Scope
     patience: Patience
-    tally: Tally
+    stats: SyncStats
     pulled_before: str | None
     covers: Covers
     """What the plan looked at of all that the root may have changed: the mark moves when that was all of it."""
@@ -119,7 +119,7 @@ class Pull:
         if not jobs:
             return
         total = sum(j.size for j in jobs)
-        executor = self.tally.executor = self.parts.pick(Work("download", len(jobs), total))
+        executor = self.stats.executor = self.parts.pick(Work("download", len(jobs), total))
         self.parts.progress.begin("pulling", len(jobs), total)
         try:
             for got in executor.download(jobs, self.patience):
@@ -151,7 +151,7 @@ class Pull:
             tx.hold(self.held)  # after the names are durable: base never says more than the disk
             self.held.clear()
             tx.touch(placed)
-        self.tally.touch(placed)
+        self.stats.touch(placed)
 
     def _is_placeable(self, tx: Transaction, unit: UnitPlan, moment: Moment) -> bool:
         why = self._obstacle(unit, moment)
@@ -163,11 +163,11 @@ class Pull:
         """Whether anything left the tree."""
         verbs = unit.verbs & {"conflict", "bury", "aside"}
         if verbs & {"conflict", "bury"}:
-            keep_both(tx, self.parts, unit, self.op, self.tally)
+            keep_both(tx, self.parts, unit, self.op, self.stats)
         for action in unit.actions if "aside" in verbs else ():
             if action.verb == "aside":
                 put_aside(tx, self.parts, action, self.op)
-                self.tally.files_deleted += action.facts.local is not None
+                self.stats.files_deleted += action.facts.local is not None
         return bool(verbs)
 
     def _has_room(self, tx: Transaction, unit: UnitPlan, places: Places) -> bool:
@@ -175,7 +175,7 @@ class Pull:
         for action in filter(self._is_fetched, unit.actions):
             obstacle = places.obstacle(action.path)
             if obstacle is not None:
-                self.tally.fail(action.path, f"{obstacle} is in its way here: move it, then pull again")
+                self.stats.fail(action.path, f"{obstacle} is in its way here: move it, then pull again")
                 self._defer(tx, unit, f"{obstacle} is in the way")
                 return False
         return True
@@ -212,13 +212,13 @@ class Pull:
         if got.cause in LOST:
             told = f"the store has lost {got.key}" if got.cause == "missing" else f"{got.key}: {why}"
             why = f"{told}; `swamp datastore verify --repair` where it still is"
-        self.tally.fail(path, why, got.cause)
+        self.stats.fail(path, why, got.cause)
         return why
 
     def _defer(self, tx: Transaction, unit: UnitPlan, why: str) -> None:
         """Remembered with what the root said: the next pull decides again. inv[sync.derived]"""
-        self.tally.unresolved.add(unit.unit)
-        self.tally.again |= not any(a.path in self.tally.failed for a in unit.actions)
+        self.stats.unresolved.add(unit.unit)
+        self.stats.again |= not any(a.path in self.stats.failed for a in unit.actions)
         for action in unit.actions:
             tx.defer(action.path, action.facts.remote, why)
 
@@ -227,10 +227,10 @@ class Pull:
         assert isinstance(remote, Entry) and got.file is not None
         hint = vouching(places.put(got.file, action.path), now)
         self.held.append(BaseRow.of(remote, got.sha256, True, hint))
-        self.tally.files_pulled += 1
-        self.tally.bytes_pulled += got.size
+        self.stats.files_pulled += 1
+        self.stats.bytes_pulled += got.size
         if action.verb == "restore":
-            self.tally.conflicts.append(Conflict(action.path, action.path))
+            self.stats.conflicts.append(Conflict(action.path, action.path))
 
     # -- finish
 
@@ -241,7 +241,7 @@ class Pull:
         waiting -= self.planned.unfinished()
         with self.parts.state.transaction() as tx:
             self._remember_owed(tx)
-            retire(tx, self.snapshot, self.scope, self.tally.unresolved | waiting)
+            retire(tx, self.snapshot, self.scope, self.stats.unresolved | waiting)
             if self.covers == "some":
                 drop_foreign_base(tx, self.planned)  # nobody pulls in portions but who has no mark yet
                 return
@@ -268,7 +268,7 @@ class Pull:
         if self.view.full and not self.scope and self.covers == "all":
             known = {path for path, _, _ in owed}
             for path in tx.deferred_paths():
-                if path not in known and unit_of(path) not in self.tally.unresolved:
+                if path not in known and unit_of(path) not in self.stats.unresolved:
                     tx.undefer(path)  # everything was compared: nobody is owed this any more
 
 

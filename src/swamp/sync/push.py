@@ -22,7 +22,7 @@ from swamp.sync.apply import apply_locally, drop_foreign_base, take_places, tree
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, Tally, builds_on_pulled, mark_pulled, remember, retire, vouching
+from swamp.sync.record import Parts, SyncStats, builds_on_pulled, mark_pulled, remember, retire, vouching
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import ChangesSince, View, changes_since
@@ -42,7 +42,7 @@ class Push:
     snapshot: Snapshot
     scope: Scope
     patience: Patience
-    tally: Tally
+    stats: SyncStats
     compared: bool = False
     """Everything was compared and nothing is owed to a pull: the fast path may start here again (L20)."""
     own: set[str] = field(default_factory=set)
@@ -57,15 +57,15 @@ class Push:
     def stager(self) -> Stager:
         root = self.view.root
         packs = self.parts.packs and allows(root.version, "slices")
-        return Stager(self.parts, self.tally, self.patience, root.gc_epoch, packs)
+        return Stager(self.parts, self.stats, self.patience, root.gc_epoch, packs)
 
     def run(self) -> RootRead:
         """The root after the last commit (or as it was read, when nothing was to be committed)."""
-        self.tally.deletes_held += self.planned.deletes_held
-        self.tally.unresolved |= set(self.planned.held)
+        self.stats.deletes_held += self.planned.deletes_held
+        self.stats.unresolved |= set(self.planned.held)
         self._report_waiting()
         self._apply_locally()
-        units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.tally.unresolved]
+        units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.stats.unresolved]
         self._deliver(sorted(units, key=lambda u: u.is_record))
         self._retire()
         return self.read
@@ -73,13 +73,13 @@ class Push:
     def _report_waiting(self) -> None:
         """What was announced here and does not go now is said by name: no push leaves its own rows silently."""
         unfinished = self.planned.unfinished()
-        self.tally.warnings += [f"{unit} is still being written: it stays here for now" for unit in sorted(unfinished)]
+        self.stats.warnings += [f"{unit} is still being written: it stays here for now" for unit in sorted(unfinished)]
         for facts in self.planned.waiting:
             unit = unit_of(facts.path)
-            if unit not in unfinished and facts.path not in self.tally.failed and facts.decision().verb == "push":
-                self.tally.fail(facts.path, self.planned.held.get(unit, ""))
+            if unit not in unfinished and facts.path not in self.stats.failed and facts.decision().verb == "push":
+                self.stats.fail(facts.path, self.planned.held.get(unit, ""))
         for action in self.planned.actions("restore"):
-            self.tally.fail(action.path, f"{action.why}: pull first, then delete it again")
+            self.stats.fail(action.path, f"{action.why}: pull first, then delete it again")
 
     def _apply_locally(self) -> None:
         units = [u for u in self.planned.units if u.verbs & {"adopt", "forget", "conflict", "bury", "nothing"}]
@@ -88,25 +88,25 @@ class Push:
         waiting: set[str] = set()
         op = self.parts.env.ulid()
         with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
-            apply_locally(tx, self.parts, units, self.snapshot, op, self.tally, mark=waiting)
+            apply_locally(tx, self.parts, units, self.snapshot, op, self.stats, mark=waiting)
             if self.compared and not waiting and self.read.token:
                 # With the settling or not at all: a mark without its base rows would hide what the root says.
                 remember(tx, self.parts, self.view.root, self.read.token, self.read.body)
                 mark_pulled(tx, self.view.root)
                 take_places(tx, self.planned)
                 drop_foreign_base(tx, self.planned)
-        self.tally.unresolved |= waiting
-        self.tally.again |= bool(waiting)
+        self.stats.unresolved |= waiting
+        self.stats.again |= bool(waiting)
 
     def _names_waiting(self, unit: UnitPlan) -> bool:
         """Records wait for every version they name (L42). inv[unit.whole]"""
-        waiting = [u for u in self.tally.unresolved if u != unit.unit]
+        waiting = [u for u in self.stats.unresolved if u != unit.unit]
         if not waiting or "push" not in unit.verbs:
             return False
         body = read_atomic(self.parts.cache.tree / unit.unit) or b""
         named = next((path for path in waiting if names_unit(body, unit_of(path))), None)
         if named is not None:
-            self.tally.fail(unit.unit, f"it names {unit_of(named)}, which is not in the store yet")
+            self.stats.fail(unit.unit, f"it names {unit_of(named)}, which is not in the store yet")
             return True
         return False
 
@@ -123,7 +123,7 @@ class Push:
         started = self.parts.env.clock.monotonic()
         for unit, path in self.stager.staged(units, missing):
             missing[unit] -= bool(path)
-            if missing[unit] or unit in self.tally.unresolved:
+            if missing[unit] or unit in self.stats.unresolved:
                 continue
             (records if by_name[unit].is_record else ready).append(by_name[unit])
             if self.parts.env.clock.monotonic() - started > self.parts.commit_every or len(ready) >= COMMIT_ROWS:
@@ -145,8 +145,8 @@ class Push:
                     planned = action.facts.local
                     if planned is None or not isinstance(now, Observed) or now.hint != planned.hint:
                         moved.add(unit)
-        self.tally.unresolved |= moved
-        self.tally.again |= bool(moved)
+        self.stats.unresolved |= moved
+        self.stats.again |= bool(moved)
         return moved
 
     # -- commit
@@ -170,15 +170,15 @@ class Push:
         done = self.parts.committer.commit(propose, self.patience.check, start=self.read, logged=logged)
         self.patience.progressed()
         left = {u.unit for u in units} - {u.unit for u in going}
-        self.tally.unresolved |= left
-        self.tally.again |= bool(left)
+        self.stats.unresolved |= left
+        self.stats.again |= bool(left)
         if done is not None:
             self._record(going, done)
 
     def _allowed(self, units: list[UnitPlan], root: Root) -> list[UnitPlan]:
         """What this root still allows; a record stays behind with any version that it names (L42). inv[unit.whole]"""
         right = [u for u in units if self._still_right(u, root)]
-        behind = self.tally.unresolved | ({u.unit for u in units} - {u.unit for u in right})
+        behind = self.stats.unresolved | ({u.unit for u in units} - {u.unit for u in right})
         if not behind:
             return right
         return [u for u in right if not (u.is_record and self._may_name(u, behind))]
@@ -296,7 +296,7 @@ class Push:
                     tx.drop_base(action.path)
                     tx.drop_staged_for(action.path)
                     tx.undefer(action.path)
-                    self.tally.files_deleted += 1
+                    self.stats.files_deleted += 1
             retired = self._retire_rows(tx, {a.path for u in units for a in u.actions})
             remember(tx, self.parts, done.root, done.token, done.body)
             tx.set_meta("loggedOp", done.root.op)
@@ -313,18 +313,18 @@ class Push:
     def _recorded(self, action: Action, entry: Entry) -> BaseRow:
         local = action.facts.local
         hint = vouching(local.hint, self.snapshot.at_ns) if local else None
-        self.tally.files_pushed += 1
-        self.tally.bytes_pushed += entry.size
+        self.stats.files_pushed += 1
+        self.stats.bytes_pushed += entry.size
         return BaseRow.of(entry, entry.sha256, True, hint)
 
     def _retire_rows(self, tx: Transaction, committed: set[str]) -> set[int]:
         """Rows of what this commit delivered, by number; those of directories go with the last one."""
         rows = tuple(r for r in self.snapshot.rows if r.path in committed)
-        return {r.id for r in retire(tx, replace(self.snapshot, rows=rows), self.scope, self.tally.unresolved)}
+        return {r.id for r in retire(tx, replace(self.snapshot, rows=rows), self.scope, self.stats.unresolved)}
 
     def _retire(self) -> None:
         skipped = {a.path for a in self.planned.actions("pull", "restore", "aside")}
-        left = (self.tally.unresolved | skipped) - self.planned.unfinished()
+        left = (self.stats.unresolved | skipped) - self.planned.unfinished()
         with self.parts.state.transaction() as tx:
             retire(tx, self.snapshot, self.scope, left)
 

@@ -78,7 +78,7 @@ def vouching(hint: Hint, observed_ns: int) -> Hint | None:
 
 
 @dataclass
-class Tally:
+class SyncStats:
     """Counts of one push or pull while it runs."""
 
     mode: Mode

@@ -16,13 +16,13 @@ from swamp.commit.commit import RootRead
 from swamp.errors import CorruptData
 from swamp.index.root import Root
 from swamp.sync.bulk import Work
-from swamp.sync.look import Look, Looker
+from swamp.sync.observe import Comparison, Planner
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import Longer, Patience
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
 from swamp.sync.recall import refuse_put_back
-from swamp.sync.record import Tally, mark_read, remember, see
+from swamp.sync.record import SyncStats, mark_read, remember, see
 from swamp.sync.result import LOST, SyncResult
 from swamp.sync.unchanged import SEEN_OP, tiers_present
 from swamp.sync.view import unseen_changes
@@ -39,7 +39,7 @@ class Run:
     """One push, pull or sync inside the lock."""
 
     engine: Engine
-    looker: Looker
+    planner: Planner
     patience: Patience
     scope: tuple[str, ...]
     full: bool
@@ -60,7 +60,7 @@ class Run:
 
     def _pull(self) -> tuple[SyncResult, RootRead]:
         engine = self.engine
-        read, discovered, warnings = self.looker.bootstrapped(create=False)
+        read, discovered, warnings = self.planner.bootstrapped(create=False)
         if read.root is None:
             return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
         if not self.full and not self._fetching() and engine.in_sync(read.root):
@@ -72,7 +72,7 @@ class Run:
             total = result if total is None else _joined(total, result)
             if not again:
                 break
-            read, more, _ = self.looker.bootstrapped(create=False)
+            read, more, _ = self.planner.bootstrapped(create=False)
             discovered |= more
         assert total is not None
         return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
@@ -85,30 +85,30 @@ class Run:
         engine = self.engine
         assert read.root is not None
         full = self.full or not tiers_present(engine.state, engine.root)
-        self.looker.bind(read.root)
+        self.planner.bind(read.root)
         self._foresee(read.root)
         before = engine.state.meta("pulledOp")
-        tally, bar = Tally("pull"), Longer(engine.parts.progress, read.root.files_at_most)
+        stats, bar = SyncStats("pull"), Longer(engine.parts.progress, read.root.files_at_most)
         try:
-            for look in self.looker.portions(read, self.scope, full=full, hydrating=self.hydrating):
-                _note_look(tally, look)
-                self._journal_found(look)
+            for compared in self.planner.portions(read, self.scope, full=full, hydrating=self.hydrating):
+                _note_comparison(stats, compared)
+                self._journal_found(compared)
                 Pull(
-                    parts=engine.parts if look.covers == "all" else replace(engine.parts, progress=bar),
-                    view=look.view,
+                    parts=engine.parts if compared.covers == "all" else replace(engine.parts, progress=bar),
+                    view=compared.view,
                     read=read,
-                    planned=look.planned,
-                    snapshot=look.snapshot,
+                    planned=compared.planned,
+                    snapshot=compared.snapshot,
                     scope=self.scope,
                     patience=self.patience,
-                    tally=tally,
+                    stats=stats,
                     pulled_before=before,
-                    covers=look.covers,
-                    hidden=look.hidden,
+                    covers=compared.covers,
+                    hidden=compared.hidden,
                 ).run()
         finally:
             bar.close()
-        return tally.result(read.root), tally.again or (tally.lost and self._moved_on(read.root))
+        return stats.result(read.root), stats.again or (stats.lost and self._moved_on(read.root))
 
     def _foresee(self, root: Root) -> None:
         """A machine that knows nothing yet will fetch everything."""
@@ -117,7 +117,7 @@ class Run:
 
     def _moved_on(self, root: Root) -> bool:
         """A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]"""
-        now = self.looker.read().root
+        now = self.planner.read().root
         return now is not None and now.op != root.op
 
     def _push(self, read: RootRead | None) -> tuple[SyncResult, RootRead]:
@@ -126,9 +126,9 @@ class Run:
         total: SyncResult | None = None
         for turn in range(ROUNDS):
             if read is None and turn == 0 and self.after_pull and not self.full:
-                read = self.looker.just_read()
+                read = self.planner.just_read()
             if read is None:
-                read, found, warnings = self.looker.bootstrapped(create=self._something_to_push())
+                read, found, warnings = self.planner.bootstrapped(create=self._something_to_push())
                 discovered |= found
             if read.root is None or (turn == 0 and self._nothing_to_push(read.root)):
                 self._note(read)
@@ -171,29 +171,29 @@ class Run:
         engine = self.engine
         if read.root is not None and read.root.extra:
             refuse_old_client(engine.committer, read.root)
-        look = self.looker.look(read, self.scope, full=self.full, hydrating=False)
-        tally = Tally("push")
-        _note_look(tally, look)
-        self._journal_found(look)
-        owed = any(look.planned.actions("pull", "restore", "aside")) or bool(look.hidden)
+        compared = self.planner.compare(read, self.scope, full=self.full, hydrating=False)
+        stats = SyncStats("push")
+        _note_comparison(stats, compared)
+        self._journal_found(compared)
+        owed = any(compared.planned.actions("pull", "restore", "aside")) or bool(compared.hidden)
         push = Push(
             parts=engine.parts,
-            view=look.view,
+            view=compared.view,
             read=read,
-            planned=look.planned,
-            snapshot=look.snapshot,
+            planned=compared.planned,
+            snapshot=compared.snapshot,
             scope=self.scope,
             patience=self.patience,
-            tally=tally,
-            compared=look.view.full and not self.scope and not owed and not look.planned.held,
+            stats=stats,
+            compared=compared.view.full and not self.scope and not owed and not compared.planned.held,
         )
         after = push.run()
-        return tally.result(after.root), tally.again, after
+        return stats.result(after.root), stats.again, after
 
-    def _journal_found(self, look: Look) -> None:
+    def _journal_found(self, compared: Comparison) -> None:
         """What a comparison found and will push is announced first, so that a crash forgets none of it."""
-        paths = [a.path for a in look.planned.actions("push") if not a.facts.edited]
-        known = {r.path for r in look.snapshot.rows if r.kind == "found"}
+        paths = [a.path for a in compared.planned.actions("push") if not a.facts.edited]
+        known = {r.path for r in compared.snapshot.rows if r.kind == "found"}
         fresh = [p for p in paths if p not in known]
         if not fresh:
             return
@@ -202,18 +202,18 @@ class Run:
             tx.announce(fresh, "found")
             own = (first, tx.last_row())  # one transaction numbers its rows without a gap
         rows = tuple(JournalRow(number, path, "found", False) for number, path in enumerate(fresh, first))
-        look.snapshot = replace(look.snapshot, own=own, rows=look.snapshot.rows + rows)
+        compared.snapshot = replace(compared.snapshot, own=own, rows=compared.snapshot.rows + rows)
 
 
-def _note_look(tally: Tally, look: Look) -> None:
+def _note_comparison(stats: SyncStats, compared: Comparison) -> None:
     """Who looked, and what could not be looked at."""
-    tally.executor = tally.executor or look.executor
-    for problem in look.problems:
-        tally.fail(problem.path, problem.reason)
-    for path in look.unread:
-        tally.fail(path, "it could not be read or changed while it was read")
-    for path in look.view.unsafe:
-        tally.failed[path] = "the index names a path that is not safe; it is ignored"
+    stats.executor = stats.executor or compared.executor
+    for problem in compared.problems:
+        stats.fail(problem.path, problem.reason)
+    for path in compared.unread:
+        stats.fail(path, "it could not be read or changed while it was read")
+    for path in compared.view.unsafe:
+        stats.failed[path] = "the index names a path that is not safe; it is ignored"
 
 
 def _joined(first: SyncResult, later: SyncResult) -> SyncResult:
@@ -234,9 +234,9 @@ def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
     root = read.root
     assert root is not None
     parts = replace(engine.parts, lazy=True)
-    looker = Looker(parts, (0.0, 0, 0), patience)
+    planner = Planner(parts, (0.0, 0, 0), patience)
     refuse_put_back(parts.state, root)
-    if not looker.stands(read):
+    if not planner.stands(read):
         raise CorruptData(
             "the store's index may be an older one that was written late", hint="`swamp datastore sync` looks into it"
         )
@@ -245,23 +245,23 @@ def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
         raise CorruptData(
             "this cache has to be compared with the whole store first", hint="`swamp datastore sync` does it"
         )
-    look = looker.plan_changes(read, view)
-    touched = parts.state.staged_paths() | {row.path for row in look.snapshot.rows}
-    tally, planned = Tally("pull"), harmless(look.planned, touched)
+    compared = planner.plan_changes(read, view)
+    touched = parts.state.staged_paths() | {row.path for row in compared.snapshot.rows}
+    stats, planned = SyncStats("pull"), harmless(compared.planned, touched)
     ReadPull(
         parts=parts,
         view=view,
         read=read,
         planned=planned,
-        waiting=_waiting(look.planned, planned),
-        snapshot=look.snapshot,
+        waiting=_waiting(compared.planned, planned),
+        snapshot=compared.snapshot,
         scope=(),
         patience=patience,
-        tally=tally,
+        stats=stats,
         pulled_before=None,
         covers="all",
     ).run()
-    return tally.result(root)
+    return stats.result(root)
 
 
 def harmless(planned: Plan, touched: frozenset[str]) -> Plan:
@@ -296,11 +296,11 @@ class ReadPull(Pull):
 
     def _defer(self, tx: Transaction, unit: UnitPlan, why: str) -> None:
         """What the store could not give is remembered as owed; what was changed here meanwhile waits for a sync."""
-        if any(action.path in self.tally.failed for action in unit.actions):
+        if any(action.path in self.stats.failed for action in unit.actions):
             super()._defer(tx, unit, why)
 
     def _finish(self) -> None:
         with self.parts.state.transaction() as tx:
             see(tx, self.view.root, self.read.token, self.read.body)
-            if all(self.tally.causes.get(path) in LOST for path in self.tally.failed):
+            if all(self.stats.causes.get(path) in LOST for path in self.stats.failed):
                 mark_read(tx, self.view.root, self.waiting)

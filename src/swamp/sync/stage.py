@@ -14,7 +14,7 @@ from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.pack import SMALL
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, Tally
+from swamp.sync.record import Parts, SyncStats
 from swamp.sync.units import unit_of
 
 SAVED_ROWS: Final = 4096
@@ -27,7 +27,7 @@ class Stager:
     """Sends what a plan pushes, and knows what has arrived."""
 
     parts: Parts
-    tally: Tally
+    stats: SyncStats
     patience: Patience
     epoch: int
     """The collection after which this push sends: a later one may have taken its uploads for garbage."""
@@ -64,7 +64,7 @@ class Stager:
 
     def _uploaded(self, jobs: list[Upload], actions: dict[str, Action]) -> Iterator[tuple[str, str]]:
         total = sum(j.size for j in jobs)
-        executor = self.tally.executor = self.parts.pick(Work("upload", len(jobs), total))
+        executor = self.stats.executor = self.parts.pick(Work("upload", len(jobs), total))
         self.parts.progress.begin("pushing", len(jobs), total)
         try:
             for sent in executor.upload(jobs, self.patience):
@@ -81,14 +81,14 @@ class Stager:
         """A file whose stat changed since the plan is left for the next push: what was sent may be a mixture."""
         local = action.facts.local
         if sent.changed or local is None or (sent.hint is not None and sent.hint != local.hint):
-            self.tally.fail(sent.path, "it changed while it was being pushed; the next push takes it", "changed")
+            self.stats.fail(sent.path, "it changed while it was being pushed; the next push takes it", "changed")
         elif sent.error is not None or sent.key is None or sent.sha256 is None:
-            self.tally.fail(sent.path, sent.error or "the upload failed", sent.cause)
+            self.stats.fail(sent.path, sent.error or "the upload failed", sent.cause)
         else:
             self._keep(StagedRow(sent.key, sent.path, sent.sha256, sent.size, self.epoch))
             self.modified[sent.path] = sent.last_modified or ""
             return True
-        self.tally.unresolved.add(unit_of(sent.path))
+        self.stats.unresolved.add(unit_of(sent.path))
         return False
 
     def _keep(self, row: StagedRow) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 import swamp.commit.commit
-import swamp.sync.look
+import swamp.sync.observe
 from peers import Aged, Peer, Watched, content, files_below, keys, once, root_of, settled, shared, version
 from swamp.commit.bootstrap import repair
 from swamp.commit.collect import collect
@@ -650,7 +650,7 @@ def test_L51_a_delete_announced_right_after_an_empty_journal_was_read_counts(sto
     a.push()
     b.write("files/y", "y")
     b.push()
-    other, exclusive = a.process(), swamp.sync.look.tree_exclusive
+    other, exclusive = a.process(), swamp.sync.observe.tree_exclusive
     left = [lambda: a.delete("files/x", engine=other)]
 
     @contextmanager
@@ -660,7 +660,7 @@ def test_L51_a_delete_announced_right_after_an_empty_journal_was_read_counts(sto
         if left:
             left.pop()()
 
-    monkeypatch.setattr(swamp.sync.look, "tree_exclusive", then_somebody_deletes)
+    monkeypatch.setattr(swamp.sync.observe, "tree_exclusive", then_somebody_deletes)
     a.engine.sync(full=True)
     a.engine.sync()
     assert not left and set(content(a.engine)) == {"files/y"} and not (a.tree / "files/x").exists()

@@ -10,7 +10,7 @@ import pytest
 from peers import Watched, settled, version
 from swamp.cache.state import State
 from swamp.errors import Unavailable
-from swamp.sync import look
+from swamp.sync import observe
 from swamp.sync.engine import Policy
 
 PORTION = 3
@@ -21,13 +21,13 @@ SMALL = Policy(push_concurrency=1, pull_concurrency=1, portion=PORTION)
 def held(monkeypatch):
     """How many facts each plan was made of."""
     seen: list[int] = []
-    real = look.plan
+    real = observe.plan
 
     def plan(facts, *rest):
         seen.append(len(facts))
         return real(facts, *rest)
 
-    monkeypatch.setattr(look, "plan", plan)
+    monkeypatch.setattr(observe, "plan", plan)
     return seen
 
 

@@ -1,4 +1,4 @@
-"""One look at cache and store: journal, root, facts, hashes, plan. Everything before the first effect."""
+"""Compares cache and store and plans: journal, root, facts, hashes, plan. Everything before the first effect."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ Covers = Literal["all", "some", "end"]
 
 
 @dataclass
-class Look:
-    """What was seen and what is to be done about it."""
+class Comparison:
+    """What a comparison of cache and store saw, and the plan of what is to be done about it."""
 
     view: View
     snapshot: Snapshot
@@ -54,7 +54,7 @@ class Look:
 
 
 @dataclass
-class Looker:
+class Planner:
     """Reads the root and makes plans for one engine."""
 
     parts: Parts
@@ -193,17 +193,19 @@ class Looker:
         empty = first_root("", "", rfc3339(self.parts.env.clock.now()), committer.writer)
         return RootRead(preview(committer) or empty, None)
 
-    def look(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False) -> Look:
+    def compare(
+        self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False
+    ) -> Comparison:
         """Facts and plan against `read`. inv[journal.survives]: rows announced from now on belong to the next sync."""
         gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating, dry=dry)
         return self._planned(gatherer, gatherer.gather())
 
-    def plan_changes(self, read: RootRead, view: View) -> Look:
+    def plan_changes(self, read: RootRead, view: View) -> Comparison:
         """Facts and plan of what `view` says is new. Asks nothing more of this machine's past, and writes nothing."""
         gatherer = self._gatherer(read, (), full=False, hydrating=False, dry=True, view=view)
         return self._planned(gatherer, gatherer.gather())
 
-    def portions(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool) -> Iterator[Look]:
+    def portions(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool) -> Iterator[Comparison]:
         """The same, a portion of the paths at a time where none needs another's facts: so a first pull of any size
         holds one portion (docs/decisions/0009-what-the-driver-holds.md)."""
         gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating)
@@ -213,7 +215,7 @@ class Looker:
             return
         for gathered in gatherer.portions(most):
             yield replace(self._planned(gatherer, gathered), covers="some")
-        yield Look(gatherer.view, gatherer.snapshot, Plan(), [], set(), executor=self.executor, covers="end")
+        yield Comparison(gatherer.view, gatherer.snapshot, Plan(), [], set(), executor=self.executor, covers="end")
 
     def _gatherer(
         self,
@@ -254,7 +256,7 @@ class Looker:
                 f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
             ) from gone
 
-    def _planned(self, gatherer: Gatherer, gathered: Gathered) -> Look:
+    def _planned(self, gatherer: Gatherer, gathered: Gathered) -> Comparison:
         view, snapshot = gatherer.view, gatherer.snapshot
         facts, unread = learn(gathered.facts, self._hash_local, self._hash_remote)
         blocked = frozenset(unit_of(p) for p in [*unread, *gathered.hidden])
@@ -262,7 +264,7 @@ class Looker:
         hidden = dict(gathered.hidden)
         if blocked:
             hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
-        return Look(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)
+        return Comparison(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)
 
     def _log(self, read: RootRead) -> None:
         """A root that may be my own unrecorded commit has its record before anything is retired on its word.
