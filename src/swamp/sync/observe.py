@@ -49,8 +49,10 @@ class Comparison:
     problems: list[ScanProblem]
     unread: set[str]
     hidden: dict[str, Row | None] = field(default_factory=dict)
+    """Paths that could not be looked at here, with what the root says: a pull defers them."""
     executor: Executor | None = None
     covers: Covers = "all"
+    """How much of what the root may have changed was compared: the mark moves when that was all of it."""
 
 
 @dataclass

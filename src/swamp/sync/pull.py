@@ -25,15 +25,14 @@ from swamp.sync.apply import (
     tree_exclusive,
 )
 from swamp.sync.bulk import Download, Got, Work
-from swamp.sync.gather import Scope, Snapshot
-from swamp.sync.observe import Covers
-from swamp.sync.plan import Action, Plan, UnitPlan
+from swamp.sync.gather import Scope
+from swamp.sync.observe import Comparison
+from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, SyncStats, mark_pulled, remember, retire, vouching
 from swamp.sync.result import LOST, Conflict
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
-from swamp.sync.view import View
 
 PLACE_BATCH: Final = 4000
 """Units that are placed at a time: a flush and a transaction each, and about as many as small files fill a pack."""
@@ -47,18 +46,12 @@ class Pull:
     """One pull under `sync.lock`. What cannot be brought is deferred, and the rest arrives."""
 
     parts: Parts
-    view: View
+    compared: Comparison
     read: RootRead
-    planned: Plan
-    snapshot: Snapshot
     scope: Scope
     patience: Patience
     stats: SyncStats
     pulled_before: str | None
-    covers: Covers
-    """What the plan looked at of all that the root may have changed: the mark moves when that was all of it."""
-    hidden: dict[str, Row | None] = field(default_factory=dict)
-    """Paths that could not be looked at here, with what the root says: they are owed."""
     got: dict[str, Got] = field(default_factory=dict)
     held: list[BaseRow] = field(default_factory=list)
     op: str = ""
@@ -67,7 +60,7 @@ class Pull:
 
     def run(self) -> None:
         self.op = self.parts.env.ulid()
-        units = [u for u in self.planned.units if u.verbs & _PULLED]
+        units = [u for u in self.compared.planned.units if u.verbs & _PULLED]
         ready: list[UnitPlan] = []
         try:
             for unit in self._fetched(units):
@@ -139,7 +132,7 @@ class Pull:
             flush_together(self.parts.cache.staging)  # inv[cache.no-torn-file]: bytes before names
         with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
             with Places(self.parts.cache.tree) as places:
-                moment = Moment.of(tx, places.look, units, self.snapshot)
+                moment = Moment.of(tx, places.look, units, self.compared.snapshot)
                 placeable = [u for u in units if self._is_placeable(tx, u, moment)]
                 # What leaves goes first: a file may come to stand where a directory was, and the other way round.
                 left = [self._make_room(tx, unit) for unit in placeable]
@@ -185,10 +178,10 @@ class Pull:
         changed: list[str] = []
         for action in unit.actions:
             if action.verb == "nothing":
-                leave(tx, self.snapshot, action)
+                leave(tx, self.compared.snapshot, action)
                 continue
             if action.verb == "adopt":
-                adopt(tx, self.snapshot, action)
+                adopt(tx, self.compared.snapshot, action)
             elif action.verb == "forget":
                 forget(tx, action)
             elif self._is_fetched(action):
@@ -236,36 +229,36 @@ class Pull:
 
     def _finish(self) -> None:
         """The mark moves when every path was reconciled or deferred, and nobody moved it meanwhile."""
-        root = self.view.root
-        waiting = {a.path for a in self.planned.actions("push", "delete")} | set(self.planned.held)
-        waiting -= self.planned.unfinished()
+        root = self.compared.view.root
+        waiting = {a.path for a in self.compared.planned.actions("push", "delete")} | set(self.compared.planned.held)
+        waiting -= self.compared.planned.unfinished()
         with self.parts.state.transaction() as tx:
             self._remember_owed(tx)
-            retire(tx, self.snapshot, self.scope, self.stats.unresolved | waiting)
-            if self.covers == "some":
-                drop_foreign_base(tx, self.planned)  # nobody pulls in portions but who has no mark yet
+            retire(tx, self.compared.snapshot, self.scope, self.stats.unresolved | waiting)
+            if self.compared.covers == "some":
+                drop_foreign_base(tx, self.compared.planned)  # nobody pulls in portions but who has no mark yet
                 return
             remember(tx, self.parts, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before
             marked = not self.scope and unmoved
             if marked:
                 mark_pulled(tx, root)
-                take_places(tx, self.planned, self.hidden)
-                drop_foreign_base(tx, self.planned)
+                take_places(tx, self.compared.planned, self.compared.hidden)
+                drop_foreign_base(tx, self.compared.planned)
         if marked and self.parts.lazy:  # only then is everything here that has to be (S11)
             make_tiers(self.parts.state, self.parts.cache.tree)
 
     def _remember_owed(self, tx: Transaction) -> None:
         """What is left to a later sync keeps what this root says of it, and nothing that an older root said."""
-        owed = [(path, row, "it could not be read here") for path, row in self.hidden.items()]
-        left = (*(a.facts for a in self.planned.actions("push", "delete")), *self.planned.waiting)
+        owed = [(path, row, "it could not be read here") for path, row in self.compared.hidden.items()]
+        left = (*(a.facts for a in self.compared.planned.actions("push", "delete")), *self.compared.planned.waiting)
         owed += [(f.path, f.remote, "left to the next push") for f in left]
         for path, row, why in owed:
             if _news(tx.base(path), row):
                 tx.defer(path, row, why)
             else:
                 tx.undefer(path)
-        if self.view.full and not self.scope and self.covers == "all":
+        if self.compared.view.full and not self.scope and self.compared.covers == "all":
             known = {path for path, _, _ in owed}
             for path in tx.deferred_paths():
                 if path not in known and unit_of(path) not in self.stats.unresolved:

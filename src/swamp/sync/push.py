@@ -19,13 +19,14 @@ from swamp.index.formats import allows
 from swamp.index.keys import object_of
 from swamp.index.root import Root
 from swamp.sync.apply import apply_locally, drop_foreign_base, take_places, tree_exclusive
-from swamp.sync.gather import Scope, Snapshot
-from swamp.sync.plan import Action, Plan, UnitPlan
+from swamp.sync.gather import Scope
+from swamp.sync.observe import Comparison
+from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
 from swamp.sync.record import Parts, SyncStats, builds_on_pulled, mark_pulled, remember, retire, vouching
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
-from swamp.sync.view import ChangesSince, View, changes_since
+from swamp.sync.view import ChangesSince, changes_since
 
 COMMIT_ROWS: Final = 20_000
 CONFIRM_BATCH: Final = 2_000
@@ -36,14 +37,12 @@ class Push:
     """One push under `sync.lock`. Failed files hold back their unit; everything else is committed."""
 
     parts: Parts
-    view: View
+    compared: Comparison
     read: RootRead
-    planned: Plan
-    snapshot: Snapshot
     scope: Scope
     patience: Patience
     stats: SyncStats
-    compared: bool = False
+    complete: bool = False
     """Everything was compared and nothing is owed to a pull: the fast path may start here again (L20)."""
     own: set[str] = field(default_factory=set)
     """My commits that stand on the plan's root with nobody else's between them."""
@@ -55,46 +54,50 @@ class Push:
 
     @cached_property
     def stager(self) -> Stager:
-        root = self.view.root
+        root = self.compared.view.root
         packs = self.parts.packs and allows(root.version, "slices")
         return Stager(self.parts, self.stats, self.patience, root.gc_epoch, packs)
 
     def run(self) -> RootRead:
         """The root after the last commit (or as it was read, when nothing was to be committed)."""
-        self.stats.deletes_held += self.planned.deletes_held
-        self.stats.unresolved |= set(self.planned.held)
+        self.stats.deletes_held += self.compared.planned.deletes_held
+        self.stats.unresolved |= set(self.compared.planned.held)
         self._report_waiting()
         self._apply_locally()
-        units = [u for u in self.planned.units if u.verbs & {"push", "delete"} and u.unit not in self.stats.unresolved]
+        units = [
+            u
+            for u in self.compared.planned.units
+            if u.verbs & {"push", "delete"} and u.unit not in self.stats.unresolved
+        ]
         self._deliver(sorted(units, key=lambda u: u.is_record))
         self._retire()
         return self.read
 
     def _report_waiting(self) -> None:
         """What was announced here and does not go now is said by name: no push leaves its own rows silently."""
-        unfinished = self.planned.unfinished()
+        unfinished = self.compared.planned.unfinished()
         self.stats.warnings += [f"{unit} is still being written: it stays here for now" for unit in sorted(unfinished)]
-        for facts in self.planned.waiting:
+        for facts in self.compared.planned.waiting:
             unit = unit_of(facts.path)
             if unit not in unfinished and facts.path not in self.stats.failed and facts.decision().verb == "push":
-                self.stats.fail(facts.path, self.planned.held.get(unit, ""))
-        for action in self.planned.actions("restore"):
+                self.stats.fail(facts.path, self.compared.planned.held.get(unit, ""))
+        for action in self.compared.planned.actions("restore"):
             self.stats.fail(action.path, f"{action.why}: pull first, then delete it again")
 
     def _apply_locally(self) -> None:
-        units = [u for u in self.planned.units if u.verbs & {"adopt", "forget", "conflict", "bury", "nothing"}]
-        if not units and not self.compared:
+        units = [u for u in self.compared.planned.units if u.verbs & {"adopt", "forget", "conflict", "bury", "nothing"}]
+        if not units and not self.complete:
             return
         waiting: set[str] = set()
         op = self.parts.env.ulid()
         with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
-            apply_locally(tx, self.parts, units, self.snapshot, op, self.stats, mark=waiting)
-            if self.compared and not waiting and self.read.token:
+            apply_locally(tx, self.parts, units, self.compared.snapshot, op, self.stats, mark=waiting)
+            if self.complete and not waiting and self.read.token:
                 # With the settling or not at all: a mark without its base rows would hide what the root says.
-                remember(tx, self.parts, self.view.root, self.read.token, self.read.body)
-                mark_pulled(tx, self.view.root)
-                take_places(tx, self.planned)
-                drop_foreign_base(tx, self.planned)
+                remember(tx, self.parts, self.compared.view.root, self.read.token, self.read.body)
+                mark_pulled(tx, self.compared.view.root)
+                take_places(tx, self.compared.planned)
+                drop_foreign_base(tx, self.compared.planned)
         self.stats.unresolved |= waiting
         self.stats.again |= bool(waiting)
 
@@ -206,16 +209,16 @@ class Push:
 
     def _unmoved(self, root: Root) -> bool:
         """Whether nobody but me has committed since the plan's root: what I commit touches each unit once."""
-        return root.op == self.view.root.op or root.op in self.own
+        return root.op == self.compared.view.root.op or root.op in self.own
 
     def _changes_since(self, root: Root) -> ChangesSince | None:
         """What has come since the plan's root; None when that root is not in this one's past."""
         if self.changed is None or self.changed[0] != root.op:
-            if not root.knows_op(self.view.root.op) or root.horizon_seq > self.view.root.seq:
+            if not root.knows_op(self.compared.view.root.op) or root.horizon_seq > self.compared.view.root.seq:
                 return None
             self.changed = (
                 root.op,
-                ChangesSince.of(changes_since(self.parts.committer.store, root, self.view.root.seq).delta),
+                ChangesSince.of(changes_since(self.parts.committer.store, root, self.compared.view.root.seq).delta),
             )
         return self.changed[1]
 
@@ -303,30 +306,32 @@ class Push:
             if done.token and builds_on_pulled(tx, done.root):
                 mark_pulled(tx, done.root)
         if retired:
-            self.snapshot = replace(self.snapshot, rows=tuple(r for r in self.snapshot.rows if r.id not in retired))
+            self.compared.snapshot = replace(
+                self.compared.snapshot, rows=tuple(r for r in self.compared.snapshot.rows if r.id not in retired)
+            )
         self.stager.release(a.path for u in units for a in u.actions)
-        if done.root.prev_op == self.view.root.op or done.root.prev_op in self.own:
+        if done.root.prev_op == self.compared.view.root.op or done.root.prev_op in self.own:
             self.own.add(done.root.op)
         self.read = RootRead(done.root, done.token, done.body) if done.token else self.parts.committer.read()
         self.parts.recent.read, self.parts.recent.at = self.read, self.parts.env.clock.monotonic()
 
     def _recorded(self, action: Action, entry: Entry) -> BaseRow:
         local = action.facts.local
-        hint = vouching(local.hint, self.snapshot.at_ns) if local else None
+        hint = vouching(local.hint, self.compared.snapshot.at_ns) if local else None
         self.stats.files_pushed += 1
         self.stats.bytes_pushed += entry.size
         return BaseRow.of(entry, entry.sha256, True, hint)
 
     def _retire_rows(self, tx: Transaction, committed: set[str]) -> set[int]:
         """Rows of what this commit delivered, by number; those of directories go with the last one."""
-        rows = tuple(r for r in self.snapshot.rows if r.path in committed)
-        return {r.id for r in retire(tx, replace(self.snapshot, rows=rows), self.scope, self.stats.unresolved)}
+        rows = tuple(r for r in self.compared.snapshot.rows if r.path in committed)
+        return {r.id for r in retire(tx, replace(self.compared.snapshot, rows=rows), self.scope, self.stats.unresolved)}
 
     def _retire(self) -> None:
-        skipped = {a.path for a in self.planned.actions("pull", "restore", "aside")}
-        left = (self.stats.unresolved | skipped) - self.planned.unfinished()
+        skipped = {a.path for a in self.compared.planned.actions("pull", "restore", "aside")}
+        left = (self.stats.unresolved | skipped) - self.compared.planned.unfinished()
         with self.parts.state.transaction() as tx:
-            retire(tx, self.snapshot, self.scope, left)
+            retire(tx, self.compared.snapshot, self.scope, left)
 
 
 def _known_hash(action: Action, remote: Entry) -> str | None:

@@ -95,16 +95,12 @@ class Run:
                 self._journal_found(compared)
                 Pull(
                     parts=engine.parts if compared.covers == "all" else replace(engine.parts, progress=bar),
-                    view=compared.view,
+                    compared=compared,
                     read=read,
-                    planned=compared.planned,
-                    snapshot=compared.snapshot,
                     scope=self.scope,
                     patience=self.patience,
                     stats=stats,
                     pulled_before=before,
-                    covers=compared.covers,
-                    hidden=compared.hidden,
                 ).run()
         finally:
             bar.close()
@@ -178,14 +174,12 @@ class Run:
         owed = any(compared.planned.actions("pull", "restore", "aside")) or bool(compared.hidden)
         push = Push(
             parts=engine.parts,
-            view=compared.view,
+            compared=compared,
             read=read,
-            planned=compared.planned,
-            snapshot=compared.snapshot,
             scope=self.scope,
             patience=self.patience,
             stats=stats,
-            compared=compared.view.full and not self.scope and not owed and not compared.planned.held,
+            complete=compared.view.full and not self.scope and not owed and not compared.planned.held,
         )
         after = push.run()
         return stats.result(after.root), stats.again, after
@@ -250,16 +244,13 @@ def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
     stats, planned = SyncStats("pull"), harmless(compared.planned, touched)
     ReadPull(
         parts=parts,
-        view=view,
+        compared=replace(compared, planned=planned, hidden={}),
         read=read,
-        planned=planned,
         waiting=_waiting(compared.planned, planned),
-        snapshot=compared.snapshot,
         scope=(),
         patience=patience,
         stats=stats,
         pulled_before=None,
-        covers="all",
     ).run()
     return stats.result(root)
 
@@ -301,6 +292,6 @@ class ReadPull(Pull):
 
     def _finish(self) -> None:
         with self.parts.state.transaction() as tx:
-            see(tx, self.view.root, self.read.token, self.read.body)
+            see(tx, self.compared.view.root, self.read.token, self.read.body)
             if all(self.stats.causes.get(path) in LOST for path in self.stats.failed):
-                mark_read(tx, self.view.root, self.waiting)
+                mark_read(tx, self.compared.view.root, self.waiting)
