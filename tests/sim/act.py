@@ -210,7 +210,7 @@ class Process(Courier):
 
     def do_verify(self) -> None:
         """Every payload is read; what this machine has the bytes of is uploaded again, the rest is marked."""
-        found = verify(self.engine.parts, Patience(self.peer.env, 300.0), threads=1, repair=True)
+        found = verify(self.engine.context, Patience(self.peer.env, 300.0), threads=1, repair=True)
         self.scheduler.note(f"verified: healed {found.healed} missing {found.missing}")
 
     def do_rot(self) -> None:

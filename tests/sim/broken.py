@@ -118,7 +118,7 @@ def _newest_layer_only(_parts: Any, root: Any, entries: list[Entry]) -> frozense
 @contextmanager
 def _announced_afterwards(self: Any, paths: Any, kind: Any = "write", *, confirmed: bool = False) -> Iterator[None]:
     names = list(paths)
-    with self._parts.tree_lock.shared(self._policy.lock_timeout):
+    with self._context.tree_lock.shared(self._policy.lock_timeout):
         rows = self._expanded(names) if kind == "delete" else names
         yield
         self.state.announce(rows, kind, confirmed=confirmed)

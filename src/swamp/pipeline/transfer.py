@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from swamp.index.entry import Row
     from swamp.store.open import StoreSpec
     from swamp.sync.gather import Gathered, Gatherer
-    from swamp.sync.record import Parts
+    from swamp.sync.record import EngineContext
 
 J = TypeVar("J", Upload, Download, Hash)
 R = TypeVar("R")
@@ -158,7 +158,7 @@ class OnSpark:
         return self.on_store(committer, patience).discover()
 
     def compare(
-        self, gatherer: Gatherer, out: Gathered, parts: Parts, patience: Patience
+        self, gatherer: Gatherer, out: Gathered, context: EngineContext, patience: Patience
     ) -> Iterator[tuple[str, BaseRow | None, Observed | None, Row | None]]:
         """The full comparison; what comes back is at least what is not trivial."""
         if self._is_little(gatherer):
@@ -166,7 +166,7 @@ class OnSpark:
             return gatherer.everything(out)
         from swamp.pipeline.compare import Comparison
 
-        return Comparison(self.on_store(parts.committer, patience), gatherer, parts.cache, patience).run(out)
+        return Comparison(self.on_store(context.committer, patience), gatherer, context.cache, patience).run(out)
 
     def _is_little(self, gatherer: Gatherer) -> bool:
         rows, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here

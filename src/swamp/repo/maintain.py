@@ -91,13 +91,13 @@ class Maintenance:
             here, gone = (*here, *gone), tuple(engine.mender.missing())
         bulk = self._on_spark("download")
         if bulk is None:
-            found = verify(engine.parts, patience, repair=repair, drop=given_up)
+            found = verify(engine.context, patience, repair=repair, drop=given_up)
         else:
             root = self._committer.read().root
             assert root is not None
             seen = bulk.verify(root)
             bad = list(seen.bad)
-            found = conclude(engine.parts, patience, seen.checked, seen.bytes, bad, repair=repair, drop=given_up)
+            found = conclude(engine.context, patience, seen.checked, seen.bytes, bad, repair=repair, drop=given_up)
         healed = tuple(path for path in dict.fromkeys((*found.healed, *here)) if path not in gone)
         return replace(found, healed=healed, gone=gone)
 
@@ -324,8 +324,8 @@ def restore_damaged(engine: Engine) -> tuple[str, ...]:
     damaged = [row.path for row in engine.state.base_below() if _is_damaged(engine, row, announced)]
     if not damaged:
         return ()
-    op = engine.parts.env.ulid()
-    with engine.parts.tree_lock.exclusive(engine.parts.lock_timeout):
+    op = engine.context.env.ulid()
+    with engine.context.tree_lock.exclusive(engine.context.lock_timeout):
         for path in damaged:
             move_aside(engine.root, path, engine.cache.conflicts, op)
     engine.pull(tuple(damaged), full=True)

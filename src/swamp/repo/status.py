@@ -109,7 +109,7 @@ class Status:
             "seq": root.seq if root else known.seq,
             "behind": answer.get("behind"),
             "packs": self._packs(engine),
-            "hydrate": "lazy" if engine.parts.lazy else "full",
+            "hydrate": "lazy" if engine.context.lazy else "full",
             "lastSyncAt": known.last_sync_at,
             "pending": {
                 "writes": known.pending.writes,

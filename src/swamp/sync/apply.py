@@ -21,16 +21,16 @@ from swamp.index.entry import Entry, Row
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
-from swamp.sync.record import Parts, SyncStats, vouching
+from swamp.sync.record import EngineContext, SyncStats, vouching
 from swamp.sync.result import Conflict
 from swamp.sync.units import is_content
 from swamp.sync.view import as_entry
 from swamp.values import value
 
 
-def tree_exclusive(parts: Parts) -> AbstractContextManager[None]:
+def tree_exclusive(context: EngineContext) -> AbstractContextManager[None]:
     """Nobody mutates the tree meanwhile."""
-    return parts.tree_lock.exclusive(parts.lock_timeout)
+    return context.tree_lock.exclusive(context.lock_timeout)
 
 
 @value
@@ -97,17 +97,17 @@ def forget(tx: Transaction, action: Action) -> None:
     tx.undefer(action.path)
 
 
-def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, stats: SyncStats) -> None:
+def keep_both(tx: Transaction, context: EngineContext, unit: UnitPlan, op: str, stats: SyncStats) -> None:
     """The remote keeps the path; the local unit goes to conflicts/ as a whole. inv[conflict.keeps-both]"""
     losing = [a for a in unit.actions if a.verb in ("conflict", "bury") and a.facts.local is not None]
     moving = {a.path for a in losing}
-    for seen in list(scan(parts.cache.tree, unit.unit)):
+    for seen in list(scan(context.cache.tree, unit.unit)):
         if isinstance(seen, Observed) and seen.path not in moving:
-            target = parts.cache.conflicts / op / seen.path
+            target = context.cache.conflicts / op / seen.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(parts.cache.tree / seen.path, target)
+            shutil.copy2(context.cache.tree / seen.path, target)
     for action in losing:
-        kept = move_aside(parts.cache.tree, action.path, parts.cache.conflicts, op)
+        kept = move_aside(context.cache.tree, action.path, context.cache.conflicts, op)
         stats.conflicts.append(Conflict(action.path, f"conflicts/{kept}"))
         tx.drop_staged_for(action.path)
         if isinstance(action.facts.remote, Entry):
@@ -119,10 +119,10 @@ def keep_both(tx: Transaction, parts: Parts, unit: UnitPlan, op: str, stats: Syn
     stats.touch(moving)
 
 
-def put_aside(tx: Transaction, parts: Parts, action: Action, op: str) -> None:
+def put_aside(tx: Transaction, context: EngineContext, action: Action, op: str) -> None:
     """A file that was deleted remotely leaves the tree; its bytes stay in conflicts/ until the user removes them."""
     if action.facts.local is not None:
-        move_aside(parts.cache.tree, action.path, parts.cache.conflicts, op)
+        move_aside(context.cache.tree, action.path, context.cache.conflicts, op)
     forget(tx, action)
 
 
@@ -151,7 +151,7 @@ def drop_foreign_base(tx: Transaction, planned: Plan) -> None:
 
 def apply_locally(
     tx: Transaction,
-    parts: Parts,
+    context: EngineContext,
     units: Sequence[UnitPlan],
     snapshot: Snapshot,
     op: str,
@@ -160,13 +160,13 @@ def apply_locally(
     mark: set[str],
 ) -> None:
     """Adopts, forgets, keeps both: what a push and a pull have in common. `mark` collects units that must wait."""
-    moment = Moment.of(tx, partial(stat_one, parts.cache.tree), units, snapshot)
+    moment = Moment.of(tx, partial(stat_one, context.cache.tree), units, snapshot)
     for unit in units:
         if not all(moment.as_planned(a.facts) for a in unit.actions if a.verb in _SETTLED):
             mark.add(unit.unit)
             continue
         if unit.verbs & {"conflict", "bury"}:
-            keep_both(tx, parts, unit, op, stats)
+            keep_both(tx, context, unit, op, stats)
         for action in unit.actions:
             if action.verb == "adopt":
                 adopt(tx, snapshot, action)
@@ -183,16 +183,16 @@ _SETTLED = frozenset({"adopt", "forget", "conflict", "bury", "nothing"})
 class Mender:
     """Looks after the files that one cache is proven to hold. `fetch` brings one of them again."""
 
-    parts: Parts
+    context: EngineContext
     fetch: Callable[[str], object]
 
     def missing(self, prefix: str = "") -> Sequence[str]:
         """Files that belong here and are gone, though nobody deleted them."""
-        return look_for_damage(self.parts.state, self._tree, self.parts.now_ns(), (prefix,)).missing
+        return look_for_damage(self.context.state, self._tree, self.context.now_ns(), (prefix,)).missing
 
     def missing_at(self, path: str) -> Sequence[str]:
         """The same of one file, or of everything below a directory."""
-        state = self.parts.state
+        state = self.context.state
         base = state.base(path)
         if base is None:
             return self.missing(path)
@@ -207,27 +207,27 @@ class Mender:
             try:
                 self.fetch(path)
             except SwampError as error:
-                with self.parts.tree_lock.shared(self.parts.lock_timeout), self.parts.state.transaction() as tx:
+                with self.context.tree_lock.shared(self.context.lock_timeout), self.context.state.transaction() as tx:
                     self._owe(tx, path, f"{GONE}; {error.message}")
 
     def note(self, prefixes: tuple[str, ...]) -> None:
         """What vanished is owed from now on, so that the pull that follows brings it back. Under `sync.lock`."""
-        found = look_for_damage(self.parts.state, self._tree, self.parts.now_ns(), prefixes)
-        remember_whole(self.parts.state, found)
+        found = look_for_damage(self.context.state, self._tree, self.context.now_ns(), prefixes)
+        remember_whole(self.context.state, found)
         if found.missing:
-            with self.parts.state.transaction() as tx:
+            with self.context.state.transaction() as tx:
                 for path in found.missing:
                     self._owe(tx, path, GONE)
 
     def vanished(self, prefixes: tuple[str, ...]) -> dict[str, Entry]:
         """The same for a dry run: what would be owed, with what base knows of it. Writes nothing."""
-        found = look_for_damage(self.parts.state, self._tree, self.parts.now_ns(), prefixes).missing
-        bases = (self.parts.state.base(path) for path in found)
+        found = look_for_damage(self.context.state, self._tree, self.context.now_ns(), prefixes).missing
+        bases = (self.context.state.base(path) for path in found)
         return {base.path: as_entry(base) for base in bases if base is not None}
 
     @property
     def _tree(self) -> Path:
-        return self.parts.cache.tree
+        return self.context.cache.tree
 
     def _owe(self, tx: Transaction, path: str, why: str) -> None:
         """Only what is still so: base may have moved on, a delete may have been announced, it may be back."""

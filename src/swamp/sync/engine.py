@@ -32,7 +32,7 @@ from swamp.sync.policy import Policy as Policy
 from swamp.sync.port import Kind, Owed, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.recall import recalled
-from swamp.sync.record import Parts, vouching
+from swamp.sync.record import EngineContext, vouching
 from swamp.sync.result import LOST, Mode, SyncResult, unfetched
 from swamp.sync.run import Run, refresh
 from swamp.sync.transfer import download_one
@@ -46,8 +46,8 @@ T = TypeVar("T")
 class Engine:
     """Keeps one cache and one store in step. Safe to share between the threads of a process."""
 
-    def __init__(self, parts: Parts, policy: Policy, store: ObjectStore, cancel: Cancel) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext, policy: Policy, store: ObjectStore, cancel: Cancel) -> None:
+        self._context = context
         self._policy = policy
         self._store = store
         self._cancel = cancel
@@ -78,7 +78,7 @@ class Engine:
         said = recalled(state)
         ignored = said is not None or not policy.capabilities.safe
         word = Word(ignored, said, policy.measure, policy.doubted, policy.convicted)
-        parts = Parts(
+        context = EngineContext(
             state=state,
             cache=cache,
             committer=Committer(store, writer, env, word, alone),
@@ -96,43 +96,43 @@ class Engine:
             portion=policy.portion,
             packs=policy.packs,
         )
-        return cls(parts, policy, store, cancel or Cancel())
+        return cls(context, policy, store, cancel or Cancel())
 
     @property
     def store_url(self) -> str:
         return self._store.url
 
     def close(self) -> None:
-        self._parts.state.close()
+        self._context.state.close()
 
     # -- the tree, for those who write into it (sync.port.Tree)
 
     @property
     def root(self) -> Path:
-        return self._parts.cache.tree
+        return self._context.cache.tree
 
     @property
-    def parts(self) -> Parts:
+    def context(self) -> EngineContext:
         """The live parts, for verification and repair."""
-        return self._parts
+        return self._context
 
     @property
     def cache(self) -> CacheDir:
-        return self._parts.cache
+        return self._context.cache
 
     @property
     def state(self) -> State:
-        return self._parts.state
+        return self._context.state
 
     @property
     def committer(self) -> Committer:
-        return self._parts.committer
+        return self._context.committer
 
     @contextmanager
     def announce(self, paths: Iterable[str], kind: Kind = "write", *, confirmed: bool = False) -> Iterator[None]:
         """Rows on disk before the first byte changes; nobody plans meanwhile. inv[journal.first]"""
         names = [safe_path(p) for p in paths]
-        with self._parts.tree_lock.shared(self._policy.lock_timeout):
+        with self._context.tree_lock.shared(self._policy.lock_timeout):
             rows = self._expanded(names) if kind == "delete" else names
             self.state.announce(rows, kind, confirmed=confirmed)
             yield
@@ -161,7 +161,7 @@ class Engine:
     def _compare_again(self) -> None:
         """After the state was lost: what the store holds is known here again, without content. If it is away, the next
         sync compares. inv[cache.disposable]"""
-        if self._parts.tree_lock.shared_here:
+        if self._context.tree_lock.shared_here:
             return  # in the middle of a change: its push compares
         with suppress(StoreError):
             self.before_commit(lazy=True).pull()
@@ -185,7 +185,7 @@ class Engine:
     @property
     def mender(self) -> Mender:
         """What vanished from the tree, and how it comes back."""
-        return Mender(self._parts, self.hydrate)
+        return Mender(self._context, self.hydrate)
 
     def bring_back(self, prefix: str) -> None:
         self._known(lambda: self.mender.bring_back(prefix))
@@ -214,17 +214,17 @@ class Engine:
             return resolve_inside(self.root, path)
         job = Download(path, row.key, row.size, row.sha256, str(self.cache.staging), self._past())
         patience = self._patience()
-        got = download_one(self._store, job, self._parts.env, patience, lambda _: patience.progressed())
+        got = download_one(self._store, job, self._context.env, patience, lambda _: patience.progressed())
         if got.file is None:
             if got.cause in LOST:  # a machine that still had it may have put it back under another key
                 return self._pull_unit(path)
             raise unfetched(path, got.error, got.cause)
         staged = Staged(got.file, got.size, got.sha256 or "")
-        with tree_exclusive(self._parts), self.state.transaction() as tx:
+        with tree_exclusive(self._context), self.state.transaction() as tx:
             now = tx.base(path)
             if now == row and not tx.is_deleted(path) and not (self.root / path).exists():
                 hint = place(staged, self.root, path)
-                vouched = vouching(hint, self._parts.now_ns())
+                vouched = vouching(hint, self._context.now_ns())
                 tx.put_base(replace(row, sha256=got.sha256, present=True, hint=vouched))
                 if row.present:  # it had vanished
                     tx.undefer(path)
@@ -234,10 +234,10 @@ class Engine:
         return resolve_inside(self.root, path)
 
     def _past(self) -> int:
-        return int(self._parts.env.clock.now().timestamp() * 1e9) - 3_000_000_000
+        return int(self._context.env.clock.now().timestamp() * 1e9) - 3_000_000_000
 
     def _pull_unit(self, path: str) -> Path:
-        wanted = Engine(replace(self._parts, leave_large=False), self._policy, self._store, self._cancel)
+        wanted = Engine(replace(self._context, leave_large=False), self._policy, self._store, self._cancel)
         result = wanted._run("pull", (unit_of(path),), full=False, hydrating=True)
         if result.failed:
             raise unfetched(path, result.failed[0].error, result.failed[0].cause)
@@ -267,14 +267,14 @@ class Engine:
     def before_commit(self, *, lazy: bool = False) -> Engine:
         """The same engine, for who pulls first and commits then. `lazy` leaves content in the store until somebody
         reads it; in a full cache it is owed: not in sync, and the next sync brings it. inv[sync.derived]"""
-        parts = replace(self._parts, lazy=lazy or self._parts.lazy, committing=True)
-        return Engine(parts, self._policy, self._store, self._cancel)
+        context = replace(self._context, lazy=lazy or self._context.lazy, committing=True)
+        return Engine(context, self._policy, self._store, self._cancel)
 
     @once_more
     def refresh(self, read: RootRead, wait: float = 60.0) -> SyncResult:
         """Takes in what is new in a root that a read has fetched and that harms nobody. Moves no mark."""
         patience = self._patience()
-        with self._parts.sync_lock.exclusive(wait):
+        with self._context.sync_lock.exclusive(wait):
             if read.root is not None and read.root.seq < newest_mark(self.state):
                 read = self._planner(patience).read()  # another process has seen a later one while this one waited
             if read.root is None or has_taken_in(self.state, read.root.op):
@@ -289,15 +289,15 @@ class Engine:
         if mode != "push":
             planner.vanished = self.mender.vanished(scope or ("",))
         read = planner.previewed()
-        hydrating = mode != "push" and not self._parts.lazy
+        hydrating = mode != "push" and not self._context.lazy
         compared = planner.compare(read, scope, full=full, hydrating=hydrating, dry=True)
         return compared.planned
 
     def _patience(self) -> Patience:
-        return Patience(self._parts.env, self._policy.timeout, self._cancel)
+        return Patience(self._context.env, self._policy.timeout, self._cancel)
 
     def _planner(self, patience: Patience) -> Planner:
-        return Planner(self._parts, self._policy_for_plan(), patience)
+        return Planner(self._context, self._policy_for_plan(), patience)
 
     def _policy_for_plan(self) -> tuple[float, int, int | None]:
         return self._policy.delete_fraction, self._policy.delete_floor, self._policy.allow_deletes
@@ -308,10 +308,10 @@ class Engine:
         self, mode: Mode, scope: tuple[str, ...], full: bool, hydrating: bool | None = None, after_pull: bool = False
     ) -> SyncResult:
         """One command: timed, metered, alone in this cache."""
-        clock = self._parts.env.clock
+        clock = self._context.env.clock
         started, requests = clock.monotonic(), _requests(self._store)
         patience = self._patience()
-        want = (not self._parts.lazy) if hydrating is None else hydrating
+        want = (not self._context.lazy) if hydrating is None else hydrating
         scope = tuple(unit_of(path) for path in scope)  # inv[unit.whole]: a scope never cuts a version in two
         with self._alone():
             sweep_staging(self.cache.staging, clock.now().timestamp())
@@ -331,7 +331,7 @@ class Engine:
 
     def _alone(self) -> AbstractContextManager[None]:
         """One push or pull at a time in this cache."""
-        return self._parts.sync_lock.exclusive(max(self._policy.lock_timeout, self._policy.timeout))
+        return self._context.sync_lock.exclusive(max(self._policy.lock_timeout, self._policy.timeout))
 
     # -- status
 
@@ -346,15 +346,15 @@ class Engine:
             files=files,
             bytes=size,
             remote_only=remote,
-            left=sum(1 for _ in left_here(self.state)) if remote and self._parts.leave_large else 0,
+            left=sum(1 for _ in left_here(self.state)) if remote and self._context.leave_large else 0,
             conflicts=kept,
             tree=self.root,
         )
 
     def knows_all(self, within: float = float("inf")) -> bool:
         """Whether all that the root holds which this process has read or committed last is in the tree."""
-        root = self._parts.recent.root(within, self._parts.env.clock)
-        return root is not None and self._parts.committer.enforced and self.nothing_to_pull(root)
+        root = self._context.recent.root(within, self._context.env.clock)
+        return root is not None and self._context.committer.enforced and self.nothing_to_pull(root)
 
     def in_sync(self, root: Root) -> bool:
         """Computed, never a flag: nothing owed in either direction, and the recorded pull is this root."""
@@ -366,7 +366,7 @@ class Engine:
         return (
             state.meta("storeId") == root.store_id
             and state.meta("pulledOp") == root.op
-            and nothing_owed(state, self.root, lazy=self._parts.lazy, leave_large=self._parts.leave_large)
+            and nothing_owed(state, self.root, lazy=self._context.lazy, leave_large=self._context.leave_large)
         )
 
 

@@ -24,7 +24,7 @@ from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import Patience
 from swamp.sync.recall import refuse_put_back
-from swamp.sync.record import Parts, mark_read
+from swamp.sync.record import EngineContext, mark_read
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, is_of_store, view_root
 
@@ -59,7 +59,7 @@ class Comparison:
 class Planner:
     """Reads the root and makes plans for one engine."""
 
-    parts: Parts
+    context: EngineContext
     limits: tuple[float, int, int | None]
     patience: Patience
     executor: Executor | None = None
@@ -69,10 +69,10 @@ class Planner:
 
     def read(self) -> RootRead:
         """The root: one conditional request; an unchanged one is the copy that is kept here."""
-        state, store = self.parts.state, self.parts.committer.store
+        state, store = self.context.state, self.context.committer.store
         token = state.meta("seenToken")
         if token is None or state.meta("seenBody") is None:
-            return self.parts.committer.read()
+            return self.context.committer.read()
         try:
             fetched = store.get_if_changed(ROOT_KEY, token)
         except ObjectMissing:
@@ -84,7 +84,7 @@ class Planner:
 
     def _kept(self) -> RootRead | None:
         """The root that was seen last, as it is kept here."""
-        token, body = self.parts.state.meta("seenToken"), self.parts.state.meta("seenBody")
+        token, body = self.context.state.meta("seenToken"), self.context.state.meta("seenBody")
         if token is None or body is None:
             return None
         kept = body.encode("utf-8", "surrogatepass")
@@ -93,63 +93,63 @@ class Planner:
     def _owes_nothing(self) -> bool:
         """Where conditions are not enforced, whether no commit of this machine can stand there without its record: then
         the log's names tell all. Else what it left behind would be decided as if that commit had not been."""
-        state = self.parts.state
-        return not self.parts.committer.enforced and state.journal_empty() and not state.staged_keys()
+        state = self.context.state
+        return not self.context.committer.enforced and state.journal_empty() and not state.staged_keys()
 
     def _was_empty(self) -> bool:
         """Whether a pull has just found nothing at all: the first root is created only where there still is none."""
-        recent = self.parts.recent
+        recent = self.context.recent
         nothing = recent.read is not None and recent.read.root is None and recent.read.token is None
-        return nothing and self.parts.env.clock.monotonic() - recent.at <= JUST_S
+        return nothing and self.context.env.clock.monotonic() - recent.at <= JUST_S
 
     def just_read(self) -> RootRead | None:
         """The root that a pull of this process has read within the last moments; it is handed out once."""
-        recent = self.parts.recent
+        recent = self.context.recent
         read = recent.read
         recent.read = read if read is not None and read.root is None else None
-        if read is None or read.root is None or self.parts.env.clock.monotonic() - recent.at > JUST_S:
+        if read is None or read.root is None or self.context.env.clock.monotonic() - recent.at > JUST_S:
             return None
         # Another thread of this process may have pushed since: then it is not what was seen last.
-        state = self.parts.state
+        state = self.context.state
         seen = read.token == state.meta("seenToken") and read.root.seq >= int(state.meta("pulledSeq") or 0)
-        certain = self.parts.committer.enforced or not state.staged_keys()  # see `_owes_nothing`
+        certain = self.context.committer.enforced or not state.staged_keys()  # see `_owes_nothing`
         return read if seen and certain else None
 
     def bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
         """The root, made from a listing, an older format or the log where there is none."""
         found = self._bootstrapped(create=create)
-        self.parts.recent.read, self.parts.recent.at = found[0], self.parts.env.clock.monotonic()
+        self.context.recent.read, self.context.recent.at = found[0], self.context.env.clock.monotonic()
         return found
 
     def _bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
         from swamp.commit.bootstrap import bootstrap, repair
 
         pace = self.patience.check
-        kept = self._kept() if self.parts.committing and self._owes_nothing() else None
-        if kept is not None and kept.root is not None and is_newest(self.parts.committer.store, kept.root):
+        kept = self._kept() if self.context.committing and self._owes_nothing() else None
+        if kept is not None and kept.root is not None and is_newest(self.context.committer.store, kept.root):
             return kept, False, ()  # a root that was written late is met, and put right, by the commit
         if create and self._was_empty():
-            done = bootstrap(self.parts.committer, pace, create=True, known=RootRead(None, None), empty=True)
+            done = bootstrap(self.context.committer, pace, create=True, known=RootRead(None, None), empty=True)
             return done.read, done.discovered, done.warnings
         try:
             read = self.read()
         except CorruptData:
-            done = bootstrap(self.parts.committer, pace, create=create)
+            done = bootstrap(self.context.committer, pace, create=create)
             return done.read, done.discovered, done.warnings
-        refuse_put_back(self.parts.state, read.root)
+        refuse_put_back(self.context.state, read.root)
         if read.root is not None:
-            self.parts.committer.word.hear(read.root)
+            self.context.committer.word.hear(read.root)
         stands = "recorded" if read.root is None else self._log_status(read)
         if stands == "rolled back":
-            done = repair(self.parts.committer, pace)
+            done = repair(self.context.committer, pace)
             return done.read, done.discovered, done.warnings
         if stands == "unrecorded":
             # A root that may yet be put aside is no reason to retire anything.
-            return self.parts.committer.confirmed(pace), False, ()
+            return self.context.committer.confirmed(pace), False, ()
         if read.root is not None:
-            self.parts.committer.word.refuse_lost(read.root)
+            self.context.committer.word.refuse_lost(read.root)
             return read, False, ()
-        done = bootstrap(self.parts.committer, pace, create=create, known=read, discover=self._discover())
+        done = bootstrap(self.context.committer, pace, create=create, known=read, discover=self._discover())
         return done.read, done.discovered, done.warnings
 
     def stands(self, read: RootRead) -> bool:
@@ -161,24 +161,24 @@ class Planner:
 
         Also where the root is byte for byte the one seen last: it may be the very one that was written late.
         """
-        if self.parts.committer.enforced or read.root is None:
+        if self.context.committer.enforced or read.root is None:
             return "recorded"
-        return log_status(self.parts.committer.store, read.root)
+        return log_status(self.context.committer.store, read.root)
 
     def _discover(self) -> Callable[[], RootRead | None] | None:
         """Spark lists a bucket without an index, where Spark was asked for or is at hand."""
-        in_bulk = getattr(self.parts.pick(Work("discover", 0, 0)), "discover", None)
-        return None if in_bulk is None else lambda: in_bulk(self.parts.committer, self.patience)
+        in_bulk = getattr(self.context.pick(Work("discover", 0, 0)), "discover", None)
+        return None if in_bulk is None else lambda: in_bulk(self.context.committer, self.patience)
 
     def _compare(self, view: View) -> Compare | None:
         """A full comparison in bulk, where there is enough to compare."""
-        rows = self.parts.state.base_rows() + view.root.files_at_most
-        executor = self.parts.pick(Work("compare", rows, 0))
+        rows = self.context.state.base_rows() + view.root.files_at_most
+        executor = self.context.pick(Work("compare", rows, 0))
         in_bulk = getattr(executor, "compare", None)
         if in_bulk is None:
             return None
         self.executor = executor
-        return lambda gatherer, out: in_bulk(gatherer, out, self.parts, self.patience)
+        return lambda gatherer, out: in_bulk(gatherer, out, self.context, self.patience)
 
     def previewed(self) -> RootRead:
         """What a dry run compares with: the root, or what would come to stand there first. Writes nothing."""
@@ -189,10 +189,10 @@ class Planner:
         except CorruptData:
             read = RootRead(None, None)
         if read.root is not None:
-            refuse_put_back(self.parts.state, read.root)
+            refuse_put_back(self.context.state, read.root)
             return read
-        committer = self.parts.committer
-        empty = first_root("", "", rfc3339(self.parts.env.clock.now()), committer.writer)
+        committer = self.context.committer
+        empty = first_root("", "", rfc3339(self.context.env.clock.now()), committer.writer)
         return RootRead(preview(committer) or empty, None)
 
     def compare(
@@ -211,7 +211,7 @@ class Planner:
         """The same, a portion of the paths at a time where none needs another's facts: so a first pull of any size
         holds one portion (docs/decisions/0009-what-the-driver-holds.md)."""
         gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating)
-        most = self.parts.portion
+        most = self.context.portion
         if gatherer.view.root.files_at_most <= most or not gatherer.is_plain():
             yield self._planned(gatherer, gatherer.gather())
             return
@@ -236,23 +236,23 @@ class Planner:
         snapshot = self._snapshot()
         view = view or self._view(read.root, everything=full)
         return Gatherer(
-            state=self.parts.state,
-            tree=self.parts.cache.tree,
+            state=self.context.state,
+            tree=self.context.cache.tree,
             view=view,
             snapshot=snapshot,
             scope=scope,
             full_local=full,
-            exclude=self.parts.exclude,
-            deferred={**self.vanished, **self.parts.state.deferred()},
+            exclude=self.context.exclude,
+            deferred={**self.vanished, **self.context.state.deferred()},
             hydrating=hydrating,
-            lazy=self.parts.lazy and not hydrating,
-            leave_large=self.parts.leave_large,
+            lazy=self.context.lazy and not hydrating,
+            leave_large=self.context.leave_large,
             compare=self._compare(view) if full or view.full else None,
         )
 
     def _view(self, root: Root, *, everything: bool) -> View:
         try:
-            return view_root(self.parts.committer.store, self.parts.state, root, everything=everything)
+            return view_root(self.context.committer.store, self.context.state, root, everything=everything)
         except ObjectMissing as gone:
             raise CorruptData(
                 f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
@@ -273,7 +273,7 @@ class Planner:
 
         inv[commit.logged]
         """
-        committer, state = self.parts.committer, self.parts.state
+        committer, state = self.context.committer, self.context.state
         root = read.root
         if root is None or not read.body or not state.staged_keys() or state.meta("loggedOp") == root.op:
             return
@@ -285,7 +285,7 @@ class Planner:
 
     def bind(self, root: Root) -> None:
         """Another store's truth says nothing here: base and delete rows are void. inv[state.bound]"""
-        state = self.parts.state
+        state = self.context.state
         if is_of_store(state, root):
             return
         known = state.meta("storeId")
@@ -302,31 +302,31 @@ class Planner:
 
     def _snapshot(self) -> Snapshot:
         """The journal while nobody mutates: every row in it has happened, or never will."""
-        at = self.parts.now_ns()
-        with tree_exclusive(self.parts):
-            rows = tuple(self.parts.state.journal())
+        at = self.context.now_ns()
+        with tree_exclusive(self.context):
+            rows = tuple(self.context.state.journal())
             last = rows[-1].id if rows else self._last_ever()  # in here: what is announced next is not of this look
         return Snapshot(rows, last, at)
 
     def _last_ever(self) -> int:
-        with self.parts.state.transaction() as tx:
+        with self.context.state.transaction() as tx:
             return tx.last_row()
 
     def _plan_policy(self, snapshot: Snapshot, hydrating: bool) -> PlanPolicy:
         fraction, floor, allowed = self.limits
         confirmed = {r.path for r in snapshot.rows if r.kind == "delete" and r.confirmed}
         return PlanPolicy(
-            lazy=self.parts.lazy and not hydrating,
-            leave_large=self.parts.leave_large,
+            lazy=self.context.lazy and not hydrating,
+            leave_large=self.context.leave_large,
             delete_fraction=fraction,
             delete_floor=floor,
             allow_deletes=allowed,
-            index_size=self.parts.state.base_rows() if any(r.kind == "delete" for r in snapshot.rows) else 0,
+            index_size=self.context.state.base_rows() if any(r.kind == "delete" for r in snapshot.rows) else 0,
             confirmed=lambda path: path in confirmed,
         )
 
     def _clash(self, view: View) -> _Clash:
-        return _Clash(self.parts, view)
+        return _Clash(self.context, view)
 
     # -- hashes
 
@@ -334,9 +334,9 @@ class Planner:
         """Hashes that hold for the very file that was looked at: one that changed meanwhile is left out."""
         if not facts:
             return {}
-        tree = self.parts.cache.tree
+        tree = self.context.cache.tree
         jobs = [Hash(f.path, str(tree / f.path), f.local.size if f.local else 0) for f in facts]
-        executor = self.executor = self.parts.pick(Work("hash", len(jobs), sum(j.size for j in jobs)))
+        executor = self.executor = self.context.pick(Work("hash", len(jobs), sum(j.size for j in jobs)))
         seen = {f.path: f.local for f in facts}
         found: dict[str, str] = {}
         for done in executor.hash(jobs, self.patience):
@@ -351,7 +351,7 @@ class Planner:
 
         digest = hashlib.sha256()
         try:
-            with open_payload(self.parts.committer.store, entry.key, entry.size) as body:
+            with open_payload(self.context.committer.store, entry.key, entry.size) as body:
                 for chunk in body:
                     digest.update(chunk)
                     self.patience.progressed()
@@ -364,16 +364,16 @@ class Planner:
 class _Clash:
     """Paths of the store that cannot stand beside a new one: what base knows, less what the root has deleted since."""
 
-    parts: Parts
+    context: EngineContext
     view: View
 
     @cached_property
     def _has_base(self) -> bool:
         """Whether this cache knows anything of the store: a first push asks nobody for each of its files."""
-        return self.parts.state.has_base()
+        return self.context.state.has_base()
 
     def __call__(self, path: str, leaving: frozenset[str]) -> str | None:
-        others = [*self.parts.state.folded(path), *self.parts.state.overlapping(path)] if self._has_base else []
+        others = [*self.context.state.folded(path), *self.context.state.overlapping(path)] if self._has_base else []
         for other in others:
             if other in leaving:
                 continue

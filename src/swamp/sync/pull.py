@@ -29,7 +29,7 @@ from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, SyncStats, mark_pulled, remember, retire, vouching
+from swamp.sync.record import EngineContext, SyncStats, mark_pulled, remember, retire, vouching
 from swamp.sync.result import LOST, Conflict
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
@@ -45,7 +45,7 @@ _PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", 
 class Pull:
     """One pull under `sync.lock`. What cannot be brought is deferred, and the rest arrives."""
 
-    parts: Parts
+    context: EngineContext
     compared: Comparison
     read: RootRead
     scope: Scope
@@ -59,7 +59,7 @@ class Pull:
     """Whether files come to staging unflushed, and a batch is flushed at once before it is placed."""
 
     def run(self) -> None:
-        self.op = self.parts.env.ulid()
+        self.op = self.context.env.ulid()
         units = [u for u in self.compared.planned.units if u.verbs & _PULLED]
         ready: list[UnitPlan] = []
         try:
@@ -83,9 +83,9 @@ class Pull:
         jobs: list[Download] = []
         wanted = {unit.unit: [a for a in unit.actions if self._is_fetched(a)] for unit in units}
         self.together = sum(map(len, wanted.values())) >= FLUSH_TOGETHER and can_flush_together(
-            self.parts.cache.staging
+            self.context.cache.staging
         )
-        staging, latest = str(self.parts.cache.staging), self.parts.now_ns() - _QUIET_NS
+        staging, latest = str(self.context.cache.staging), self.context.now_ns() - _QUIET_NS
         for unit in units:
             missing[unit.unit] = {a.path for a in wanted[unit.unit]}
             jobs += [self._job(a, staging, latest) for a in wanted[unit.unit]]
@@ -112,15 +112,15 @@ class Pull:
         if not jobs:
             return
         total = sum(j.size for j in jobs)
-        executor = self.stats.executor = self.parts.pick(Work("download", len(jobs), total))
-        self.parts.progress.begin("pulling", len(jobs), total)
+        executor = self.stats.executor = self.context.pick(Work("download", len(jobs), total))
+        self.context.progress.begin("pulling", len(jobs), total)
         try:
             for got in executor.download(jobs, self.patience):
                 if not executor.reports_progress:
-                    self.parts.progress.advance(1, got.size)
+                    self.context.progress.advance(1, got.size)
                 yield got
         finally:
-            self.parts.progress.end()
+            self.context.progress.end()
 
     # -- place
 
@@ -129,16 +129,16 @@ class Pull:
         if not units:
             return
         if self.together:
-            flush_together(self.parts.cache.staging)  # inv[cache.no-torn-file]: bytes before names
-        with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
-            with Places(self.parts.cache.tree) as places:
+            flush_together(self.context.cache.staging)  # inv[cache.no-torn-file]: bytes before names
+        with tree_exclusive(self.context), self.context.state.transaction() as tx:
+            with Places(self.context.cache.tree) as places:
                 moment = Moment.of(tx, places.look, units, self.compared.snapshot)
                 placeable = [u for u in units if self._is_placeable(tx, u, moment)]
                 # What leaves goes first: a file may come to stand where a directory was, and the other way round.
                 left = [self._make_room(tx, unit) for unit in placeable]
                 if any(left):
                     places.let_go()
-                now = self.parts.now_ns()
+                now = self.context.now_ns()
                 room = (unit for unit in placeable if self._has_room(tx, unit, places))
                 placed = [path for unit in room for path in self._fill(tx, unit, places, now)]
             tx.hold(self.held)  # after the names are durable: base never says more than the disk
@@ -156,10 +156,10 @@ class Pull:
         """Whether anything left the tree."""
         verbs = unit.verbs & {"conflict", "bury", "aside"}
         if verbs & {"conflict", "bury"}:
-            keep_both(tx, self.parts, unit, self.op, self.stats)
+            keep_both(tx, self.context, unit, self.op, self.stats)
         for action in unit.actions if "aside" in verbs else ():
             if action.verb == "aside":
-                put_aside(tx, self.parts, action, self.op)
+                put_aside(tx, self.context, action, self.op)
                 self.stats.files_deleted += action.facts.local is not None
         return bool(verbs)
 
@@ -232,21 +232,21 @@ class Pull:
         root = self.compared.view.root
         waiting = {a.path for a in self.compared.planned.actions("push", "delete")} | set(self.compared.planned.held)
         waiting -= self.compared.planned.unfinished()
-        with self.parts.state.transaction() as tx:
+        with self.context.state.transaction() as tx:
             self._remember_owed(tx)
             retire(tx, self.compared.snapshot, self.scope, self.stats.unresolved | waiting)
             if self.compared.covers == "some":
                 drop_foreign_base(tx, self.compared.planned)  # nobody pulls in portions but who has no mark yet
                 return
-            remember(tx, self.parts, root, self.read.token, self.read.body)
+            remember(tx, self.context, root, self.read.token, self.read.body)
             unmoved = tx.meta("pulledOp") == self.pulled_before
             marked = not self.scope and unmoved
             if marked:
                 mark_pulled(tx, root)
                 take_places(tx, self.compared.planned, self.compared.hidden)
                 drop_foreign_base(tx, self.compared.planned)
-        if marked and self.parts.lazy:  # only then is everything here that has to be (S11)
-            make_tiers(self.parts.state, self.parts.cache.tree)
+        if marked and self.context.lazy:  # only then is everything here that has to be (S11)
+            make_tiers(self.context.state, self.context.cache.tree)
 
     def _remember_owed(self, tx: Transaction) -> None:
         """What is left to a later sync keeps what this root says of it, and nothing that an older root said."""

@@ -23,7 +23,7 @@ from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, SyncStats, builds_on_pulled, mark_pulled, remember, retire, vouching
+from swamp.sync.record import EngineContext, SyncStats, builds_on_pulled, mark_pulled, remember, retire, vouching
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import ChangesSince, changes_since
@@ -36,7 +36,7 @@ CONFIRM_BATCH: Final = 2_000
 class Push:
     """One push under `sync.lock`. Failed files hold back their unit; everything else is committed."""
 
-    parts: Parts
+    context: EngineContext
     compared: Comparison
     read: RootRead
     scope: Scope
@@ -55,8 +55,8 @@ class Push:
     @cached_property
     def stager(self) -> Stager:
         root = self.compared.view.root
-        packs = self.parts.packs and allows(root.version, "slices")
-        return Stager(self.parts, self.stats, self.patience, root.gc_epoch, packs)
+        packs = self.context.packs and allows(root.version, "slices")
+        return Stager(self.context, self.stats, self.patience, root.gc_epoch, packs)
 
     def run(self) -> RootRead:
         """The root after the last commit (or as it was read, when nothing was to be committed)."""
@@ -89,12 +89,12 @@ class Push:
         if not units and not self.complete:
             return
         waiting: set[str] = set()
-        op = self.parts.env.ulid()
-        with tree_exclusive(self.parts), self.parts.state.transaction() as tx:
-            apply_locally(tx, self.parts, units, self.compared.snapshot, op, self.stats, mark=waiting)
+        op = self.context.env.ulid()
+        with tree_exclusive(self.context), self.context.state.transaction() as tx:
+            apply_locally(tx, self.context, units, self.compared.snapshot, op, self.stats, mark=waiting)
             if self.complete and not waiting and self.read.token:
                 # With the settling or not at all: a mark without its base rows would hide what the root says.
-                remember(tx, self.parts, self.compared.view.root, self.read.token, self.read.body)
+                remember(tx, self.context, self.compared.view.root, self.read.token, self.read.body)
                 mark_pulled(tx, self.compared.view.root)
                 take_places(tx, self.compared.planned)
                 drop_foreign_base(tx, self.compared.planned)
@@ -106,7 +106,7 @@ class Push:
         waiting = [u for u in self.stats.unresolved if u != unit.unit]
         if not waiting or "push" not in unit.verbs:
             return False
-        body = read_atomic(self.parts.cache.tree / unit.unit) or b""
+        body = read_atomic(self.context.cache.tree / unit.unit) or b""
         named = next((path for path in waiting if names_unit(body, unit_of(path))), None)
         if named is not None:
             self.stats.fail(unit.unit, f"it names {unit_of(named)}, which is not in the store yet")
@@ -123,15 +123,15 @@ class Push:
         by_name = {u.unit: u for u in units}
         ready: list[UnitPlan] = []
         records: list[UnitPlan] = []
-        started = self.parts.env.clock.monotonic()
+        started = self.context.env.clock.monotonic()
         for unit, path in self.stager.staged(units, missing):
             missing[unit] -= bool(path)
             if missing[unit] or unit in self.stats.unresolved:
                 continue
             (records if by_name[unit].is_record else ready).append(by_name[unit])
-            if self.parts.env.clock.monotonic() - started > self.parts.commit_every or len(ready) >= COMMIT_ROWS:
+            if self.context.env.clock.monotonic() - started > self.context.commit_every or len(ready) >= COMMIT_ROWS:
                 self._commit(ready)
-                ready, started = [], self.parts.env.clock.monotonic()
+                ready, started = [], self.context.env.clock.monotonic()
         self._commit([*ready, *(u for u in records if not self._names_waiting(u))])
 
     def _changing(self, units: list[UnitPlan]) -> set[str]:
@@ -142,7 +142,7 @@ class Push:
         files = [(u.unit, a) for u in units for a in u.actions if a.verb == "push"]
         moved: set[str] = set()
         for start in range(0, len(files), CONFIRM_BATCH):
-            with tree_exclusive(self.parts), Places(self.parts.cache.tree) as places:
+            with tree_exclusive(self.context), Places(self.context.cache.tree) as places:
                 for unit, action in files[start : start + CONFIRM_BATCH]:
                     now = places.look(action.path)
                     planned = action.facts.local
@@ -169,8 +169,8 @@ class Push:
             self.puts = (changes := self._changes(going, root)).puts
             return changes
 
-        logged = self.parts.state.meta("loggedOp") or ""
-        done = self.parts.committer.commit(propose, self.patience.check, start=self.read, logged=logged)
+        logged = self.context.state.meta("loggedOp") or ""
+        done = self.context.committer.commit(propose, self.patience.check, start=self.read, logged=logged)
         self.patience.progressed()
         left = {u.unit for u in units} - {u.unit for u in going}
         self.stats.unresolved |= left
@@ -191,10 +191,10 @@ class Push:
         planned = next((a.facts.local for a in record.actions if a.verb == "push"), None)
         if planned is None:
             return False
-        now = stat_one(self.parts.cache.tree, record.unit)
+        now = stat_one(self.context.cache.tree, record.unit)
         if not isinstance(now, Observed) or now.hint != planned.hint:
             return True
-        body = read_atomic(self.parts.cache.tree / record.unit) or b""
+        body = read_atomic(self.context.cache.tree / record.unit) or b""
         return any(names_unit(body, unit_of(path)) for path in behind if path != record.unit)
 
     def _still_right(self, unit: UnitPlan, root: Root) -> bool:
@@ -218,7 +218,7 @@ class Push:
                 return None
             self.changed = (
                 root.op,
-                ChangesSince.of(changes_since(self.parts.committer.store, root, self.compared.view.root.seq).delta),
+                ChangesSince.of(changes_since(self.context.committer.store, root, self.compared.view.root.seq).delta),
             )
         return self.changed[1]
 
@@ -245,7 +245,7 @@ class Push:
         if name not in known:
             known[name] = True
             try:
-                self.parts.committer.store.head(name)
+                self.context.committer.store.head(name)
             except ObjectMissing:
                 known[name] = False
         return known[name]
@@ -282,7 +282,7 @@ class Push:
         """Hashes of adopted content that reading it has taught us go along with a real commit."""
         found: list[Entry] = []
         for entry in root.entries.values():
-            base = self.parts.state.base(entry.path) if entry.sha256 is None else None
+            base = self.context.state.base(entry.path) if entry.sha256 is None else None
             if base is not None and base.sha256 and base.identity == entry.identity:
                 found.append(replace(entry, sha256=base.sha256))
         return tuple(found)
@@ -291,7 +291,7 @@ class Push:
 
     def _record(self, units: list[UnitPlan], done: Committed) -> None:
         """Base says what the bucket now holds; the mark moves only if this commit built on what was pulled."""
-        with self.parts.state.transaction() as tx:
+        with self.context.state.transaction() as tx:
             puts = {p.path: p.at(done.root.seq) for p in self.puts}
             tx.hold([self._recorded(a, puts[a.path]) for u in units for a in u.actions if a.verb == "push"])
             for action in (a for u in units for a in u.actions):
@@ -301,7 +301,7 @@ class Push:
                     tx.undefer(action.path)
                     self.stats.files_deleted += 1
             retired = self._retire_rows(tx, {a.path for u in units for a in u.actions})
-            remember(tx, self.parts, done.root, done.token, done.body)
+            remember(tx, self.context, done.root, done.token, done.body)
             tx.set_meta("loggedOp", done.root.op)
             if done.token and builds_on_pulled(tx, done.root):
                 mark_pulled(tx, done.root)
@@ -312,8 +312,8 @@ class Push:
         self.stager.release(a.path for u in units for a in u.actions)
         if done.root.prev_op == self.compared.view.root.op or done.root.prev_op in self.own:
             self.own.add(done.root.op)
-        self.read = RootRead(done.root, done.token, done.body) if done.token else self.parts.committer.read()
-        self.parts.recent.read, self.parts.recent.at = self.read, self.parts.env.clock.monotonic()
+        self.read = RootRead(done.root, done.token, done.body) if done.token else self.context.committer.read()
+        self.context.recent.read, self.context.recent.at = self.read, self.context.env.clock.monotonic()
 
     def _recorded(self, action: Action, entry: Entry) -> BaseRow:
         local = action.facts.local
@@ -330,7 +330,7 @@ class Push:
     def _retire(self) -> None:
         skipped = {a.path for a in self.compared.planned.actions("pull", "restore", "aside")}
         left = (self.stats.unresolved | skipped) - self.compared.planned.unfinished()
-        with self.parts.state.transaction() as tx:
+        with self.context.state.transaction() as tx:
             retire(tx, self.compared.snapshot, self.scope, left)
 
 

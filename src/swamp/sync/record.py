@@ -38,7 +38,7 @@ class Recent:
 
 
 @value
-class Parts:
+class EngineContext:
     """The live parts of one engine."""
 
     state: State
@@ -163,10 +163,10 @@ def _settled(row: JournalRow, scope: Scope, open_paths: set[str], above: set[str
     return not any(a in open_paths for a in ancestors(row.path))
 
 
-def remember(tx: Transaction, parts: Parts, root: Root, token: str | None, body: bytes) -> None:
+def remember(tx: Transaction, context: EngineContext, root: Root, token: str | None, body: bytes) -> None:
     """The root as last seen by a sync: the next conditional GET asks for anything newer."""
     see(tx, root, token, body)
-    tx.set_meta("lastSyncAt", rfc3339(parts.env.clock.now()))
+    tx.set_meta("lastSyncAt", rfc3339(context.env.clock.now()))
 
 
 def see(tx: Transaction, root: Root, token: str | None, body: bytes) -> None:

@@ -79,7 +79,7 @@ class Run:
 
     def _fetching(self) -> bool:
         """Whether a lazy cache is asked for content that it has left in the bucket: then "in sync" is no answer."""
-        return self.hydrating and self.engine.parts.lazy
+        return self.hydrating and self.engine.context.lazy
 
     def _pull_once(self, read: RootRead) -> tuple[SyncResult, bool]:
         engine = self.engine
@@ -88,13 +88,13 @@ class Run:
         self.planner.bind(read.root)
         self._foresee(read.root)
         before = engine.state.meta("pulledOp")
-        stats, bar = SyncStats("pull"), Longer(engine.parts.progress, read.root.files_at_most)
+        stats, bar = SyncStats("pull"), Longer(engine.context.progress, read.root.files_at_most)
         try:
             for compared in self.planner.portions(read, self.scope, full=full, hydrating=self.hydrating):
                 _note_comparison(stats, compared)
                 self._journal_found(compared)
                 Pull(
-                    parts=engine.parts if compared.covers == "all" else replace(engine.parts, progress=bar),
+                    context=engine.context if compared.covers == "all" else replace(engine.context, progress=bar),
                     compared=compared,
                     read=read,
                     scope=self.scope,
@@ -109,7 +109,7 @@ class Run:
     def _foresee(self, root: Root) -> None:
         """A machine that knows nothing yet will fetch everything."""
         if self.hydrating and not self.scope and not self.engine.state.has_base():
-            self.engine.parts.expect(Work("download", root.files_at_most, 0))
+            self.engine.context.expect(Work("download", root.files_at_most, 0))
 
     def _moved_on(self, root: Root) -> bool:
         """A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]"""
@@ -161,7 +161,7 @@ class Run:
         state = self.engine.state
         if read.root is not None and (read.token != state.meta("seenToken") or state.meta(SEEN_OP) is None):
             with state.transaction() as tx:
-                remember(tx, self.engine.parts, read.root, read.token, read.body)
+                remember(tx, self.engine.context, read.root, read.token, read.body)
 
     def _push_once(self, read: RootRead) -> tuple[SyncResult, bool, RootRead]:
         engine = self.engine
@@ -173,7 +173,7 @@ class Run:
         self._journal_found(compared)
         owed = any(compared.planned.actions("pull", "restore", "aside")) or bool(compared.hidden)
         push = Push(
-            parts=engine.parts,
+            context=engine.context,
             compared=compared,
             read=read,
             scope=self.scope,
@@ -227,23 +227,23 @@ def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
     """
     root = read.root
     assert root is not None
-    parts = replace(engine.parts, lazy=True)
-    planner = Planner(parts, (0.0, 0, 0), patience)
-    refuse_put_back(parts.state, root)
+    context = replace(engine.context, lazy=True)
+    planner = Planner(context, (0.0, 0, 0), patience)
+    refuse_put_back(context.state, root)
     if not planner.stands(read):
         raise CorruptData(
             "the store's index may be an older one that was written late", hint="`swamp datastore sync` looks into it"
         )
-    view = unseen_changes(parts.committer.store, parts.state, root)
+    view = unseen_changes(context.committer.store, context.state, root)
     if view is None:
         raise CorruptData(
             "this cache has to be compared with the whole store first", hint="`swamp datastore sync` does it"
         )
     compared = planner.plan_changes(read, view)
-    touched = parts.state.staged_paths() | {row.path for row in compared.snapshot.rows}
+    touched = context.state.staged_paths() | {row.path for row in compared.snapshot.rows}
     stats, planned = SyncStats("pull"), harmless(compared.planned, touched)
     ReadPull(
-        parts=parts,
+        context=context,
         compared=replace(compared, planned=planned, hidden={}),
         read=read,
         waiting=_waiting(compared.planned, planned),
@@ -291,7 +291,7 @@ class ReadPull(Pull):
             super()._defer(tx, unit, why)
 
     def _finish(self) -> None:
-        with self.parts.state.transaction() as tx:
+        with self.context.state.transaction() as tx:
             see(tx, self.compared.view.root, self.read.token, self.read.body)
             if all(self.stats.causes.get(path) in LOST for path in self.stats.failed):
                 mark_read(tx, self.compared.view.root, self.waiting)

@@ -14,7 +14,7 @@ from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.pack import SMALL
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts, SyncStats
+from swamp.sync.record import EngineContext, SyncStats
 from swamp.sync.units import unit_of
 
 SAVED_ROWS: Final = 4096
@@ -26,7 +26,7 @@ SAVED_BYTES: Final = 64 << 20
 class Stager:
     """Sends what a plan pushes, and knows what has arrived."""
 
-    parts: Parts
+    context: EngineContext
     stats: SyncStats
     patience: Patience
     epoch: int
@@ -41,7 +41,7 @@ class Stager:
     def staged(self, units: Iterable[UnitPlan], missing: dict[str, int]) -> Iterator[tuple[str, str]]:
         """Units and paths as their bytes are known to be in the bucket; a unit without uploads comes at once."""
         actions: dict[str, Action] = {}
-        known = self.parts.state.staged_paths()
+        known = self.context.state.staged_paths()
         for unit in units:
             if not missing[unit.unit]:
                 yield unit.unit, ""
@@ -57,25 +57,25 @@ class Stager:
 
     def _jobs(self, actions: dict[str, Action]) -> list[Upload]:
         """Two files that are small enough are packed, one is not."""
-        tree = os.fspath(self.parts.cache.tree)
+        tree = os.fspath(self.context.cache.tree)
         sizes = {path: a.facts.local.size for path, a in actions.items() if a.facts.local is not None}
         packed = self.packs and sum(size <= SMALL for size in sizes.values()) >= 2
         return [Upload(path, f"{tree}/{path}", size, packed) for path, size in sizes.items()]
 
     def _uploaded(self, jobs: list[Upload], actions: dict[str, Action]) -> Iterator[tuple[str, str]]:
         total = sum(j.size for j in jobs)
-        executor = self.stats.executor = self.parts.pick(Work("upload", len(jobs), total))
-        self.parts.progress.begin("pushing", len(jobs), total)
+        executor = self.stats.executor = self.context.pick(Work("upload", len(jobs), total))
+        self.context.progress.begin("pushing", len(jobs), total)
         try:
             for sent in executor.upload(jobs, self.patience):
                 if not executor.reports_progress:
-                    self.parts.progress.advance(1, sent.size)
+                    self.context.progress.advance(1, sent.size)
                 action = actions.pop(sent.path, None)  # one answer counts
                 if action is not None and self._accept(sent, action):
                     yield unit_of(sent.path), sent.path
         finally:
             self.save()
-            self.parts.progress.end()
+            self.context.progress.end()
 
     def _accept(self, sent: Sent, action: Action) -> bool:
         """A file whose stat changed since the plan is left for the next push: what was sent may be a mixture."""
@@ -101,19 +101,19 @@ class Stager:
     def save(self) -> None:
         """Finished uploads are known to later attempts, and prove a commit whose answer was lost."""
         if self._unsaved:
-            with self.parts.state.transaction() as tx:
+            with self.context.state.transaction() as tx:
                 tx.put_staged(self._unsaved)
             self._unsaved.clear()
             self._unsaved_bytes = 0
 
     def _reused(self, action: Action) -> bool:
         """An upload of an earlier attempt, if the file still holds those bytes."""
-        rows = self.parts.state.staged_for(action.path)
+        rows = self.context.state.staged_for(action.path)
         local = action.facts.local
         if not rows or local is None:
             return False
         try:
-            found = hash_file(self.parts.cache.tree / action.path)
+            found = hash_file(self.context.cache.tree / action.path)
         except SwampError:
             return False  # the upload itself will report it
         row = next((r for r in rows if r.sha256 == found.sha256), None)
@@ -130,5 +130,5 @@ class Stager:
 
     def give_up(self, row: StagedRow) -> None:
         """An upload that a collector has taken, or is about to take."""
-        with self.parts.state.transaction() as tx:
+        with self.context.state.transaction() as tx:
             tx.drop_staged(row.key)

@@ -26,7 +26,7 @@ from swamp.sync.bulk import Upload
 from swamp.sync.fetch import AT_ONCE, grouped, sound_slices
 from swamp.sync.pool import pooled
 from swamp.sync.progress import Patience
-from swamp.sync.record import Parts
+from swamp.sync.record import EngineContext
 from swamp.sync.transfer import upload_one
 from swamp.sync.units import unit_of
 
@@ -89,9 +89,11 @@ def inspect_group(store: ObjectStore, entries: list[Entry]) -> list[Finding]:
     ]
 
 
-def inspect_all(parts: Parts, entries: Iterable[Entry], patience: Patience, threads: int) -> Iterator[Finding]:
+def inspect_all(
+    context: EngineContext, entries: Iterable[Entry], patience: Patience, threads: int
+) -> Iterator[Finding]:
     """Findings as they come. The files of a pack are read together, as far as they are among so many rows."""
-    store, room = parts.committer.store, threading.Semaphore(AT_ONCE)
+    store, room = context.committer.store, threading.Semaphore(AT_ONCE)
 
     def look(group: list[Entry]) -> list[Finding]:
         with room if len(group) > 1 else nullcontext():
@@ -102,33 +104,33 @@ def inspect_all(parts: Parts, entries: Iterable[Entry], patience: Patience, thre
     jobs = chain.from_iterable(grouped(page, lambda entry: entry.key) for page in pages)
     for finding in chain.from_iterable(pooled(jobs, look, threads, patience.check)):
         patience.progressed()
-        parts.progress.advance(1, finding.size)
+        context.progress.advance(1, finding.size)
         yield finding
 
 
 def verify(
-    parts: Parts, patience: Patience, *, threads: int = 16, repair: bool = False, drop: tuple[str, ...] = ()
+    context: EngineContext, patience: Patience, *, threads: int = 16, repair: bool = False, drop: tuple[str, ...] = ()
 ) -> VerifyReport:
     """Looks at everything the root names. With `repair`, heals from this cache and drops exactly `drop`."""
-    root = parts.committer.read().root
+    root = context.committer.read().root
     if root is None:
         return VerifyReport(0, 0)
-    parts.progress.begin("verifying", sum(s.rows for s in root.segments) + len(root.entries) or None)
+    context.progress.begin("verifying", sum(s.rows for s in root.segments) + len(root.entries) or None)
     checked = size = 0
     bad: list[Finding] = []
     try:
-        for finding in inspect_all(parts, live_rows(root, parts.committer.fetch), patience, threads):
+        for finding in inspect_all(context, live_rows(root, context.committer.fetch), patience, threads):
             checked += 1
             size += finding.size
             if finding.verdict != "good":
                 bad.append(finding)
     finally:
-        parts.progress.end()
-    return conclude(parts, patience, checked, size, bad, repair=repair, drop=drop)
+        context.progress.end()
+    return conclude(context, patience, checked, size, bad, repair=repair, drop=drop)
 
 
 def conclude(
-    parts: Parts,
+    context: EngineContext,
     patience: Patience,
     checked: int,
     size: int,
@@ -141,12 +143,12 @@ def conclude(
     unknown = set(drop) - {f.entry.path for f in bad}
     if unknown:
         raise NotFound(f"nothing is wrong with {sorted(unknown)[0]}: only missing or corrupt entries can be dropped")
-    epoch = _epoch(parts) if repair and bad else 0
-    healed = _heal(parts, patience, [f for f in bad if f.entry.path not in drop]) if repair else {}
+    epoch = _epoch(context) if repair and bad else 0
+    healed = _heal(context, patience, [f for f in bad if f.entry.path not in drop]) if repair else {}
     gone = [f for f in bad if f.entry.path in drop] if repair else []
     left = [f for f in bad if f.entry.path not in healed and f not in gone]
     if repair and (healed or gone or any(f.verdict == "missing" and not f.entry.missing for f in left)):
-        taken = _publish(parts, patience, healed, gone, left, epoch)
+        taken = _publish(context, patience, healed, gone, left, epoch)
         healed = {path: rows for path, rows in healed.items() if path not in taken}
         left = [f for f in bad if f.entry.path not in healed and f not in gone]
     return VerifyReport(
@@ -159,19 +161,19 @@ def conclude(
     )
 
 
-def _heal(parts: Parts, patience: Patience, bad: list[Finding]) -> dict[str, tuple[Entry, Entry]]:
+def _heal(context: EngineContext, patience: Patience, bad: list[Finding]) -> dict[str, tuple[Entry, Entry]]:
     """path -> (old entry, the same bytes under a new key), where this cache holds bytes of the right hash."""
     healed: dict[str, tuple[Entry, Entry]] = {}
     for finding in bad:
         patience.check()
         entry = finding.entry
-        file = parts.cache.tree / entry.path
+        file = context.cache.tree / entry.path
         try:
             if entry.sha256 is None or hash_file(file).sha256 != entry.sha256:
                 continue
         except SwampError:
             continue  # not here, or not readable here: another cache may have it
-        sent = upload_one(parts.committer.store, Upload(entry.path, str(file)), parts.env, patience)
+        sent = upload_one(context.committer.store, Upload(entry.path, str(file)), context.env, patience)
         if sent.key and sent.sha256 == entry.sha256:
             again = replace(entry.rewritten(sent.key), last_modified=sent.last_modified or "")
             healed[entry.path] = (entry, again)
@@ -179,7 +181,7 @@ def _heal(parts: Parts, patience: Patience, bad: list[Finding]) -> dict[str, tup
 
 
 def _publish(
-    parts: Parts,
+    context: EngineContext,
     patience: Patience,
     healed: dict[str, tuple[Entry, Entry]],
     gone: list[Finding],
@@ -188,44 +190,44 @@ def _publish(
 ) -> frozenset[str]:
     """Commits what is still so on the root that it is swapped on; the paths whose upload a collector has taken."""
     taken: set[str] = set()
-    store = parts.committer.store
+    store = context.committer.store
 
     def propose(root: Root) -> Changes | None:
         taken.clear()
         taken.update(path for path, (_, new) in healed.items() if not survive(store, root, (new.key,), epoch))
-        still = _unchanged(parts, root, [*(old for old, _ in healed.values()), *(f.entry for f in (*gone, *left))])
+        still = _unchanged(context, root, [*(old for old, _ in healed.values()), *(f.entry for f in (*gone, *left))])
         sent = [(old, new) for path, (old, new) in healed.items() if path in still and path not in taken]
         puts = [new for _, new in sent]
         dropped = [Dropped.of(old) for old, _ in sent]
         lost = (f.entry for f in left if f.verdict == "missing" and f.entry.path in still)
         marks = [entry.rewritten(entry.key, missing=True) for entry in lost]
         given_up = [f.entry for f in gone if f.entry.path in still]
-        tombs = [Tombstone.of(e) for e in _with_units(parts, root, given_up)]
+        tombs = [Tombstone.of(e) for e in _with_units(context, root, given_up)]
         if not (puts or marks or tombs):
             return None
         return Changes(puts=(*puts, *marks), deletes=tuple(tombs), dropped=tuple(dropped))
 
-    parts.committer.commit(propose, patience.check)
+    context.committer.commit(propose, patience.check)
     return frozenset(taken)
 
 
-def _epoch(parts: Parts) -> int:
+def _epoch(context: EngineContext) -> int:
     """How far the collections have come before anything is uploaded. inv[gc.uploads-survive]"""
-    root = parts.committer.read().root
+    root = context.committer.read().root
     return root.gc_epoch if root is not None else 0
 
 
-def _with_units(parts: Parts, root: Root, gone: list[Entry]) -> list[Entry]:
+def _with_units(context: EngineContext, root: Root, gone: list[Entry]) -> list[Entry]:
     """What is given up, and what is no version any more without it. inv[unit.whole]"""
     units = {unit_of(entry.path) for entry in gone}
-    return [row for row in live_rows(root, parts.committer.fetch) if unit_of(row.path) in units] if units else []
+    return [row for row in live_rows(root, context.committer.fetch) if unit_of(row.path) in units] if units else []
 
 
-def _unchanged(parts: Parts, root: Root, entries: list[Entry]) -> frozenset[str]:
+def _unchanged(context: EngineContext, root: Root, entries: list[Entry]) -> frozenset[str]:
     """Paths whose winning row on this root, segments included, is still the one that was examined. inv[verify.winner]
 
     A row that has left the newest layer may have been replaced in a segment: its absence there proves nothing (L71).
     """
-    rows = lookup(root, [entry.path for entry in entries], parts.committer.fetch)
+    rows = lookup(root, [entry.path for entry in entries], context.committer.fetch)
     found = ((entry, rows.get(entry.path)) for entry in entries)
     return frozenset(e.path for e, row in found if isinstance(row, Entry) and (row.key, row.seq) == (e.key, e.seq))

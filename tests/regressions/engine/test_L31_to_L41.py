@@ -26,7 +26,7 @@ DAY = dt.timedelta(days=1)
 
 
 def check(peer: Peer, **more):
-    return verify(peer.engine.parts, Patience(peer.env, 60.0), threads=2, **more)
+    return verify(peer.engine.context, Patience(peer.env, 60.0), threads=2, **more)
 
 
 # --- L31

@@ -319,7 +319,7 @@ def test_verify_reads_each_pack_once_and_judges_each_file_by_itself(store, a):
     metered = MeterStore(store)
     engine = a.process(metered)
     before = metered.meter.calls["get"]
-    found = verify(engine.parts, Patience(a.env, 60.0), threads=4)
+    found = verify(engine.context, Patience(a.env, 60.0), threads=4)
     assert (found.checked, found.bytes, found.ok) == (60, sum(row.size for row in rows.values()), True)
     assert metered.meter.calls["get"] - before <= 2, "the root, and the pack"
     assert not metered.meter.calls["open"]
@@ -328,9 +328,9 @@ def test_verify_reads_each_pack_once_and_judges_each_file_by_itself(store, a):
     body = bytearray(store.get(cut.pack).body)
     body[cut.offset + 5] ^= 1
     store.put(cut.pack, bytes(body))
-    found = verify(engine.parts, Patience(a.env, 60.0), threads=4)
+    found = verify(engine.context, Patience(a.env, 60.0), threads=4)
     assert (found.corrupt, found.missing, found.checked) == (("files/07",), (), 60)
     store.delete([cut.pack])
-    found = verify(engine.parts, Patience(a.env, 60.0), threads=4)
+    found = verify(engine.context, Patience(a.env, 60.0), threads=4)
     assert (found.missing, found.corrupt) == (tuple(sorted(rows)), ())
     engine.close()

@@ -21,7 +21,7 @@ def overtaken(store, a: Peer, b: Peer, path: str, act) -> dict[str, str]:
     store.delete([lost])
     watched = Watched(store, once("put", ".datastore-index", act))
     engine = a.process(watched)
-    found = verify(engine.parts, Patience(a.env, 60.0), threads=1, repair=True)
+    found = verify(engine.context, Patience(a.env, 60.0), threads=1, repair=True)
     engine.close()
     return {"healed": ",".join(found.healed), "missing": ",".join(found.missing)}
 

@@ -46,10 +46,10 @@ def test_a_file_that_is_marked_missing_or_healed_was_not_changed(store, a, b, la
     lost = root_of(a.engine)
     [key] = [meta.key for page in store.list("files/1") for meta in page]
     store.delete([key])
-    assert verify(b.engine.parts, Patience(b.env, 60.0), repair=True).missing == ("files/1",)
+    assert verify(b.engine.context, Patience(b.env, 60.0), repair=True).missing == ("files/1",)
     assert root_of(b.engine).seq == lost.seq + 1
     assert did(b) == (0, 0, 0)
-    assert verify(a.engine.parts, Patience(a.env, 60.0), repair=True).healed == ("files/1",)
+    assert verify(a.engine.context, Patience(a.env, 60.0), repair=True).healed == ("files/1",)
     assert did(a) == (0, 0, 0)
 
 
