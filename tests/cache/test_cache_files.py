@@ -12,10 +12,10 @@ import pytest
 from swamp.cache.files import (
     CHUNK,
     RACY_NS,
-    Hint,
     Staged,
+    StatFingerprint,
+    fingerprint_of,
     hash_file,
-    hint_of,
     move_aside,
     place,
     read_atomic,
@@ -47,7 +47,7 @@ def test_a_staged_file_is_placed_with_its_bytes_and_a_matching_hint(cache):
     hint = place(staged, cache.tree, "data/t/id/n/1/raw")
     target = cache.tree / "data/t/id/n/1/raw"
     assert target.read_bytes() == b"abc"
-    assert hint == hint_of(target.lstat())
+    assert hint == fingerprint_of(target.lstat())
     assert files_below(cache.staging) == []
 
 
@@ -91,9 +91,9 @@ def test_a_pulled_file_may_be_backdated_so_that_its_hint_can_be_trusted(cache):
 @pytest.mark.inv("hint.racy")
 def test_S07_a_hint_is_not_trusted_when_the_file_was_written_around_the_observation():
     at = 10 * RACY_NS
-    assert trusted(Hint(1, at - RACY_NS - 1, at, 1), at)
+    assert trusted(StatFingerprint(1, at - RACY_NS - 1, at, 1), at)
     for mtime in (at - RACY_NS, at - 1, at, at + 1, at + 100 * RACY_NS):
-        assert not trusted(Hint(1, mtime, at, 1), at)
+        assert not trusted(StatFingerprint(1, mtime, at, 1), at)
 
 
 def test_placing_replaces_a_file_and_an_empty_directory_but_not_a_full_one(cache):
@@ -186,7 +186,7 @@ def test_hashing_reads_every_byte_and_gives_the_stat_from_before(cache):
     write_atomic(path, data)
     hashed = hash_file(path)
     assert (hashed.sha256, hashed.size) == (sha(data), len(data))
-    assert hint_of(hashed.stat) == hint_of(path.stat())
+    assert fingerprint_of(hashed.stat) == fingerprint_of(path.stat())
 
 
 def test_hashing_a_pipe_or_a_directory_fails_and_does_not_hang(cache):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swamp.cache.files import hint_of
+from swamp.cache.files import fingerprint_of
 from swamp.cache.paths import TEMP_PREFIX, is_safe
 from swamp.cache.scan import Observed, ScanProblem, collisions, scan, stat_one
 
@@ -55,7 +55,7 @@ def open_to_all():
 def test_every_regular_file_is_observed_with_its_stat(tmp_path):
     write(tmp_path, "data/a", "files/deep/er/x")
     found = list(scan(tmp_path))
-    assert found == [Observed(p, hint_of((tmp_path / p).lstat())) for p in ("data/a", "files/deep/er/x")]
+    assert found == [Observed(p, fingerprint_of((tmp_path / p).lstat())) for p in ("data/a", "files/deep/er/x")]
     assert found[0].size == len("data/a")
 
 
@@ -203,7 +203,7 @@ def test_names_that_cannot_be_shared_are_reported(tmp_path):
 
 def test_one_file_is_observed_alone(tmp_path):
     write(tmp_path, "files/x")
-    assert stat_one(tmp_path, "files/x") == Observed("files/x", hint_of((tmp_path / "files/x").lstat()))
+    assert stat_one(tmp_path, "files/x") == Observed("files/x", fingerprint_of((tmp_path / "files/x").lstat()))
     assert stat_one(tmp_path, "files") is None
     assert stat_one(tmp_path, "files/none") is None
     assert stat_one(tmp_path, "files/x/below-a-file") is None

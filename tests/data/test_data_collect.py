@@ -11,7 +11,7 @@ import pytest
 from swamp.data.lifetimes import Lifetime, Retention
 from swamp.data.runs import Run, RunRepository
 from swamp.errors import Failed
-from swamp.sync.port import Owed
+from swamp.sync.port import Deferred
 
 
 def keeping(draft, value):
@@ -91,7 +91,7 @@ def test_nothing_goes_while_a_version_that_could_not_be_brought_has_not_spoken(r
     new = repo.rename(old, "new").new.ref.data
     repo.delete(new)
     watch.moment += dt.timedelta(days=31)
-    tree.late = [Owed(f"{data.at(9).path}/raw", "the store was away") for data in (name, gone, new)]
+    tree.late = [Deferred(f"{data.at(9).path}/raw", "the store was away") for data in (name, gone, new)]
     assert repo.collect_garbage().versions == repo.prune().versions == ()
     with pytest.raises(Failed, match="version 9 of result is in the datastore"):
         repo.delete(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swamp.cache.paths import is_internal
 from swamp.errors import NotFound
-from swamp.sync.port import Owed, PlainTree, RemoteFile
+from swamp.sync.port import Deferred, PlainTree, RemoteFile
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
@@ -28,7 +28,7 @@ class WatchedTree:
     announced: list[tuple[str, tuple[str, ...], bool]] = field(default_factory=list)
     unannounced: set[str] = field(default_factory=set)
     open_now: int = 0
-    late: list[Owed] = field(default_factory=list)
+    late: list[Deferred] = field(default_factory=list)
     """What a pull could not bring."""
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class WatchedTree:
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         return iter(())
 
-    def owed(self, prefix: str):
+    def deferred(self, prefix: str):
         return [file for file in self.late if covers(prefix, file.path)]
 
     def bring_back(self, prefix: str) -> None: ...
@@ -104,7 +104,7 @@ class LazyTree:
             if covers(prefix, path) and not (self.root / path).exists():
                 yield RemoteFile(path, len(content), None)
 
-    def owed(self, prefix: str):
+    def deferred(self, prefix: str):
         return ()
 
     def bring_back(self, prefix: str) -> None: ...

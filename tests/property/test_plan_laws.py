@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import swamp.commit.commit
 from peers import hasty
-from swamp.cache.files import Hint
+from swamp.cache.files import StatFingerprint
 from swamp.cache.rows import BaseRow, decode_row, encode_row
 from swamp.cache.scan import Observed
 from swamp.commit.commit import Changes, Committer, build
@@ -56,7 +56,7 @@ class World:
 
     def _facts(self, path: str) -> Facts:
         content = self.local.get(path)
-        seen = Observed(path, Hint(SIZE, 0, 0, 0)) if content is not None else None
+        seen = Observed(path, StatFingerprint(SIZE, 0, 0, 0)) if content is not None else None
         deleted = path in self.deletes
         return Facts(path, self.base.get(path), seen, self.remote.get(path), path in self.writes, deleted, content)
 

@@ -47,7 +47,7 @@ class QuietTree:
 
     def bring_back(self, prefix: str) -> None: ...
 
-    def owed(self, prefix: str):
+    def deferred(self, prefix: str):
         return ()
 
     def touched_since(self, mark: int) -> Touched:

@@ -256,7 +256,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     # what a pull could not bring is remembered
     "pull.deferred": (
         ("swamp.sync.pull:Pull._defer", _deferred_nowhere),
-        ("swamp.sync.pull:Pull._remember_owed", _nothing),
+        ("swamp.sync.pull:Pull._remember_deferred", _nothing),
     ),
     # a numberless row takes its segment's number
     "segment.added-seq": (("swamp.index.columns:_numbered", lambda batch, _: batch),),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from swamp.cache.files import Hint
+from swamp.cache.files import StatFingerprint
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
 from swamp.index.entry import Dropped, Entry, Tombstone
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(900)
 SIZES, HASHES, KEYS = st.sampled_from([1, 2]), st.sampled_from(["h1", "h2"]), st.sampled_from(["k1", "k2"])
 MAYBE = st.one_of(st.none(), HASHES)
 NUMBERS = st.sampled_from([1, 2])
-HINTS = st.builds(Hint, SIZES, NUMBERS, st.just(1), st.just(1))
+HINTS = st.builds(StatFingerprint, SIZES, NUMBERS, st.just(1), st.just(1))
 
 
 @st.composite

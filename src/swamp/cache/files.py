@@ -48,7 +48,7 @@ def disk_error(error: OSError, verb: str, path: str) -> SwampError:
 
 
 @value
-class Hint:
+class StatFingerprint:
     """What a stat says of a file: only ever saves re-hashing it. inv[hint.racy]"""
 
     size: int
@@ -57,8 +57,8 @@ class Hint:
     inode: int
 
 
-def hint_of(found: os.stat_result) -> Hint:
-    return Hint(found.st_size, found.st_mtime_ns, _ctime_ns(found), found.st_ino)
+def fingerprint_of(found: os.stat_result) -> StatFingerprint:
+    return StatFingerprint(found.st_size, found.st_mtime_ns, _ctime_ns(found), found.st_ino)
 
 
 def _ctime_ns(found: os.stat_result) -> int:
@@ -66,7 +66,7 @@ def _ctime_ns(found: os.stat_result) -> int:
     return found.st_ctime_ns
 
 
-def trusted(hint: Hint, observed_ns: int) -> bool:
+def trusted(hint: StatFingerprint, observed_ns: int) -> bool:
     """Whether a file that still has this hint must still have the bytes that were hashed at `observed_ns`.
 
     A file written again in the same tick keeps its stat, so a fresh mtime proves nothing.
@@ -162,7 +162,7 @@ def _open_temp(directory: str) -> tuple[str, int]:
             raise disk_error(error, "write into", directory) from error
 
 
-def place(staged: Staged, tree: Path, path: str) -> Hint:
+def place(staged: Staged, tree: Path, path: str) -> StatFingerprint:
     """Renames a staged file to `path` in the tree, for good. A batch goes through `Places`."""
     target = resolve_inside(tree, path)
     with on_disk("write", path):
@@ -173,7 +173,7 @@ def place(staged: Staged, tree: Path, path: str) -> Hint:
             remove_empty(target)  # empty directories are not data; one that is not empty stays and is the error
             staged.path.replace(target)
         sync_directory(target.parent)
-        return hint_of(target.lstat())
+        return fingerprint_of(target.lstat())
 
 
 def remove_empty(directory: Path) -> None:

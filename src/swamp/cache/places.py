@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from swamp.cache.files import Hint, disk_error, hint_of, in_the_way, remove_empty
+from swamp.cache.files import StatFingerprint, disk_error, fingerprint_of, in_the_way, remove_empty
 from swamp.cache.paths import ancestors, safe_path
 from swamp.cache.scan import Observed, Seen, stat_one
 from swamp.errors import Failed
@@ -57,7 +57,7 @@ class Places:
         """What `stat_one` says of a path, without walking down to it each time."""
         found = self._stat(path)
         if isinstance(found, os.stat_result) and stat.S_ISREG(found.st_mode):
-            return Observed(path, hint_of(found))
+            return Observed(path, fingerprint_of(found))
         if found != "nothing":
             return stat_one(Path(self._tree), path)
         self._absent.add(path)
@@ -87,7 +87,7 @@ class Places:
                 return "no way"
             raise disk_error(error, "look at", path) from error
 
-    def read(self, path: str, most: int) -> tuple[bytes, Hint, Hint] | None:
+    def read(self, path: str, most: int) -> tuple[bytes, StatFingerprint, StatFingerprint] | None:
         """A file's bytes, with its stat from before and after they were read; None for a link, or for more than `most`
         bytes. inv[hint.racy]"""
         parent, _, name = path.rpartition("/")
@@ -103,20 +103,20 @@ class Places:
                 body = _read_all(descriptor, found.st_size + 1)
             finally:
                 os.close(descriptor)
-            return body, hint_of(found), hint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
+            return body, fingerprint_of(found), fingerprint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
         except OSError as error:
             if error.errno in _NO_DIRECTORY:
                 return None
             raise disk_error(error, "read", path) from error
 
-    def put(self, file: str, path: str) -> Hint:
+    def put(self, file: str, path: str) -> StatFingerprint:
         """Gives a staged file its place and says what a stat of it says."""
         parent, _, name = safe_path(path).rpartition("/")
         try:
             directory = self._renamed(file, parent, name)
             self._changed.add(parent)
             self._filled.add(path)
-            return hint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
+            return fingerprint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
         except OSError as error:
             raise disk_error(error, "write", path) from error
 

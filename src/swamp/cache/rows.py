@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Final, Literal
 
 from swamp.cache.damage import Remembered
-from swamp.cache.files import Hint
+from swamp.cache.files import StatFingerprint
 from swamp.cache.paths import ancestors, fold
 from swamp.index.entry import Entry, Known, Row, Tombstone
 from swamp.values import value
@@ -36,12 +36,12 @@ class BaseRow(Known):
     sha256: str | None
     seq: int
     present: bool
-    hint: Hint | None = None
+    hint: StatFingerprint | None = None
     id: str = ""
     id_seq: int = 0
 
     @classmethod
-    def of(cls, entry: Entry, sha256: str | None, present: bool, hint: Hint | None = None) -> BaseRow:
+    def of(cls, entry: Entry, sha256: str | None, present: bool, hint: StatFingerprint | None = None) -> BaseRow:
         """What the cache knows of `entry` once it holds it (`present`) or has left it in the bucket."""
         place = (entry.path, entry.key, entry.size, sha256, entry.seq)
         return cls(*place, present, hint, entry.id, entry.id_seq)
@@ -114,7 +114,7 @@ def base_values(row: BaseRow) -> tuple[object, ...]:
 
 def base_row(row: tuple[object, ...]) -> BaseRow:
     path, key, size, sha, seq, present, first, number, *hint = row
-    known = None if hint[0] is None else Hint(*hint)  # type: ignore[arg-type]
+    known = None if hint[0] is None else StatFingerprint(*hint)  # type: ignore[arg-type]
     return BaseRow(path, key, size, sha, seq, bool(present), known, first, number)  # type: ignore[arg-type]
 
 

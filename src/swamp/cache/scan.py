@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from swamp.cache.files import Hint, hint_of
+from swamp.cache.files import StatFingerprint, fingerprint_of
 from swamp.cache.paths import (
     fold,
     is_below,
@@ -34,7 +34,7 @@ class Observed:
     """A regular file that was there."""
 
     path: str
-    hint: Hint
+    hint: StatFingerprint
 
     @property
     def size(self) -> int:
@@ -194,7 +194,7 @@ def _observe(root: str, path: str) -> Seen | Literal["directory"] | None:
     except OSError as error:
         return ScanProblem(path, "unreadable", error.strerror or str(error))
     if stat.S_ISREG(found.st_mode):
-        return Observed(path, hint_of(found))
+        return Observed(path, fingerprint_of(found))
     if stat.S_ISDIR(found.st_mode):
         return "directory"
     if stat.S_ISLNK(found.st_mode):
@@ -212,7 +212,7 @@ def _observe_link(root: str, path: str) -> Seen:
     if not leads_inside(Path(root), link):
         return ScanProblem(path, "link", "the link leaves the tree", directory=stat.S_ISDIR(target.st_mode))
     if stat.S_ISREG(target.st_mode):
-        return Observed(path, hint_of(target))
+        return Observed(path, fingerprint_of(target))
     return ScanProblem(path, "link", "a link to a directory is not followed", directory=True)
 
 

@@ -81,7 +81,7 @@ class VersionReader:
     def highest_taken(self, data: DataName) -> int:
         """The highest number that anyone is known to use, also of a version that is not or not wholly here."""
         elsewhere = [file.path for file in self._tree.remote_only(data.path)]
-        elsewhere += [file.path for file in self._tree.owed(data.path)]
+        elsewhere += [file.path for file in self._tree.deferred(data.path)]
         taken = [ref.version for ref in map(version_of, elsewhere) if ref and ref.data == data]
         return max((*taken, *_numbers_in(self._tree.root / data.path)), default=0)
 
@@ -116,18 +116,18 @@ class VersionReader:
 
     def elsewhere(self, under: str = DATA) -> dict[VersionRef, str]:
         """Versions that the store has and that could not be brought here, each with the reason (S23)."""
-        owed = ((version_of(file.path), file) for file in self._tree.owed(under))
+        owed = ((version_of(file.path), file) for file in self._tree.deferred(under))
         found = {ref: file.why for ref, file in owed if ref is not None}
         return {ref: why for ref, why in found.items() if not (self._tree.root / ref.metadata_path).exists()}
 
     def incomplete(self) -> frozenset[DataName]:
         """Names of which a version could not be brought: what is newest, nobody here can say."""
-        refs = (version_of(file.path) for file in self._tree.owed(DATA))
+        refs = (version_of(file.path) for file in self._tree.deferred(DATA))
         return frozenset(ref.data for ref in refs if ref)
 
     def refuse_outdated(self, data: DataName, here: int) -> None:
         """Raises Failed if a version above `here` could not be brought: an older one is never taken for the latest."""
-        owed = ((version_of(file.path), file.why) for file in self._tree.owed(data.path))
+        owed = ((version_of(file.path), file.why) for file in self._tree.deferred(data.path))
         newer = [(ref.version, why) for ref, why in owed if ref and ref.data == data and ref.version > here]
         if newer:
             version, why = max(newer)

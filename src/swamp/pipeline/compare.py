@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.cache.files import Hint
+from swamp.cache.files import StatFingerprint
 from swamp.cache.layout import FOLDER_PREFIX, CacheDir
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, ScanProblem
@@ -206,8 +206,8 @@ def _base_of(path: str, key: str | None, *told: Any) -> BaseRow | None:
     return BaseRow(path, key, size, sha256, seq, present, _hint_of(*hint), first or "", number or 0)
 
 
-def _hint_of(size: int | None, mtime: int, ctime: int, inode: int) -> Hint | None:
-    return None if size is None else Hint(size, mtime, ctime, inode)
+def _hint_of(size: int | None, mtime: int, ctime: int, inode: int) -> StatFingerprint | None:
+    return None if size is None else StatFingerprint(size, mtime, ctime, inode)
 
 
 def _local_of(path: str, *hint: Any) -> Observed | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swamp.cache.files import hint_of
+from swamp.cache.files import fingerprint_of
 from swamp.cache.paths import is_safe
 from swamp.cache.scan import Observed, ScanProblem, Seen, is_left_out, stat_one
 from swamp.pipeline.beacon import Address, Beat
@@ -109,7 +109,7 @@ def observe(tree: str, path: str) -> Seen:
     except OSError:
         found = None
     if found is not None and stat.S_ISREG(found.st_mode):
-        return Observed(path, hint_of(found))
+        return Observed(path, fingerprint_of(found))
     seen = stat_one(Path(tree), path)
     if seen is None:
         return ScanProblem(path, "vanished", "it vanished while the directory was walked")

@@ -16,7 +16,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.cache.files import Hint
+from swamp.cache.files import StatFingerprint
 from swamp.cache.places import can_flush_together, flush_together
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
@@ -221,16 +221,16 @@ def _compared(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, 
     return {"problem": None, "detail": None}
 
 
-def hint_row(hint: Hint | None) -> dict[str, Any]:
+def hint_row(hint: StatFingerprint | None) -> dict[str, Any]:
     if hint is None:
         return {}
     return {"h_size": hint.size, "h_mtime": hint.mtime_ns, "h_ctime": hint.ctime_ns, "h_inode": hint.inode}
 
 
-def hint_from(row: dict[str, Any]) -> Hint | None:
+def hint_from(row: dict[str, Any]) -> StatFingerprint | None:
     if row["h_size"] is None:
         return None
-    return Hint(row["h_size"], row["h_mtime"], row["h_ctime"], row["h_inode"])
+    return StatFingerprint(row["h_size"], row["h_mtime"], row["h_ctime"], row["h_inode"])
 
 
 def sent_row(sent: Sent) -> dict[str, Any]:

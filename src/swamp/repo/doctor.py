@@ -264,7 +264,7 @@ class Doctor:
         try:
             engine = self._datastore.engine
             assert engine is not None
-            gone, owed = engine.mender.missing(), engine.owed("")
+            gone, owed = engine.mender.missing(), engine.deferred("")
         except SwampError as error:
             return Check("tree", False, error.message, error.hint or REPAIR)
         fix = "swamp datastore sync brings them back"

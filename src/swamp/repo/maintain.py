@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from swamp.cache.files import hash_file, hint_of, move_aside
+from swamp.cache.files import fingerprint_of, hash_file, move_aside
 from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, SwampError, UsageError
 from swamp.index.root import Root, decode
 from swamp.sync.bulk import Work
@@ -337,7 +337,7 @@ def _is_damaged(engine: Engine, row: BaseRow, announced: set[str]) -> bool:
         return False
     file = engine.root / row.path
     try:
-        if row.hint is not None and row.hint == hint_of(file.lstat()):
+        if row.hint is not None and row.hint == fingerprint_of(file.lstat()):
             return False
         return hash_file(file).sha256 != row.sha256
     except (OSError, SwampError):

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swamp.cache.files import CHUNK, Hint, Staged, hash_file, hint_of, place, stage_file
+from swamp.cache.files import CHUNK, Staged, StatFingerprint, fingerprint_of, hash_file, place, stage_file
 from swamp.cache.paths import TIER_DIRECTORIES, is_internal, is_safe
 from swamp.cache.scan import is_left_out
 from swamp.data.names import LATEST, parse_version
@@ -37,7 +37,7 @@ class Copied:
     """What was taken from a source: each file with the stat it had then, and what the target held otherwise."""
 
     source: Source
-    seen: dict[str, tuple[Hint, str]] = field(default_factory=dict)
+    seen: dict[str, tuple[StatFingerprint, str]] = field(default_factory=dict)
     """Per path the stat that the file had, and the hash of the bytes that were copied."""
     size: int = 0
     conflicts: list[Conflict] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Copier:
 
     def _copy_file(self, path: str, done: Copied) -> None:
         file = done.source.root / path
-        hint = hint_of(_regular(file, path))
+        hint = fingerprint_of(_regular(file, path))
         staged = self._staged(file, path)
         done.seen[path] = hint, staged.sha256
         existing = self.target.root / path
@@ -166,7 +166,7 @@ def clean_up(copied: Copied, is_there: Proof) -> list[str]:
     for path, (hint, sha256) in copied.seen.items():
         file = root / path
         try:
-            if hint_of(file.lstat()) != hint or not is_there(path, sha256):
+            if fingerprint_of(file.lstat()) != hint or not is_there(path, sha256):
                 kept.append(path)
                 continue
             file.unlink()

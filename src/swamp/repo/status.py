@@ -135,7 +135,7 @@ class Status:
 
     def _lacking(self, engine: Engine) -> dict[str, Any]:
         """What belongs here and is not: vanished since, or never brought, with the reason. S20, S23"""
-        gone, owed = engine.mender.missing(), engine.owed("")
+        gone, owed = engine.mender.missing(), engine.deferred("")
         first = [{"path": file.path, "reason": file.why} for file in owed[:SHOWN_AT_MOST]]
         return {"gone": len(gone), "owed": len(owed), **({"notHere": first} if first else {})}
 

@@ -21,7 +21,7 @@ from swamp.env import Env
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.locks.port import Held, Leases, NoLease
 from swamp.repo.patience import StoppableClock
-from swamp.sync.port import Kind, Owed, RemoteFile, Touched, Tree
+from swamp.sync.port import Deferred, Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
 
@@ -156,8 +156,8 @@ class WatchedTree:
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
         return self.tree.remote_only(prefix)
 
-    def owed(self, prefix: str) -> Sequence[Owed]:
-        return self.tree.owed(prefix)
+    def deferred(self, prefix: str) -> Sequence[Deferred]:
+        return self.tree.deferred(prefix)
 
     def bring_back(self, prefix: str) -> None:
         self.tree.bring_back(prefix)

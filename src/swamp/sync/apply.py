@@ -21,7 +21,7 @@ from swamp.index.entry import Entry, Row
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
-from swamp.sync.record import EngineContext, SyncStats, vouching
+from swamp.sync.record import EngineContext, SyncStats, trusted_stat
 from swamp.sync.result import Conflict
 from swamp.sync.units import is_content
 from swamp.sync.view import as_entry
@@ -78,7 +78,7 @@ def adopt(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
     facts, remote = action.facts, action.facts.remote
     assert isinstance(remote, Entry)
     known = remote.sha256 or facts.remote_sha256 or facts.sha256
-    hint = vouching(facts.local.hint, snapshot.at_ns) if facts.local else None
+    hint = trusted_stat(facts.local.hint, snapshot.at_ns) if facts.local else None
     tx.put_base(BaseRow.of(remote, known, facts.local is not None, hint))
     tx.drop_staged_for(facts.path)
     tx.undefer(facts.path)
@@ -208,7 +208,7 @@ class Mender:
                 self.fetch(path)
             except SwampError as error:
                 with self.context.tree_lock.shared(self.context.lock_timeout), self.context.state.transaction() as tx:
-                    self._owe(tx, path, f"{GONE}; {error.message}")
+                    self._defer(tx, path, f"{GONE}; {error.message}")
 
     def note(self, prefixes: tuple[str, ...]) -> None:
         """What vanished is owed from now on, so that the pull that follows brings it back. Under `sync.lock`."""
@@ -217,7 +217,7 @@ class Mender:
         if found.missing:
             with self.context.state.transaction() as tx:
                 for path in found.missing:
-                    self._owe(tx, path, GONE)
+                    self._defer(tx, path, GONE)
 
     def vanished(self, prefixes: tuple[str, ...]) -> dict[str, Entry]:
         """The same for a dry run: what would be owed, with what base knows of it. Writes nothing."""
@@ -229,7 +229,7 @@ class Mender:
     def _tree(self) -> Path:
         return self.context.cache.tree
 
-    def _owe(self, tx: Transaction, path: str, why: str) -> None:
+    def _defer(self, tx: Transaction, path: str, why: str) -> None:
         """Only what is still so: base may have moved on, a delete may have been announced, it may be back."""
         base = tx.base(path)
         if base is None or not base.present or tx.is_deleted(path) or os.path.lexists(self._tree / path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol
 
-from swamp.cache.files import Hint
+from swamp.cache.files import StatFingerprint
 from swamp.sync.progress import Patience
 from swamp.sync.result import Cause, EngineName
 from swamp.values import value
@@ -45,7 +45,7 @@ class Sent:
     size: int = 0
     sha256: str | None = None
     last_modified: str | None = None
-    hint: Hint | None = None
+    hint: StatFingerprint | None = None
     changed: bool = False
     error: str | None = None
     cause: Cause | None = None
@@ -92,7 +92,7 @@ class Hashed:
     path: str
     size: int = 0
     sha256: str | None = None
-    hint: Hint | None = None
+    hint: StatFingerprint | None = None
     error: str | None = None
 
 

@@ -1,4 +1,4 @@
-"""push, pull, sync, hydrate, status: the sync engine of one cache and one store."""
+"""Pushes, pulls, syncs and hydrates one cache and one store, and says how they stand."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from swamp.sync.observe import Planner
 from swamp.sync.plan import Plan
 from swamp.sync.policy import EngineStatus as EngineStatus
 from swamp.sync.policy import Policy as Policy
-from swamp.sync.port import Kind, Owed, RemoteFile, Touched
+from swamp.sync.port import Deferred, Kind, RemoteFile, Touched
 from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.recall import recalled
-from swamp.sync.record import EngineContext, vouching
+from swamp.sync.record import EngineContext, trusted_stat
 from swamp.sync.result import LOST, Mode, SyncResult, unfetched
 from swamp.sync.run import Run, refresh
 from swamp.sync.transfer import download_one
-from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_owed
+from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_deferred
 from swamp.sync.units import unit_of
 from swamp.trace import traced
 
@@ -113,7 +113,7 @@ class Engine:
 
     @property
     def context(self) -> EngineContext:
-        """The live parts, for verification and repair."""
+        """What the engine works with, for verification and repair."""
         return self._context
 
     @property
@@ -174,9 +174,9 @@ class Engine:
             self._compare_again()
             return ask()
 
-    def owed(self, prefix: str) -> Sequence[Owed]:
+    def deferred(self, prefix: str) -> Sequence[Deferred]:
         found = self._known(lambda: self.state.deferred_below(prefix))
-        return [Owed(entry.path, why) for entry, why in found if not os.path.lexists(self.root / entry.path)]
+        return [Deferred(entry.path, why) for entry, why in found if not os.path.lexists(self.root / entry.path)]
 
     def touched_since(self, mark: int) -> Touched:
         newest, paths = self._known(lambda: self.state.touched_since(mark))
@@ -224,7 +224,7 @@ class Engine:
             now = tx.base(path)
             if now == row and not tx.is_deleted(path) and not (self.root / path).exists():
                 hint = place(staged, self.root, path)
-                vouched = vouching(hint, self._context.now_ns())
+                vouched = trusted_stat(hint, self._context.now_ns())
                 tx.put_base(replace(row, sha256=got.sha256, present=True, hint=vouched))
                 if row.present:  # it had vanished
                     tx.undefer(path)
@@ -366,7 +366,7 @@ class Engine:
         return (
             state.meta("storeId") == root.store_id
             and state.meta("pulledOp") == root.op
-            and nothing_owed(state, self.root, lazy=self._context.lazy, leave_large=self._context.leave_large)
+            and nothing_deferred(state, self.root, lazy=self._context.lazy, leave_large=self._context.leave_large)
         )
 
 

@@ -90,7 +90,7 @@ class Planner:
         kept = body.encode("utf-8", "surrogatepass")
         return RootRead(decode(kept), token, kept)
 
-    def _owes_nothing(self) -> bool:
+    def _nothing_pending(self) -> bool:
         """Where conditions are not enforced, whether no commit of this machine can stand there without its record: then
         the log's names tell all. Else what it left behind would be decided as if that commit had not been."""
         state = self.context.state
@@ -112,7 +112,7 @@ class Planner:
         # Another thread of this process may have pushed since: then it is not what was seen last.
         state = self.context.state
         seen = read.token == state.meta("seenToken") and read.root.seq >= int(state.meta("pulledSeq") or 0)
-        certain = self.context.committer.enforced or not state.staged_keys()  # see `_owes_nothing`
+        certain = self.context.committer.enforced or not state.staged_keys()  # see `_nothing_pending`
         return read if seen and certain else None
 
     def bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
@@ -125,7 +125,7 @@ class Planner:
         from swamp.commit.bootstrap import bootstrap, repair
 
         pace = self.patience.check
-        kept = self._kept() if self.context.committing and self._owes_nothing() else None
+        kept = self._kept() if self.context.committing and self._nothing_pending() else None
         if kept is not None and kept.root is not None and is_newest(self.context.committer.store, kept.root):
             return kept, False, ()  # a root that was written late is met, and put right, by the commit
         if create and self._was_empty():

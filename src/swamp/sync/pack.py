@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from swamp.cache.files import Hint
+from swamp.cache.files import StatFingerprint
 from swamp.cache.places import Places
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import SwampError
@@ -88,7 +88,7 @@ class _Told:
     def __init__(self, store: ObjectStore, env: Env, patience: Patience | None) -> None:
         self._send: Callable[[Upload], Sent] = lambda job: upload_one(store, job, env, patience)
         self.sent: list[Sent] = []
-        self.packed: list[tuple[Packed, Hint]] = []
+        self.packed: list[tuple[Packed, StatFingerprint]] = []
 
     def alone(self, jobs: Iterable[Upload]) -> None:
         self.sent += map(self._send, jobs)
@@ -123,7 +123,7 @@ def _add(writer: PackWriter, places: Places, jobs: list[Upload], told: _Told) ->
 
 
 def _sent_pack(
-    store: ObjectStore, body: bytes, files: list[tuple[Packed, Hint]], env: Env, patience: Patience | None
+    store: ObjectStore, body: bytes, files: list[tuple[Packed, StatFingerprint]], env: Env, patience: Patience | None
 ) -> list[Sent]:
     """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
 

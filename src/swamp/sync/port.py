@@ -22,7 +22,7 @@ class RemoteFile:
 
 
 @value
-class Owed:
+class Deferred:
     """A file that a pull was to bring and could not; the next one tries again."""
 
     path: str
@@ -57,7 +57,7 @@ class Tree(Protocol):
         """Files below the directory `prefix` that are known and not held."""
         ...
 
-    def owed(self, prefix: str) -> Sequence[Owed]:
+    def deferred(self, prefix: str) -> Sequence[Deferred]:
         """Files below the directory `prefix` that the store has and the last pull could not bring."""
         ...
 
@@ -92,7 +92,7 @@ class PlainTree:
         del prefix
         return iter(())
 
-    def owed(self, prefix: str) -> Sequence[Owed]:
+    def deferred(self, prefix: str) -> Sequence[Deferred]:
         del prefix
         return ()
 

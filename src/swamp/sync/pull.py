@@ -29,7 +29,7 @@ from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import EngineContext, SyncStats, mark_pulled, remember, retire, vouching
+from swamp.sync.record import EngineContext, SyncStats, mark_pulled, remember, retire, trusted_stat
 from swamp.sync.result import LOST, Conflict
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
@@ -218,7 +218,7 @@ class Pull:
     def _rename(self, action: Action, places: Places, now: int) -> None:
         remote, got = action.facts.remote, self.got.pop(action.path)
         assert isinstance(remote, Entry) and got.file is not None
-        hint = vouching(places.put(got.file, action.path), now)
+        hint = trusted_stat(places.put(got.file, action.path), now)
         self.held.append(BaseRow.of(remote, got.sha256, True, hint))
         self.stats.files_pulled += 1
         self.stats.bytes_pulled += got.size
@@ -233,7 +233,7 @@ class Pull:
         waiting = {a.path for a in self.compared.planned.actions("push", "delete")} | set(self.compared.planned.held)
         waiting -= self.compared.planned.unfinished()
         with self.context.state.transaction() as tx:
-            self._remember_owed(tx)
+            self._remember_deferred(tx)
             retire(tx, self.compared.snapshot, self.scope, self.stats.unresolved | waiting)
             if self.compared.covers == "some":
                 drop_foreign_base(tx, self.compared.planned)  # nobody pulls in portions but who has no mark yet
@@ -248,7 +248,7 @@ class Pull:
         if marked and self.context.lazy:  # only then is everything here that has to be (S11)
             make_tiers(self.context.state, self.context.cache.tree)
 
-    def _remember_owed(self, tx: Transaction) -> None:
+    def _remember_deferred(self, tx: Transaction) -> None:
         """What is left to a later sync keeps what this root says of it, and nothing that an older root said."""
         owed = [(path, row, "it could not be read here") for path, row in self.compared.hidden.items()]
         left = (*(a.facts for a in self.compared.planned.actions("push", "delete")), *self.compared.planned.waiting)

@@ -23,7 +23,7 @@ from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import Patience
-from swamp.sync.record import EngineContext, SyncStats, builds_on_pulled, mark_pulled, remember, retire, vouching
+from swamp.sync.record import EngineContext, SyncStats, builds_on_pulled, mark_pulled, remember, retire, trusted_stat
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import ChangesSince, changes_since
@@ -317,7 +317,7 @@ class Push:
 
     def _recorded(self, action: Action, entry: Entry) -> BaseRow:
         local = action.facts.local
-        hint = vouching(local.hint, self.compared.snapshot.at_ns) if local else None
+        hint = trusted_stat(local.hint, self.compared.snapshot.at_ns) if local else None
         self.stats.files_pushed += 1
         self.stats.bytes_pushed += entry.size
         return BaseRow.of(entry, entry.sha256, True, hint)

@@ -1,11 +1,11 @@
-"""What a push or pull works with, and how its effects become state: retired journal rows and the pulled mark."""
+"""Holds what a push or pull works with, and records its effects: retired journal rows, the pulled mark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from swamp.cache.files import Hint, trusted
+from swamp.cache.files import StatFingerprint, trusted
 from swamp.cache.layout import CacheDir
 from swamp.cache.paths import ancestors, is_below
 from swamp.cache.rows import JournalRow, Transaction
@@ -39,7 +39,7 @@ class Recent:
 
 @value
 class EngineContext:
-    """The live parts of one engine."""
+    """What one engine works with: its state, its cache, its committer, its locks and its limits."""
 
     state: State
     cache: CacheDir
@@ -68,8 +68,8 @@ class EngineContext:
         return int(self.env.clock.now().timestamp() * 1e9)
 
 
-def vouching(hint: Hint, observed_ns: int) -> Hint | None:
-    """The stat, if it can vouch for the bytes that were looked at no earlier than `observed_ns`. inv[hint.racy]
+def trusted_stat(hint: StatFingerprint, observed_ns: int) -> StatFingerprint | None:
+    """The stat, if it can be trusted to stand for the bytes that were looked at no earlier than `observed_ns`. inv[hint.racy]
 
     The moment that counts is the one *before* the bytes were read: a rewrite between the reading and the record can
     hide in the same tick of the file system's clock.

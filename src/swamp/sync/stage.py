@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from swamp.cache.files import hash_file, hint_of
+from swamp.cache.files import fingerprint_of, hash_file
 from swamp.cache.rows import StagedRow
 from swamp.errors import SwampError
 from swamp.sync.bulk import Sent, Upload, Work
@@ -117,7 +117,7 @@ class Stager:
         except SwampError:
             return False  # the upload itself will report it
         row = next((r for r in rows if r.sha256 == found.sha256), None)
-        if row is None or hint_of(found.stat) != local.hint:
+        if row is None or fingerprint_of(found.stat) != local.hint:
             return False
         self.rows[action.path] = row
         return True

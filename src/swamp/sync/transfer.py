@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from swamp.cache.files import Staged, hash_file, hint_of, stage_file
+from swamp.cache.files import Staged, fingerprint_of, hash_file, stage_file
 from swamp.cache.paths import check_inside
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import (
@@ -62,9 +62,9 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, patience: Pat
         if job.file.endswith(f"/{job.path}"):
             # A file of a tree: a link planted after the plan must not lead us out of it.
             check_inside(job.file[: -len(job.path) - 1], job.path)
-        before = hint_of(os.stat(job.file))  # noqa: PTH116  (ten thousand times)
+        before = fingerprint_of(os.stat(job.file))  # noqa: PTH116  (ten thousand times)
         key, done = retried(attempt, env, patience)
-        changed = hint_of(os.stat(job.file)) != before or done.meta.size != before.size  # noqa: PTH116
+        changed = fingerprint_of(os.stat(job.file)) != before or done.meta.size != before.size  # noqa: PTH116
     except STOPPERS:
         raise
     except (SwampError, OSError) as error:
@@ -120,7 +120,7 @@ def hash_one(job: Hash) -> Hashed:
         found = hash_file(Path(job.file))
     except (SwampError, OSError) as error:
         return Hashed(job.path, error=said(error))
-    return Hashed(job.path, found.size, found.sha256, hint_of(found.stat))
+    return Hashed(job.path, found.size, found.sha256, fingerprint_of(found.stat))
 
 
 def retried(

@@ -29,7 +29,7 @@ def unchanged_at(
     token, op = state.meta("seenToken"), state.meta(SEEN_OP)
     if token is None or op is None or op != state.meta("pulledOp"):
         return None
-    if not state.journal_empty() or not nothing_owed(state, tree, lazy=lazy, leave_large=leave_large):
+    if not state.journal_empty() or not nothing_deferred(state, tree, lazy=lazy, leave_large=leave_large):
         return None
     try:
         with looking(state, tree) as look:
@@ -51,7 +51,7 @@ def newest_mark(state: State) -> int:
     return max(int(state.meta("pulledSeq") or 0), int(state.meta("readSeq") or 0))
 
 
-def nothing_owed(state: State, tree: Path, *, lazy: bool, leave_large: bool = False) -> bool:
+def nothing_deferred(state: State, tree: Path, *, lazy: bool, leave_large: bool = False) -> bool:
     """Whether every pull so far is complete here, and what base calls present still has its place (S11)."""
     if not state.deferred_empty() or (not lazy and _owes_content(state, leave_large)):
         return False
