@@ -69,7 +69,7 @@ class EngineContext:
 
 
 def trusted_stat(hint: StatFingerprint, observed_ns: int) -> StatFingerprint | None:
-    """The stat, if it can be trusted to stand for the bytes that were looked at no earlier than `observed_ns`. inv[hint.racy]
+    """The stat, if it stands for the bytes that were looked at no earlier than `observed_ns`. inv[hint.racy]
 
     The moment that counts is the one *before* the bytes were read: a rewrite between the reading and the record can
     hide in the same tick of the file system's clock.
