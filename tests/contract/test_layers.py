@@ -10,9 +10,9 @@ import pytest
 
 from swamp.env import SYSTEM
 from swamp.errors import ConditionFailed, ObjectMissing, Unavailable, UsageError
-from swamp.store.gentle import GentleStore
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.layers import LimitStore, MeterStore, PrefixStore, RetryStore
+from swamp.store.mkdir import SerializedMkdirStore
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match, ObjectMeta
 from swamp.store.upload import ByteBudget, part_bytes, read_whole
@@ -29,7 +29,9 @@ class TestAllLayersTogether(StoreContract):
 
     @pytest.fixture
     def store(self, bucket):
-        inner = RetryStore(LimitStore(GentleStore(MeterStore(PrefixStore(PrefixStore(bucket, "a b/é"), "#%?")))))
+        inner = RetryStore(
+            LimitStore(SerializedMkdirStore(MeterStore(PrefixStore(PrefixStore(bucket, "a b/é"), "#%?"))))
+        )
         return LimitStore(inner, uploads=4, downloads=4)
 
 
@@ -221,7 +223,7 @@ class _Directories:
 
 def test_no_directory_is_made_by_two_uploads_at_once():
     server = _Directories()
-    store = GentleStore(server)
+    store = SerializedMkdirStore(server)
     keys = [f"a/b{n // 20}/c{n // 10}/{n}" for n in range(200)]
     with ThreadPoolExecutor(16) as crew:
         list(crew.map(lambda key: store.put(key, b"x"), keys))
@@ -231,7 +233,7 @@ def test_no_directory_is_made_by_two_uploads_at_once():
 
 def test_a_directory_whose_first_upload_failed_is_made_by_the_next():
     server = _Directories()
-    store = GentleStore(server)
+    store = SerializedMkdirStore(server)
     with pytest.raises(Unavailable):
         store.put("a/b/1", b"refused")
     with ThreadPoolExecutor(8) as crew:

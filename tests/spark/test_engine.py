@@ -137,7 +137,7 @@ def test_workers_meet_only_in_directories_that_are_there(jobs, bucket, tmp_path,
     write_files(tmp_path / "tree", {f"files/{n % 9}/{n}": b"x" for n in range(60)} | {"files/top": b"y"})
     paths = sorted(p for p in (tmp_path / "tree").rglob("*") if p.is_file())
     uploads = [Upload(p.relative_to(tmp_path / "tree").as_posix(), str(p), 1) for p in paths]
-    executor, seen = OnSpark(lambda: at_hand(jobs.session), replace(bucket, gentle=True)), []
+    executor, seen = OnSpark(lambda: at_hand(jobs.session), replace(bucket, serialize_mkdir=True)), []
     real = executor._batches
 
     def batches(name, given, *rest):

@@ -104,7 +104,7 @@ class OnSpark:
         def stage() -> _Stage[Upload]:
             return _Stage(UPLOADS, by_pack, upload_row, SendFiles(self.store, self.jobs.beacon), SENT)
 
-        if self.store.gentle:
+        if self.store.serialize_mkdir:
             opening, jobs = firsts(jobs)
             yield from self._made(opening, patience)
         source, helper = iter(jobs), self._helper(jobs)

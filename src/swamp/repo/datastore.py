@@ -182,7 +182,7 @@ class Datastore:
 
         url = self.config.url or self.config.type
         config = client_settings(self.config, store_settings(), self.context.settings.sync_timeout)
-        return StoreSpec(url, config, self.config.namespace, gentle=not self.capabilities.safe)
+        return StoreSpec(url, config, self.config.namespace, serialize_mkdir=not self.capabilities.safe)
 
     @property
     def plugin(self) -> str | None:
@@ -193,10 +193,10 @@ class Datastore:
 
     @cached_property
     def _bulk_store(self) -> ObjectStore:
-        """The store for bulk uploads. One that ignores conditions often keeps directories: see `store.gentle`."""
-        from swamp.store.gentle import GentleStore
+        """The store for bulk uploads. One that ignores conditions often keeps directories: see `store.mkdir`."""
+        from swamp.store.mkdir import SerializedMkdirStore
 
-        return self.store if self.capabilities.safe else GentleStore(self.store)
+        return self.store if self.capabilities.safe else SerializedMkdirStore(self.store)
 
     @cached_property
     def chooser(self) -> Chooser:

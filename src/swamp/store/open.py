@@ -15,10 +15,10 @@ from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured
 from swamp.extras import needs
 from swamp.store.explain import Place, redact
-from swamp.store.gentle import GentleStore
 from swamp.store.keys import check_key
 from swamp.store.layers import LimitStore, PrefixStore
 from swamp.store.login import aws_login, azure_login, refuse_secrets
+from swamp.store.mkdir import SerializedMkdirStore
 from swamp.store.port import ObjectStore
 from swamp.store.retry import RetryPolicy, RetryStore
 
@@ -75,8 +75,8 @@ class StoreSpec:
     url: str
     config: Mapping[str, Any] = field(default_factory=dict)
     namespace: str | None = None
-    gentle: bool = False
-    """Whether uploads into a new directory go one at a time (`store.gentle`)."""
+    serialize_mkdir: bool = False
+    """Whether uploads into a new directory go one at a time (`store.mkdir`)."""
 
     @property
     def plugin(self) -> str | None:
@@ -86,7 +86,7 @@ class StoreSpec:
     def open(self, env: Env = SYSTEM) -> ObjectStore:
         store = open_store(self.url, self.config, env)
         store = PrefixStore(store, self.namespace) if self.namespace else store
-        return GentleStore(store) if self.gentle else store
+        return SerializedMkdirStore(store) if self.serialize_mkdir else store
 
 
 def open_store(

@@ -1,4 +1,4 @@
-"""Uploads for servers that keep objects in directories, and stumble when two requests make the same one at once."""
+"""Serializes the making of directories, for servers that keep objects in them and stumble over two at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 
 
-class GentleStore:
+class SerializedMkdirStore:
     """No directory is made by two uploads of this process at a time; all else goes straight through.
 
     `rclone serve s3` acknowledges such twins and then cannot read one of them back, or answers 500
