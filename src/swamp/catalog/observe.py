@@ -1,4 +1,4 @@
-"""What changed in a directory that nobody reports on: directory times stand in for a journal."""
+"""Finds what changed in a plain directory, which has no journal: by the times of its directories."""
 
 from __future__ import annotations
 

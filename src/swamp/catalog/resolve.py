@@ -1,4 +1,4 @@
-"""Which model a name means: a definition, else what the data itself says. A reader needs no definitions."""
+"""Finds the model that a name means: a definition, else what the data itself says. A reader needs no definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing data: a version is claimed, filled, described, and only then exists."""
+"""Writes data: a version is claimed, filled, described, and only then exists."""
 
 from __future__ import annotations
 

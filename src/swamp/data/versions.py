@@ -1,4 +1,4 @@
-"""Reading versions from the tree: what is there, which one is meant, and its bytes."""
+"""Reads versions from the tree: which there are, which one is meant, and its bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML that remembers where each value stood, so that every complaint can name a file and a line."""
+"""Reads YAML and remembers where each value stood, so that every complaint can name a file and a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a definition and inputs to the arguments of one method run, with every expression resolved."""
+"""Makes the arguments of one method run from a definition and inputs, with every expression resolved."""
 
 from __future__ import annotations
 

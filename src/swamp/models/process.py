@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive their purpose: own process group, live output, a deadline, and one end."""
+"""Runs child processes in a group of their own, with live output and a deadline; all of them end with the step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How old things are where that decides what is deleted: by the store's clock, never by this machine's alone."""
+"""Tells the age of versions where that decides what is deleted: by the store's clock, never by this machine's alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model a name means: a definition in git, or an auto-definition that travels with the data."""
+"""Finds the model that a name means: a definition in git, or an auto-definition that travels with the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two versions: lines of texts, values of JSON, columns and rows of tables, parts of the rest."""
+"""Compares two versions: lines of texts, values of JSON, columns and rows of tables, parts of everything else."""
 
 from __future__ import annotations
 

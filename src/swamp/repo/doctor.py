@@ -1,4 +1,4 @@
-"""What is wrong, in words, and what puts it right."""
+"""Examines everything that a datastore rests on, says what is wrong and what puts it right, and repairs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions that the store has and that could not be brought: shown as there and not here, with the reason (S23)."""
+"""Lists versions that the store has and that could not be fetched: as there and not here, with the reason (S23)."""
 
 from __future__ import annotations
 

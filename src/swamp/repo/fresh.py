@@ -1,4 +1,4 @@
-"""What a read shows is what the store holds: one question before it, two seconds of patience, and a word if in vain.
+"""Asks the store whether it has changed before anything is read: one request, two seconds, a notice if it fails.
 
 A question is one conditional GET of the root. What is new and harms nobody is taken in (`sync/run.py`).
 """

@@ -1,4 +1,4 @@
-"""Looking after a datastore: what state it is in, what can go, what can come back, who did what, who holds what."""
+"""Maintains a datastore: verify, gc, repack, compact, undelete, log, locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying a tier tree into another tree: announced first, verified after, cleaned up only when all of it is safe."""
+"""Copies a directory of data into another: announced first, verified after, cleaned up only when all is safe."""
 
 from __future__ import annotations
 

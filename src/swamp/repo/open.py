@@ -1,4 +1,4 @@
-"""From the `datastore` block to a live store: URL forms, type forms, plug-ins, namespaces."""
+"""Opens the store that a `datastore` block describes: URL forms, type forms, plug-ins, namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting that listens: every sleep of a command ends when it was asked to stop."""
+"""Limits how long a command waits: a call ends in time, a sleep ends when the command was cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A version at a glance: schema, rows and statistics of tables, pretty JSON, the head of a text, parts of the rest."""
+"""Shows a version at a glance: schema, rows and statistics of tables, JSON, the head of a text, a list of parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Purging deleted files, and what of them remains: in the store, and on this machine."""
+"""Purges deleted files at once, and lists what of them remains: in the store, and on this machine."""
 
 from __future__ import annotations
 

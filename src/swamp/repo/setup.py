@@ -1,4 +1,4 @@
-"""`datastore setup`: from where the data is now to where it shall be, without a moment in which it is nowhere.
+"""Moves a repository to another datastore (`datastore setup`) so that at no moment its data is in neither.
 
 probe -> copy existing data into the cache (announced) -> push -> hydrate, always -> write `.swamp.yaml` -> clean up.
 Until `.swamp.yaml` is written the old datastore is the true one and its files are untouched, so a failure or a crash at

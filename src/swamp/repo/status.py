@@ -1,4 +1,4 @@
-"""How a datastore stands: what is known here, whether the store answers within seconds, and what is owed in between."""
+"""Reports how a datastore stands: what is known here, whether the store answers, and what one still owes the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which data the expressions of a workflow ask for by name, and whether it can ever be there."""
+"""Checks the data that a workflow's expressions ask for by name: whether anything can ever make it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people decide about runs: approve, reject, cancel; and what is said of a run whose process is gone."""
+"""Applies what people decide about runs: approve, reject, cancel; and tells of a run whose process is gone."""
 
 from __future__ import annotations
 

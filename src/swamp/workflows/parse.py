@@ -1,4 +1,4 @@
-"""YAML text -> Workflow, or every problem in it with its line and what was probably meant."""
+"""Parses the YAML text of a workflow, or lists every problem in it with its line and what was probably meant."""
 
 from __future__ import annotations
 

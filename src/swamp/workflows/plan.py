@@ -1,4 +1,4 @@
-"""What a run would do, told without doing it: steps in their order, expanded and guarded as far as that is known."""
+"""Plans a run without doing it: steps in their order, expanded and guarded as far as that is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a workflow runs by itself: cron expressions in a time zone, read by a library."""
+"""Computes when a scheduled workflow runs: cron expressions in a time zone, read by a library."""
 
 from __future__ import annotations
 

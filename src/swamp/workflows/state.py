@@ -1,4 +1,4 @@
-"""A run as it goes: jobs, steps, what became of them. Written down on every change; a record becomes it again."""
+"""Holds the state of a run (jobs, steps, what became of them), and makes it from a record and a record from it."""
 
 from __future__ import annotations
 
