@@ -290,7 +290,7 @@ def undelete(
         done = s.repo.datastore.maintenance.undelete(paths or (), since=moment)
         document = {"restored": list(done.restored), "gone": list(done.gone)}
         s.out.result(document, f"Restored {plural(len(done.restored), 'file')}, {len(done.gone)} are gone for good")
-        if paths and done.gone:
+        if done.gone:
             raise typer.Exit(1)
 
 
