@@ -88,3 +88,33 @@ def test_a_layout_that_cannot_be_is_told_before_any_work():
         with pytest.raises(UsageError):
             Layout.of(options, schema)
     assert Layout.of({"partitionBy": "id, text", "maxPartBytes": "10"}, schema) == Layout(("id", "text"), 10)
+
+
+def test_only_values_that_repeat_get_a_dictionary_and_all_read_back(tmp_path):
+    """A dictionary that is begun and given up in every row group costs more than the writing itself."""
+    kinds = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("kind", pa.string()),
+            ("many", pa.list_(pa.int64())),
+            ("pair", pa.struct([("x", pa.string())])),
+            ("none", pa.string()),
+        ]
+    )
+    rows = [
+        {"id": n, "kind": f"k{n % 3}", "many": [n, n + 1], "pair": {"x": f"{n}"}, "none": None} for n in range(1_000)
+    ]
+    batches = [pa.RecordBatch.from_pylist(rows, schema=kinds)]
+    (file,) = _files(tmp_path, iter(batches), kinds, Layout(), False)
+    assert pq.read_table(file).to_pylist() == rows
+    group = pq.read_metadata(file).row_group(0)
+    by_dictionary = {
+        group.column(at).path_in_schema: group.column(at).has_dictionary_page for at in range(group.num_columns)
+    }
+    assert by_dictionary == {
+        "id": False,
+        "kind": True,
+        "many.list.element": True,
+        "pair.x": True,
+        "none": True,
+    }

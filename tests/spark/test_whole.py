@@ -7,7 +7,9 @@ Spark reuses a Python reader that has taken a filter for other scans of the rela
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_datasets import put, table
+from test_datasets import load, put, table
+
+import swamp.spark
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -104,3 +106,47 @@ SHAPES = st.sampled_from(
 def test_every_query_has_the_answer_of_a_plain_dataframe(both, shape, first, second):
     text = shape.format(first, second)
     assert answers(both, text, "ours") == answers(both, text, "plain")
+
+
+@pytest.fixture(scope="module")
+def contents(spark, tmp_path_factory):
+    """A dataset by the Python source, by Spark's own reader, and as a plain DataFrame of the same rows."""
+    from swamp.repo.config import init_repo
+
+    made = tmp_path_factory.mktemp("contents") / "repo"
+    init_repo(made)
+    rows = [(f"n{n % 4}" if n % 5 else None, n % 7, n / 2 if n % 3 else None) for n in range(60)]
+    plain = spark.createDataFrame(rows, "name string, version bigint, size double")
+    swamp.spark.write(plain.repartition(3), "web", "events", repo=made)
+    load(spark, made).createOrReplaceTempView("by_source")
+    swamp.spark.read(spark, "web", "events", repo=made).createOrReplaceTempView("by_native")
+    plain.createOrReplaceTempView("by_hand")
+    return spark
+
+
+OF_CONTENT = st.sampled_from(
+    [
+        "name = 'n1'",
+        "name is null",
+        "not name <=> 'n2'",
+        "version > 3",
+        "version in (0, 6)",
+        "size < 9.5",
+        "size is null",
+    ]
+)
+
+
+@pytest.mark.inv("source.whole")
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(shape=SHAPES, first=OF_CONTENT, second=OF_CONTENT, kept=st.booleans())
+def test_every_query_of_content_has_the_answer_of_a_plain_dataframe(contents, shape, first, second, kept):
+    text = shape.format(first, second)
+    if kept:
+        contents.catalog.cacheTable("by_source")
+    try:
+        found = {view: answers(contents, text, view) for view in ("by_source", "by_native", "by_hand")}
+    finally:
+        if kept:
+            contents.catalog.uncacheTable("by_source")
+    assert found["by_source"] == found["by_native"] == found["by_hand"]

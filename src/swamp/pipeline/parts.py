@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import math
 import tempfile
 from collections import OrderedDict
@@ -21,8 +22,11 @@ from swamp.sync.transfer import upload_one
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 GROUP_ROWS: Final = 131_072
+SAMPLE_ROWS: Final = 8_192
+FEW_ROWS: Final = 100
 MOST_OPEN: Final = 32
 """Parts that a task fills at a time, with a row group of each in memory."""
 
@@ -69,10 +73,8 @@ class _Growing:
     """A file that rows are added to; memory holds one row group."""
 
     def __init__(self, file: Path, schema: pa.Schema) -> None:
-        import pyarrow.parquet as pq
-
         self._file, self._schema = file, schema
-        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+        self._writer: pq.ParquetWriter | None = None
         self._rows: list[pa.RecordBatch] = []
         self._waiting = 0
 
@@ -82,19 +84,48 @@ class _Growing:
         self._waiting += rows.num_rows
         if self._waiting >= GROUP_ROWS:
             self._flush()
-        return self._file.stat().st_size
+        return self._file.stat().st_size if self._writer is not None else 0
 
     def close(self) -> Iterator[Path]:
         self._flush()
-        self._writer.close()
-        yield self._file
+        if self._writer is not None:
+            self._writer.close()
+            yield self._file
 
     def _flush(self) -> None:
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
         if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._rows).cast(self._schema))
+            table = pa.Table.from_batches(self._rows).cast(self._schema)
+            if self._writer is None:
+                listed = repeating(table.slice(0, SAMPLE_ROWS))
+                self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", use_dictionary=listed)
+            self._writer.write_table(table)
         self._rows, self._waiting = [], 0
+
+
+def repeating(rows: pa.Table) -> list[str]:
+    """The columns, as Parquet names them, that are worth a dictionary: of values that hardly repeat one is begun and
+    given up in every row group, which cost three times what writing them did."""
+    import pyarrow.parquet as pq
+
+    with io.BytesIO() as sink:
+        pq.write_table(rows.schema.empty_table(), sink)
+        leaves = pq.read_metadata(sink).schema
+    unique = {field.name for at, field in enumerate(rows.schema) if _hardly_repeats(rows.column(at))}
+    return [name for name in (leaves.column(at).path for at in range(len(leaves))) if name not in unique]
+
+
+def _hardly_repeats(column: pa.ChunkedArray) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_ = pa.types
+    plain = (is_.is_integer, is_.is_floating, is_.is_string, is_.is_binary, is_.is_timestamp, is_.is_date)
+    if len(column) < FEW_ROWS or not any(test(column.type) for test in plain):
+        return False
+    return bool(pc.count_distinct(column).as_py() > len(column) // 2)
 
 
 def _delivered(target: Target, name: str, file: Path) -> WrittenPart:
