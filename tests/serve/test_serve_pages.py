@@ -152,10 +152,10 @@ def test_a_conflict_of_a_second_machine_appears_and_is_resolved(
         file = one.tree / "files" / "note.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    other("datastore", "sync", "--full")
-    visit.open("/datastore")
+    visit.open("/datastore")  # before there is a conflict: the server looks at the store by itself, too
     visit.see("Nobody's work stands against another's.")
     visit.mark()
+    other("datastore", "sync", "--full")
     server.ask("POST", "/api/v1/datastore/sync", json={"full": True})
     visit.wait("#conflicts button:text-is('Keep mine')")
     visit.check_not_reloaded()
