@@ -156,3 +156,15 @@ def test_a_lost_root_is_not_rebuilt_from_half_of_the_log(team, lying, skip):
     a("datastore", "doctor", "--repair")
     assert team.place.root()["seq"] >= before
     assert len(team.machine("fresh").names()) == 5
+
+
+def test_what_was_not_kept_is_said_once(team, lying):
+    """A command that delivers a kept put first fails within that delivery: its error names the end of both, once."""
+    a, env = team.machine("a"), {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "3000"}
+    a.put("m", "first", "x")
+    (a.home / "input").write_text("y")
+    lying.add(Lie("refuse", "PUT", "*/_index/log/*", times=None))
+    for name in ("unlogged", "kept"):
+        a("data", "put", "m", name, str(a.home / "input"), env=env).failed(69)
+    error = a("data", "gc", "--yes", env=env).failed(69)["error"]
+    assert error.count("nothing ran and nothing was kept") == 1, error

@@ -121,8 +121,9 @@ def _nothing_began() -> Iterator[None]:
     try:
         yield
     except (StoreError, LockTimeout) as error:
-        error.message = f"{error.message}{NOTHING_KEPT}"
-        error.args = (error.message,)
+        if not error.message.endswith(NOTHING_KEPT):  # said already where a kept put was to be delivered first
+            error.message = f"{error.message}{NOTHING_KEPT}"
+            error.args = (error.message,)
         raise
 
 
