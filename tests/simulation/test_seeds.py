@@ -50,6 +50,7 @@ def test_nothing_acknowledged_is_lost_and_everybody_converges(name, chunk):
         ("away", 9116),
         ("moved", 700452),
         ("collector", 700427),
+        ("lost-root", 701495),
     ],
 )
 def test_seeds_that_once_failed(name, seed):
@@ -58,6 +59,7 @@ def test_seeds_that_once_failed(name, seed):
     213: a cache that lost its state deleted a file again: the oracle held the delete to what it had said before.
     5177: a delete was forgotten by the log's names alone, while a commit of its own stood there without its record.
     700452: a delete was refused whose machine had not seen that its file was undeleted: the oracle took that for wrong.
+    701495: two machines met a damaged root, and the second swapped out what the first had just rebuilt.
     700427: a pack went out in two attempts, its user deleted a file between them: the oracle believed in the second.
     9116: a read brought a version into a directory that somebody had announced and not yet pushed.
     """

@@ -7,6 +7,7 @@ so two machines that arrive at once end up with one root.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -27,6 +28,7 @@ from swamp.index.root import (
     SEGMENT_PREFIX,
     Root,
     SegmentRef,
+    decode,
     parse_json,
     successor,
 )
@@ -146,6 +148,8 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Boots
         return Bootstrapped(RootRead(repaired, fetched.meta.token, fetched.body))  # another machine was first
     except CorruptData:
         fetched = committer.store.get(ROOT_KEY)
+    with suppress(CorruptData):  # first between these two looks: its root is not what is swapped out
+        return Bootstrapped(RootRead(decode(fetched.body), fetched.meta.token, fetched.body))
     if _is_old(committer, fetched.body, damage):
         counter, left = _old_counter(committer.store), LeftOut()
         found = _adoptable(committer, fetched.body, left)
