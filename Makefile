@@ -24,21 +24,29 @@ POSTGRES := $(or $(wildcard /usr/lib/postgresql/*/bin/initdb),$(shell command -v
 PLUGINS  := plugins/swamp-postgres plugins/swamp-mongodb
 comma    := ,
 
-.PHONY: demo test lint sim bench docs site soak clean constraints bytecode java servers browser postgres
+.PHONY: demo test first lint sim bench docs site soak clean constraints bytecode java servers browser postgres
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP) bytecode java
 	$(BIN)/python demo/run.py
 
-test: $(STAMP) bytecode java servers browser postgres lint
-	SWAMP_REQUIRE=$(REQUIRE) PATH="$(CURDIR)/.tools/node_modules/.bin:$$PATH" \
-	  $(PYTEST) -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
+# Two stages: what needs no server and no Spark says within minutes whether the rest is worth its time. With ARGS one.
+FIRST    := tests/unit tests/property tests/models tests/cache tests/simulation
+ALL      := SWAMP_REQUIRE=$(REQUIRE) PATH="$(CURDIR)/.tools/node_modules/.bin:$$PATH" \
+  $(PYTEST) -n $(WORKERS) --dist worksteal --durations 10
+
+test: $(STAMP) bytecode lint $(if $(ARGS),,first) java servers browser postgres
+	$(ALL) $(or $(ARGS),$(FIRST:%=--ignore=%))
+
+first: $(STAMP) bytecode lint
+	$(PYTEST) -n $(WORKERS) --dist worksteal --durations 10 $(FIRST)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src tests/sim tests/servers $(PLUGINS:%=%/src)
 	$(BIN)/lint-imports
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -q -c /dev/null --rootdir . --noconftest -p no:cacheprovider tests/docs/test_tidy.py
 
 # More seeds of the simulator than `make test` runs: make sim SEEDS=100000
 sim: $(STAMP)

@@ -45,12 +45,9 @@ def doctor(
         found = _beside(s, paths, adopt_all, leave) if beside else None
         checks = examiner.examine()
         ok = all(check.ok for check in checks) and not (found and found["refused"])
-        document: dict[str, Any] = {"checks": [check.to_json() for check in checks], "ok": ok}
-        if examiner.packs is not None:
-            document["packs"] = examiner.packs.to_json()
-        if repair:
-            document["repaired"] = done
-        document |= found or {}
+        packs = {} if examiner.packs is None else {"packs": examiner.packs.to_json()}
+        document: dict[str, Any] = {"checks": [check.to_json() for check in checks], "ok": ok, **packs}
+        document |= ({"repaired": done} if repair else {}) | (found or {})
         rows = [("ok" if c.ok else "WRONG", c.name, c.detail, c.fix or "") for c in checks]
 
         def text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from swamp.env import Env, rfc3339
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
@@ -10,6 +11,8 @@ from swamp.index.formats import NEEDS
 from swamp.index.keys import object_of
 from swamp.index.root import IGNORED, Root, SegmentRef, Writer, successor
 from swamp.values import value
+
+_ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key, measured on real roots
 
 
 @value
@@ -68,6 +71,13 @@ def numbered(changes: Changes, seq: int) -> list[Row | Dropped]:
     return rows
 
 
+def layer_bytes(root: Root, changes: Changes) -> int:
+    """About how much of the root its layer takes with these changes."""
+    rows: list[Row | Dropped] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
+    rows += numbered(changes, 0)
+    return sum(len(r.path) + len(r.key) + _ROW_BYTES for r in rows)
+
+
 def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush: Flush | None = None) -> Root:
     """The root that follows `root` when `changes` happen to it. Pure."""
     new = successor(root, op, at, writer)
@@ -92,21 +102,18 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         deleted[gone.path] = gone.at(seq)
     for drop in changes.dropped:
         dropped[drop.key] = drop.at(seq)
-    segments = [s for s in root.segments if s.key not in changes.unlisted]
-    segments += [s if s.added_seq else replace(s, added_seq=seq) for s in changes.segments]
     if flush is not None:
         own = changes.paths
         own_keys = {d.key for d in changes.dropped}
         entries = {p: e for p, e in entries.items() if p not in own and e not in flush.rows}
         deleted = {p: t for p, t in deleted.items() if p not in own and t not in flush.rows}
         dropped = {k: d for k, d in dropped.items() if k not in own_keys and d not in flush.dropped}
-        segments.append(replace(flush.ref, added_seq=seq))
     return replace(
         new,
         entries=entries,
         deleted=deleted,
         dropped=dropped,
-        segments=tuple(segments),
+        segments=_segments(root, changes, flush, seq),
         collecting=root.collecting if changes.collecting is None else changes.collecting,
         gc_epoch=root.gc_epoch + changes.gc_epoch_step,
         horizon_seq=max(root.horizon_seq, changes.horizon_seq),
@@ -114,3 +121,10 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         conditions=changes.conditions or root.conditions,
         conditions_op=op if changes.conditions else root.conditions_op,
     )
+
+
+def _segments(root: Root, changes: Changes, flush: Flush | None, seq: int) -> tuple[SegmentRef, ...]:
+    """Those that stay, and those that this commit lists, under its number."""
+    stay = [s for s in root.segments if s.key not in changes.unlisted]
+    listed = [*changes.segments, *((replace(flush.ref, added_seq=seq),) if flush else ())]
+    return (*stay, *(s if s.added_seq else replace(s, added_seq=seq) for s in listed))

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import Final, Protocol, TypeVar
 
-from swamp.commit.build import Changes, Flush, build, numbered, rebuilt
+from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, rebuilt
 from swamp.commit.log import has_op, log_key, log_status, newest_whole, put_log, refuse_later_formats
 from swamp.commit.obey import Word
 from swamp.commit.survive import survive
@@ -26,7 +26,7 @@ from swamp.errors import (
     StoreError,
     Unavailable,
 )
-from swamp.index.entry import Dropped, Row
+from swamp.index.entry import Row
 from swamp.index.formats import NEWEST
 from swamp.index.read import read_root, read_segment
 from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, encode, first_root
@@ -39,7 +39,6 @@ __all__ = ["Changes", "Committed", "Committer", "Pace", "Propose", "RootRead", "
 LAYER_ROWS: Final = 500
 LAYER_BYTES: Final = 128 * 1024
 LATE_RECORD: Final = 5.0  # seconds; a root is not lost, noticed and rebuilt by another machine in less
-_ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key, measured on real roots
 
 
 @value
@@ -292,7 +291,7 @@ class Committer:
         """A layer past its bound moves into a segment, uploaded before anything names it. inv[commit.root-last]"""
         if staged and staged.changes == changes and survive(self.store, root, (staged.ref.key,), staged.epoch):
             return staged
-        if not _over_bound(root, changes):
+        if root.layer_rows + changes.rows <= LAYER_ROWS and layer_bytes(root, changes) <= LAYER_BYTES:
             return None
         from swamp.index.segment import write_segment
 
@@ -389,11 +388,3 @@ def _present(read: RootRead) -> Root:
         what = "has disappeared" if read.token is None else "was damaged"
         raise CorruptData(f"the index root {what} while it was in use", hint="run: swamp datastore doctor --repair")
     return read.root
-
-
-def _over_bound(root: Root, changes: Changes) -> bool:
-    if root.layer_rows + changes.rows > LAYER_ROWS:
-        return True
-    rows: list[Row | Dropped] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
-    rows += numbered(changes, 0)
-    return sum(len(r.path) + len(r.key) + _ROW_BYTES for r in rows) > LAYER_BYTES

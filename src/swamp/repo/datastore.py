@@ -12,14 +12,7 @@ from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
 from swamp.repo.config import DatastoreConfig, Hydrate, choose, chosen, mode_of
 from swamp.repo.layout import LOCAL_DIRECTORY, excluder
-from swamp.repo.open import (
-    client_settings,
-    directory_of_bucket,
-    in_namespace,
-    open_bucket,
-    store_settings,
-    writer_of,
-)
+from swamp.repo.open import client_settings, directory_of_bucket, in_namespace, open_bucket, store_settings, writer_of
 from swamp.settings import Settings
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree

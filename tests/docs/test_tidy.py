@@ -1,0 +1,28 @@
+"""The limits that keep the house readable: nothing is listed as an exception."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from reading import REPO
+
+MODULE = 400
+FUNCTION = 45
+SOURCES = sorted((REPO / "src").rglob("*.py"))
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    for file in SOURCES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{file.relative_to(REPO)}: {node.name}", (node.end_lineno or 0) - node.lineno + 1
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {str(file.relative_to(REPO)): len(file.read_text().splitlines()) for file in SOURCES}
+    assert {name: lines for name, lines in lengths.items() if lines > MODULE} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    assert {name: lines for name, lines in functions() if lines > FUNCTION} == {}
