@@ -164,9 +164,8 @@ class Datastore:
         from swamp.store.layers import MeterStore
 
         hurry = {**store_settings(), "requestTimeoutMs": seconds * 1000}
-        return MeterStore(
-            in_namespace(open_bucket(self.config, self.context.env, hurry, seconds), self.config.namespace)
-        )
+        bucket = open_bucket(self.config, self.context.env, hurry, seconds)
+        return MeterStore(in_namespace(bucket, self.config.namespace))
 
     @cached_property
     def spec(self) -> StoreSpec:
