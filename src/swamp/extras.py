@@ -12,6 +12,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "spark": ("pyspark", "py4j", "grpc"),
     "duckdb": ("duckdb", "_duckdb", "pytz"),
     "gcs": ("google", "requests", "urllib3"),
+    "arrow": ("pyarrow",),
     "pandas": ("pandas", "numpy"),
     "serve": ("fastapi", "uvicorn", "starlette", "prometheus_client", "jinja2"),
     "otel": ("opentelemetry",),

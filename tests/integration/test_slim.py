@@ -7,9 +7,13 @@ import json
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from arro3.core import Array, DataType, Table
+from arro3.io import write_parquet
+from packaging.requirements import Requirement
 
 from swamp.extras import EXTRAS
 
@@ -60,6 +64,7 @@ def folder(tmp_path):
     (tmp_path / "repo").mkdir()
     (tmp_path / "bucket").mkdir()
     (tmp_path / "note.json").write_text('{"n": 1}')
+    write_parquet(Table.from_pydict({"n": Array([1], type=DataType.int64())}), tmp_path / "table.parquet")
     return tmp_path
 
 
@@ -95,12 +100,18 @@ def test_without_extras_it_syncs_runs_and_queries(folder):
         ("spark", ["datastore", "verify", "--engine", "spark"]),
         ("gcs", ["datastore", "setup", "gs://bucket/prefix"]),
         ("serve", ["serve", "--port", "0"]),
+        ("arrow", ["data", "show", "a", "table"]),
     ],
 )
 def test_what_needs_an_extra_names_its_line_in_one_error(folder, extra, command):
     bucket = (folder / "bucket").as_uri()
     told = run(
-        folder, ["repo", "init"], ["datastore", "setup", bucket], ["data", "put", "a", "b", "note.json"], command
+        folder,
+        ["repo", "init"],
+        ["datastore", "setup", bucket],
+        ["data", "put", "a", "b", "note.json"],
+        ["data", "put", "a", "table", "table.parquet"],
+        command,
     )
     code, out, err = told[-1]
     assert (code, out) == (2, "")
@@ -113,3 +124,33 @@ def test_every_extra_that_can_be_missing_is_one_of_the_project():
     assert set(EXTRAS) | {"azure", "all"} == set(project["optional-dependencies"])
     names = {one.split("[")[0].split(">")[0].split("<")[0] for one in project["dependencies"]}
     assert names.isdisjoint({"pyspark", "pandas", "duckdb", "fastapi", "google-cloud-storage", "requests"})
+
+
+def installed_with(*extras: str) -> dict[str, int]:
+    """The packages that `pip install swamp[extras]` brings, and the bytes of each, as they are installed here."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    found: dict[str, int] = {}
+    waiting = [(Requirement(text), "") for text in project["dependencies"]]
+    waiting += [(Requirement(text), "") for name in extras for text in project["optional-dependencies"][name]]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        wanted, extra = waiting.pop()
+        if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+            continue
+        if wanted.name == "swamp":
+            waiting += [(Requirement(t), "") for e in wanted.extras for t in project["optional-dependencies"][e]]
+            continue
+        for asked in {"", *wanted.extras}:
+            if (wanted.name, asked) not in seen:
+                seen.add((wanted.name, asked))
+                package = metadata.distribution(wanted.name)
+                paths = {str(file.locate()) for file in package.files or [] if not str(file).endswith(".pyc")}
+                found[wanted.name.lower()] = sum(Path(path).stat().st_size for path in paths if Path(path).is_file())
+                waiting += [(Requirement(text), asked) for text in package.requires or []]
+    return found
+
+
+def test_a_slim_install_is_at_most_a_tenth_of_the_full_one():
+    slim, full = installed_with(), installed_with("all")
+    assert slim.keys() < full.keys() and {"pyspark", "pyarrow", "duckdb"} <= full.keys() - slim.keys()
+    assert sum(slim.values()) * 10 <= sum(full.values()), (slim, full)

@@ -13,7 +13,10 @@ import pytest
 MAKE = """
 import io, sys
 import pyarrow as pa, pyarrow.parquet as pq
-from swamp.index.columns import segment_schema as _schema
+from swamp.index.columns import segment_schema
+_made = pa.schema(segment_schema())
+def _schema():
+    return _made
 
 MIB = 1 << 20
 def text(value, rows, each=32):

@@ -10,7 +10,7 @@ import pytest
 from swamp.cli.main import main
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData
-from swamp.index.columns import segment_schema
+from swamp.index.columns import segment_schema as schema_of_segments
 from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.lookup import all_rows
 from swamp.index.root import ROOT_KEY, Root, Writer, decode, encode, first_root
@@ -21,6 +21,13 @@ from swamp.pipeline.kernels import rows_of
 from swamp.pipeline.publish import committer_for
 from swamp.pipeline.schemas import SEGMENTS
 from swamp.sync.progress import Patience
+
+
+def segment_schema():
+    import pyarrow as pa
+
+    return pa.schema(schema_of_segments())
+
 
 pytestmark = pytest.mark.timeout(900)
 

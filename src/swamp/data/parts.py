@@ -8,12 +8,14 @@ be written can be read, however much it is (L75).
 from __future__ import annotations
 
 import hashlib
+import marshal
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from swamp.cache.files import CHUNK, disk_error, hash_file, on_disk, sync_directory
 from swamp.cache.paths import fold, safe_path, shown
@@ -22,9 +24,6 @@ from swamp.data.document import damaged
 from swamp.data.names import VersionRef
 from swamp.errors import CorruptData, UsageError
 from swamp.sync.progress import Progress, Silent
-
-if TYPE_CHECKING:
-    from swamp.index.entry import Entry
 
 INLINE_PARTS: Final = 1000
 """So many parts stand in `metadata.yaml`; more would make every reader of metadata read them too."""
@@ -66,7 +65,7 @@ class PartsWriter:
         self._file = file
         self._digest = hashlib.sha256()
         self._held: list[Part] = []
-        self._written: Any = None
+        self._spilled: IO[bytes] | None = None
         self._count = self._size = 0
         self._last = ""
 
@@ -74,8 +73,8 @@ class PartsWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._written is not None:
-            self._written.close()
+        if self._spilled is not None:
+            self._spilled.close()
 
     def add(self, part: Part) -> None:
         if part.name <= self._last:
@@ -85,39 +84,43 @@ class PartsWriter:
         self._count += 1
         self._size += part.size
         self._held.append(part)
-        if len(self._held) > (INLINE_PARTS if self._written is None else GROUP):
+        if len(self._held) > (INLINE_PARTS if self._spilled is None else GROUP):
             self._spill()
 
     def _spill(self) -> None:
-        """One row group; the first one loads Arrow, which a small artifact never does."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from swamp.index.columns import segment_schema
-        from swamp.index.segment import WRITTEN_BY_ARROW, batch_of
-
-        if self._written is None:
-            self._written = pq.ParquetWriter(self._file, segment_schema(), **WRITTEN_BY_ARROW)
-        self._written.write_batch(pa.record_batch(batch_of([_entry(part) for part in self._held])))
+        """Sets the parts aside in a nameless file: who writes Parquet asks for rows, and here they are handed in."""
+        if self._spilled is None:
+            self._spilled = tempfile.TemporaryFile(dir=self._file.parent)  # noqa: SIM115
+        marshal.dump([(part.name, part.size, part.checksum) for part in self._held], self._spilled)
         self._held.clear()
 
     def done(self) -> Content:
         """All of it, durable."""
         checksum = self._digest.hexdigest()
-        if self._written is None:
+        if self._spilled is None:
             return Content(self._size, checksum, tuple(self._held))
-        if self._held:
+        with on_disk("write", str(self._file)):
             self._spill()
-        self._written.close()
-        self._written = None
+            _write_manifest(self._spilled, self._file)
         hashed = durable_hash(self._file)
         return Content(self._size, checksum, manifest=Manifest(self._count, hashed[0], hashed[1]))
 
 
+def _write_manifest(spilled: IO[bytes], file: Path) -> None:
+    from swamp.index.entry import Entry
+    from swamp.index.segment import batch_of, write_file
+
+    def batches() -> Iterator[Any]:
+        end = spilled.seek(0, os.SEEK_END)
+        spilled.seek(0)
+        while spilled.tell() < end:
+            yield batch_of([Entry(name, "", size, checksum, "") for name, size, checksum in marshal.load(spilled)])
+
+    write_file(batches(), file)
+
+
 def durable_hash(file: Path) -> tuple[int, str]:
     """Size and hash of a file whose bytes and name then survive a power cut."""
-    import os
-
     found = hash_file(file)
     try:
         with file.open("rb") as opened:
@@ -155,12 +158,6 @@ def combined_checksum(parts: Iterator[Part] | tuple[Part, ...] | list[Part]) -> 
 
 def _line(part: Part) -> bytes:
     return f"{part.name}\0{part.checksum}\n".encode()
-
-
-def _entry(part: Part) -> Entry:
-    from swamp.index.entry import Entry
-
-    return Entry(part.name, "", part.size, part.checksum, "")
 
 
 Pace = Callable[[], None]

@@ -1,34 +1,31 @@
 """The rows of index segments as checked columns: the one way in which anybody reads a segment.
 
-A segment comes from a bucket into which others may write. What it claims of its size is checked before Arrow believes
-it (`inspect`), and its rows before anyone acts on them; in process and in a Spark task, because both come through here.
+A segment comes from a bucket into which others may write. What it claims of its size is checked before anybody believes
+it (`pages`, `decode`), and its rows before anyone acts on them; in process and in a Spark task: both come through here.
 """
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from swamp.cache.files import on_disk
 from swamp.errors import CorruptData
-from swamp.index.footer import Footer, Group, read_footer
-from swamp.index.inspect import MAX_BATCH, MAX_GROUP, inspect, written_out
+from swamp.index.decode import values
+from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, Group, read_footer
+from swamp.index.pages import MAX_GROUP
 from swamp.index.root import REPAIR_HINT, SegmentRef
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Source = bytes | Path
-"""A segment's bytes, or a local file that holds them."""
+from swamp.index.source import Raw, Source
+from swamp.values import value
 
 ROW_GROUP: Final = 16_384
 BATCH: Final = 1_024  # measured: a quarter of the memory of 4,096 for a wide merge, and no slower
-BATCH_BYTES: Final = 8 << 20
 FORMAT: Final = {b"swamp.segment": b"1"}
 FIRST_COLUMNS: Final = ("path", "kind", "key", "size", "sha256", "lastModified", "seq", "missing", "extra")
 COLUMNS: Final = (*FIRST_COLUMNS, "id", "idSeq")
@@ -36,39 +33,47 @@ COLUMNS: Final = (*FIRST_COLUMNS, "id", "idSeq")
 NEEDED: Final = ("path", "kind", "key")
 DROPPED: Final = "dropped"
 KINDS: Final = frozenset({"entry", "deleted", DROPPED})
-# pyarrow's own errors are subclasses of these.
-_DAMAGE: Final = (ValueError, OSError, LookupError, TypeError, NotImplementedError, MemoryError, OverflowError)
+_KINDS: Final = {"size": INT64, "seq": INT64, "idSeq": INT64, "missing": BOOLEAN}
+_DAMAGE: Final = (ValueError, OSError, LookupError, TypeError, MemoryError, OverflowError, struct.error)
 
 
-def segment_schema() -> pa.Schema:
-    """What a segment's file says of its columns."""
-    import pyarrow as pa
+def segment_schema() -> Any:
+    """What a segment's file says of its columns, as an arro3 schema: pyarrow is not part of a slim install."""
+    from arro3.core import DataType, Field, Schema
 
-    text = pa.string()
-    types = (text, text, text, pa.int64(), text, text, pa.int64(), pa.bool_(), text, text, pa.int64())
-    fields = [pa.field(n, t, nullable=n not in NEEDED) for n, t in zip(COLUMNS, types, strict=True)]
-    return pa.schema(fields, metadata=FORMAT)
-
-
-def load_arrow() -> None:
-    """Loads what reads a segment, a quarter of a second: for who will read one and waits for something before."""
-    import pyarrow.compute
-    import pyarrow.parquet  # noqa: F401
+    types = {name: DataType.int64() for name in ("size", "seq", "idSeq")} | {"missing": DataType.bool()}
+    fields = [Field(n, types.get(n, DataType.utf8()), nullable=n not in NEEDED) for n in COLUMNS]
+    return Schema(fields, metadata=FORMAT)
 
 
-def texts(values: Iterable[str]) -> pa.Array:
-    """Texts for Arrow, by way of arro3: `pa.array` and `pa.scalar` load pandas, a third of a second, to see whether
-    that is where a value comes from."""
-    import pyarrow as pa
-    from arro3.core import Array, DataType
+@value
+class Columns:
+    """Some rows of a segment: a list of Python values for each column, by its name."""
 
-    return pa.array(Array(list(values), type=DataType.utf8()))
+    lists: dict[str, list[Any]]
 
+    def __len__(self) -> int:
+        return len(self.lists["path"])
 
-@cache
-def constant(value: str) -> pa.Scalar:
-    """A text to compare a column with."""
-    return texts([value])[0]
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.lists[name]
+
+    def between(self, first: int, last: int) -> Columns:
+        """The rows from number `first` up to `last`."""
+        if first == 0 and last == len(self):
+            return self
+        return Columns({name: values[first:last] for name, values in self.lists.items()})
+
+    def at(self, rows: Sequence[int]) -> Columns:
+        """The rows with these numbers."""
+        return Columns({name: [values[row] for row in rows] for name, values in self.lists.items()})
+
+    def batch(self) -> Any:
+        """As an arro3 batch, which pyarrow takes over without copying."""
+        from arro3.core import Array, RecordBatch
+
+        schema = segment_schema()
+        return RecordBatch.from_arrays([Array(self[f.name], type=f.type) for f in schema], schema=schema)
 
 
 def check_segment(ref: SegmentRef, source: Source) -> None:
@@ -95,13 +100,13 @@ def listed_columns(
     stop: str | None = None,
     paths: Collection[str] | None = None,
     length: int = BATCH,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Columns]:
     """As `read_columns`, for a segment that a root names: it is what the root says, in bytes, rows and range."""
     check_segment(ref, source)
     wanted: dict[str, Any] = {"start": start, "stop": stop, "paths": paths, "length": length}
-    for batch in read_columns(source, ref.added_seq, rows=ref.rows, **wanted):
-        _check_range(batch, ref)
-        yield batch
+    for columns in read_columns(source, ref.added_seq, rows=ref.rows, **wanted):
+        _check_range(columns, ref)
+        yield columns
 
 
 def read_columns(
@@ -113,96 +118,67 @@ def read_columns(
     paths: Collection[str] | None = None,
     rows: int | None = None,
     length: int = BATCH,
-) -> Iterator[pa.RecordBatch]:
-    """The rows with `start <= path < stop` (and in `paths`), in path order and checked, about `length` at a time.
+) -> Iterator[Columns]:
+    """The rows with `start <= path < stop` (and in `paths`), in path order and checked, at most `length` at a time.
 
     Every row has a number. Row groups that cannot hold such a path are not read. Raises CorruptData on damaged or
     hostile bytes, and unless there are `rows` rows where that is known.
     """
     last = ""
-    for batch in _joined(_batches(source, start, stop, paths, rows), length):
-        with guarded():
-            _check_rows(batch, added_seq, last)
-            last = batch.column("path")[-1].as_py()
-            found = _chosen(_numbered(batch, added_seq), start, stop, paths)
-        if found.num_rows:
-            yield found
+    wanted = None if paths is None else frozenset(paths)
+    with guarded():
+        raw = Raw(source)
+    with closing(raw):
+        batches = _batches(raw, start, stop, wanted, rows, length)
+        while True:
+            with guarded():
+                columns = next(batches, None)
+                if columns is None:
+                    return
+                _check_rows(columns, added_seq, last)
+                last = columns["path"][-1]
+                found = _chosen(_numbered(columns, added_seq), start, stop, wanted)
+            if len(found):
+                yield found
 
 
 def _batches(
-    source: Source, start: str, stop: str | None, paths: Collection[str] | None, rows: int | None
-) -> Iterator[pa.RecordBatch]:
-    with guarded():
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        raw = pa.BufferReader(source) if isinstance(source, bytes) else pa.OSFile(str(source))
-        footer = read_footer(raw)
-        _check_sizes(footer, rows)
-        # No text and no list in a footer is longer than the footer itself.
-        limits = dict.fromkeys(("thrift_string_size_limit", "thrift_container_size_limit"), footer.length)
-        asked = None if paths is None else sorted(path.encode() for path in paths)
-        wanted = [i for i, group in enumerate(footer.groups) if _may_hold(group, start, stop, asked)]
-        claims = inspect(raw, [footer.groups[i] for i in wanted], BATCH)
-        file = pq.ParquetFile(raw, read_dictionary=list(claims.dictionaries), pre_buffer=False, **limits)
-        size, columns = claims.batch_rows, list(_check_shape(file.schema_arrow))
-        found = file.iter_batches(size, wanted, columns=columns, use_threads=False) if wanted else iter(())
-    while True:
-        with guarded():
-            batch = next(found, None)
-            if batch is not None:
-                batch = _with_identity(written_out(batch, claims.dictionaries))
-                if batch.nbytes > MAX_BATCH:  # before every value of it becomes a Python object
-                    raise ValueError("rows of impossible length")
-        if batch is None:
-            return
-        if batch.num_rows:
-            yield batch
+    raw: Raw, start: str, stop: str | None, paths: Collection[str] | None, rows: int | None, length: int
+) -> Iterator[Columns]:
+    """The rows of the groups that may hold what is wanted."""
+    footer = read_footer(raw)
+    names = _check_shape(footer)
+    _check_sizes(footer, rows)
+    asked = None if paths is None else sorted(path.encode() for path in paths)
+    for group in footer.groups:
+        if group.rows and _may_hold(group, start, stop, asked):
+            streams = {name: values(raw, group, column) for name, column in zip(names, group.columns, strict=False)}
+            yield from _pieces(streams, group.rows, length)
 
 
-def _joined(batches: Iterator[pa.RecordBatch], length: int) -> Iterator[pa.RecordBatch]:
-    """Checks cost per batch, and Arrow must be given few rows at once: so they are put together again."""
-    import pyarrow as pa
-
-    kept: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        kept.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= length or size >= BATCH_BYTES:
-            yield pa.Table.from_batches(kept).combine_chunks().to_batches()[0]
-            kept, rows, size = [], 0, 0
-    if kept:
-        yield pa.Table.from_batches(kept).combine_chunks().to_batches()[0]
+def _pieces(streams: dict[str, Iterator[Any]], rows: int, length: int) -> Iterator[Columns]:
+    """So many rows at a time: a merge of many segments holds that much of each, and their pages."""
+    for at in range(0, rows, length):
+        count = min(length, rows - at)
+        lists = {name: list(islice(stream, count)) for name, stream in streams.items()}
+        if any(len(found) != count for found in lists.values()):
+            raise ValueError("a column with other rows than its group")
+        yield Columns({name: lists.get(name) or [None] * count for name in COLUMNS})
+    for stream in streams.values():
+        if next(stream, stream) is not stream:
+            raise ValueError("a column with other rows than its group")
 
 
-def _check_shape(schema: pa.Schema) -> tuple[str, ...]:
-    """The footer must describe a segment of ours; which columns it has."""
-    kept = schema.metadata or {}
-    names = tuple(schema.names)
+def _check_shape(footer: Footer) -> tuple[str, ...]:
+    """The footer must describe a segment of ours; which columns it has. More of them may follow."""
+    names = tuple(column.name for column in footer.schema)
     ours = COLUMNS if names[: len(COLUMNS)] == COLUMNS else FIRST_COLUMNS
-    if kept.get(b"swamp.segment") != b"1" or names[: len(ours)] != ours:
+    if footer.metadata.get(b"swamp.segment") != b"1" or names[: len(ours)] != ours:
         raise damaged("this is not an index segment that this swamp can read")
-    expected = segment_schema()
-    if any(_plain(schema.field(name).type) != expected.field(name).type for name in ours):
-        raise damaged("an index segment has columns of other types")
+    for column in footer.schema[: len(ours)]:
+        if column.kind != _KINDS.get(column.name, BYTE_ARRAY) or column.text != (column.kind == BYTE_ARRAY):
+            raise damaged("an index segment has columns of other types")
     return ours
-
-
-def _with_identity(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With the columns that version 3 did not have."""
-    import pyarrow as pa
-
-    for name in COLUMNS[batch.num_columns :]:
-        kind = segment_schema().field(name).type
-        batch = batch.append_column(pa.field(name, kind), pa.nulls(batch.num_rows, kind))
-    return batch
-
-
-def _plain(kind: Any) -> Any:
-    import pyarrow as pa
-
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _check_sizes(footer: Footer, rows: int | None) -> None:
@@ -226,75 +202,57 @@ def _may_hold(group: Group, start: str, stop: str | None, paths: Sequence[bytes]
     return paths is None or bisect_left(paths, lowest) < bisect_right(paths, highest)
 
 
-def _check_rows(batch: pa.RecordBatch, added_seq: int, last: str) -> None:
-    """Rows that could be: text that is text, a kind that is known, sizes, numbers, and paths in their order."""
-    import pyarrow.compute as pc
-
-    batch.validate(full=True)  # Arrow passes bytes on that are no UTF-8
-    if any(batch.column(name).null_count for name in NEEDED):
+def _check_rows(columns: Columns, added_seq: int, last: str) -> None:
+    """Rows that could be: a kind that is known, sizes, numbers, and paths in their order."""
+    if any(None in columns[name] for name in NEEDED):
         raise ValueError("a row without a path, a kind or a key")
-    path, kind, size = batch.column("path"), batch.column("kind"), batch.column("size")
-    if not set(pc.unique(kind).to_pylist()) <= KINDS:
+    kinds, sizes = columns["kind"], columns["size"]
+    if not set(kinds) <= KINDS:
         raise ValueError("a row of a kind that is not known")
-    unsized = size.null_count and pc.any(pc.and_(pc.is_null(size), pc.not_equal(kind, constant(DROPPED)))).as_py()
-    if unsized or not _within(size, 0, None):
+    unsized = None in sizes and any(size is None and kind != DROPPED for size, kind in zip(sizes, kinds, strict=True))
+    if unsized or not _within(sizes, 0, None):
         raise ValueError("a row without a size")
     # inv[segment.added-seq]: no row is younger than the commit that listed its segment.
-    if not _within(batch.column("seq"), 1, added_seq) or not _within(batch.column("idSeq"), 1, added_seq):
+    if not _within(columns["seq"], 1, added_seq) or not _within(columns["idSeq"], 1, added_seq):
         raise ValueError(f"a row with an impossible number in a segment of number {added_seq}")
-    if path[0].as_py() < last or pc.any(pc.less(path[1:], path[:-1])).as_py():
+    paths = columns["path"]
+    if paths[0] < last or any(one > other for one, other in pairwise(paths)):
         raise ValueError("it is not sorted")
 
 
-def _within(numbers: Any, lowest: int, highest: int | None) -> bool:
+def _within(numbers: list[int | None], lowest: int, highest: int | None) -> bool:
     """Whether those that there are lie between the two."""
-    import pyarrow.compute as pc
-
-    found = pc.min_max(numbers).as_py()
-    return found["min"] is None or (lowest <= found["min"] and (highest is None or found["max"] <= highest))
+    there = {number for number in numbers if number is not None}
+    return not there or (lowest <= min(there) and (highest is None or max(there) <= highest))
 
 
-def _check_range(batch: pa.RecordBatch, ref: SegmentRef) -> None:
+def _check_range(columns: Columns, ref: SegmentRef) -> None:
     """A segment may not claim a range that its deciding rows leave: lookups would pass them by."""
-    import pyarrow.compute as pc
-
-    deciding = batch.column("path").filter(pc.not_equal(batch.column("kind"), constant(DROPPED)))
-    if len(deciding) and not (ref.covers(deciding[0].as_py()) and ref.covers(deciding[-1].as_py())):
+    paths, kinds = columns["path"], columns["kind"]
+    deciding = paths if DROPPED not in kinds else [p for p, k in zip(paths, kinds, strict=True) if k != DROPPED]
+    if deciding and not (ref.covers(deciding[0]) and ref.covers(deciding[-1])):
         raise damaged(f"{ref.key} holds rows outside of the range that the root names")
 
 
-def _numbered(batch: pa.RecordBatch, added_seq: int) -> pa.RecordBatch:
+def _numbered(columns: Columns, added_seq: int) -> Columns:
     """inv[segment.added-seq]: a numberless row is as old as the commit that listed its segment."""
-    import pyarrow.compute as pc
-
-    at = batch.schema.get_field_index("seq")
-    if not batch.column(at).null_count:
-        return batch
-    return batch.set_column(at, batch.schema.field(at), pc.fill_null(batch.column(at), _number(added_seq)))
+    if None not in columns["seq"]:
+        return columns
+    return Columns(columns.lists | {"seq": [number or added_seq for number in columns["seq"]]})
 
 
-def _number(value: int) -> pa.Scalar:
-    import pyarrow as pa
-    from arro3.core import Array, DataType
-
-    return pa.array(Array([value], type=DataType.int64()))[0]
-
-
-def _chosen(batch: pa.RecordBatch, start: str, stop: str | None, paths: Collection[str] | None) -> pa.RecordBatch:
-    import pyarrow.compute as pc
-
-    if start:
-        batch = batch.filter(pc.greater_equal(batch.column("path"), texts([start])[0]))
-    if stop is not None:
-        batch = batch.filter(pc.less(batch.column("path"), texts([stop])[0]))
-    if paths is not None:
-        batch = batch.filter(pc.is_in(batch.column("path"), value_set=texts(paths)))
-    return batch
+def _chosen(columns: Columns, start: str, stop: str | None, wanted: Collection[str] | None) -> Columns:
+    paths = columns["path"]
+    first = bisect_left(paths, start)
+    found = columns.between(first, len(paths) if stop is None else max(first, bisect_left(paths, stop)))
+    if wanted is None:
+        return found
+    return found.at([row for row, path in enumerate(found["path"]) if path in wanted])
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Whatever a damaged file makes the Parquet reader say, it is CorruptData."""
+    """Whatever a damaged file is refused for, it is CorruptData."""
     try:
         yield
     except _DAMAGE as error:

@@ -9,11 +9,11 @@ from itertools import groupby
 from operator import attrgetter
 
 from swamp.cache.paths import is_below
-from swamp.index.columns import Source
 from swamp.index.entry import Dropped, Entry, Row
 from swamp.index.merge import newer, winner
 from swamp.index.root import Root, SegmentRef
 from swamp.index.segment import AnyRow, listed_rows
+from swamp.index.source import Source
 from swamp.values import value
 
 FetchSegment = Callable[[SegmentRef], Source]

@@ -13,8 +13,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from swamp.cache.paths import is_safe
 from swamp.errors import CorruptData
@@ -22,15 +21,10 @@ from swamp.index.entry import path_of_key
 from swamp.index.keys import MAX_PACK, MAX_SLICE, Slice, object_of, slice_key
 from swamp.values import value
 
-if TYPE_CHECKING:
-    import zstandard
-
 MAGIC: Final = b"swamppak"
 VERSION: Final = 1
 HEAD: Final = struct.Struct("<8sI")
 TAIL: Final = struct.Struct("<II8s")
-LEVEL: Final = 1
-"""Level 3 takes twice the time on what does not compress, and saves 2 % more on what does."""
 SAVES: Final = 8
 """A frame is kept where it saves this part of the bytes."""
 TRIED: Final = 8
@@ -93,7 +87,7 @@ class PackWriter:
         """The whole pack."""
         columns = {name: [getattr(f, name) for f in self._files] for name in _COLUMNS}
         text = json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode()
-        footer = _compressor().compress(text)
+        footer = _frame(text)
         return b"".join((self._body, footer, TAIL.pack(len(footer), len(text), MAGIC)))
 
 
@@ -104,7 +98,7 @@ def compressed(body: bytes) -> bytes | None:
     """A zstd frame of these bytes, if it saves an eighth of them."""
     if len(body) < 64:
         return None
-    frame = _compressor().compress(body)
+    frame = _frame(body)
     return frame if len(frame) <= len(body) - len(body) // SAVES else None
 
 
@@ -134,17 +128,14 @@ def unpacked(cut: Slice, stored: bytes | memoryview, size: int) -> bytes | memor
         if cut.length != max(size, 1):
             raise CorruptData(f"{cut.key} cannot hold a file of {size} bytes", details={"key": cut.key})
         return stored[:size]
-    import zstandard
+    from swamp.index.frames import expand
 
     if size > MAX_SLICE:
         raise CorruptData(f"{cut.key} cannot hold a file of {size} bytes", details={"key": cut.key})
     try:
-        told = zstandard.frame_content_size(stored)
-        if told != size:
-            raise CorruptData(f"{cut.key} says that it holds {told} bytes instead of {size}")
-        return _decompressor().decompress(stored, max_output_size=size)
-    except zstandard.ZstdError as error:
-        raise CorruptData(f"{cut.key} is not a zstd frame: {error}", details={"key": cut.key}) from error
+        return expand(stored, size)
+    except ValueError as error:
+        raise CorruptData(f"{cut.key} cannot be unpacked: {error}", details={"key": cut.key}) from error
 
 
 def read_pack(body: bytes) -> list[Packed]:
@@ -178,14 +169,12 @@ class Longer(Exception):
 
 
 def _columns(frame: bytes, length: int) -> list[Sequence[Any]]:
-    import zstandard
+    from swamp.index.frames import expand
 
     try:
-        if zstandard.frame_content_size(frame) != length:
-            raise _damaged("its footer has another length than it says")
-        doc = json.loads(_decompressor().decompress(frame, max_output_size=length))
+        doc = json.loads(expand(frame, length))
         columns = [doc[name] for name in _COLUMNS]
-    except (zstandard.ZstdError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _damaged(f"its footer cannot be read: {error!r:.80}") from error
     lengths = {len(column) if isinstance(column, list) else -1 for column in columns}
     if len(lengths) != 1 or not 0 <= lengths.pop() <= MAX_FILES:
@@ -243,27 +232,7 @@ def ranges(slices: Iterable[Slice], gap: int, most: int) -> Iterator[list[Slice]
         yield group
 
 
-@cache
-def _zstd_threads() -> Any:
-    import threading
+def _frame(body: bytes) -> bytes:
+    from swamp.index.frames import pack  # where files are packed: 20 ms
 
-    return threading.local()
-
-
-def _compressor() -> zstandard.ZstdCompressor:
-    """One for each thread: they are not to be shared, and making one costs more than a small file."""
-    mine = _zstd_threads()
-    if not hasattr(mine, "compressor"):
-        import zstandard
-
-        mine.compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-    return mine.compressor  # type: ignore[no-any-return]
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    mine = _zstd_threads()
-    if not hasattr(mine, "decompressor"):
-        import zstandard
-
-        mine.decompressor = zstandard.ZstdDecompressor()
-    return mine.decompressor  # type: ignore[no-any-return]
+    return pack(body)

@@ -10,17 +10,14 @@ import hashlib
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from swamp.errors import CorruptData
 from swamp.index.columns import (
     COLUMNS,
-    DROPPED,
-    FORMAT,
-    NEEDED,
     ROW_GROUP,
-    Source,
-    constant,
+    Columns,
     guarded,
     listed_columns,
     read_columns,
@@ -29,10 +26,8 @@ from swamp.index.columns import (
 from swamp.index.columns import check_segment as check_segment
 from swamp.index.entry import Dropped, Entry, Row, Tombstone
 from swamp.index.root import SegmentRef
+from swamp.index.source import Source
 from swamp.values import value
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 AnyRow = Row | Dropped
 _KINDS: Final = {Entry: "entry", Tombstone: "deleted", Dropped: "dropped"}
@@ -54,25 +49,32 @@ class Segment:
 
 
 def write_segment(rows: Iterable[AnyRow], *, presorted: bool = False) -> Segment:
-    """The rows as Parquet, sorted by path; `presorted` rows are taken as they come and never held as Python objects.
-
-    Written by arro3: a push that flushes its layer must not wait for pyarrow (and the pandas it looks for) to load.
-    """
-    from arro3.core import RecordBatchReader
-    from arro3.io import write_parquet
-
-    out, schema, span = io.BytesIO(), _arro3_schema(), _Span()
+    """The rows as Parquet, sorted by path; `presorted` rows are taken as they come and never held as Python objects."""
+    span, schema = Span(), segment_schema()
     ordered = rows if presorted else sorted(rows, key=_order)
     try:
-        batches = [_batch(group, schema, span) for group in _groups(ordered)]
-        write_parquet(RecordBatchReader.from_batches(schema, batches), out, **_WRITER)
+        return write_batches([_batch(group, schema, span) for group in _groups(ordered)], span)
     except (ValueError, OverflowError, OSError) as error:
         raise CorruptData(f"a row cannot be written into an index segment: {error}") from error
+
+
+def write_batches(batches: list[Any], span: Span) -> Segment:
+    """The same of arro3 batches that hold a segment's columns in their order, and that `span` has counted."""
+    out = io.BytesIO()
+    write_file(batches, out)
     return Segment(out.getvalue(), span.rows, span.lowest, span.highest)
 
 
+def write_file(batches: Iterable[Any], out: io.BytesIO | Path) -> None:
+    """A file of segment rows as they come, a row group at a time: nobody holds all of them."""
+    from arro3.core import RecordBatchReader
+    from arro3.io import write_parquet
+
+    write_parquet(RecordBatchReader.from_batches(segment_schema(), batches), out, **_WRITER)
+
+
 @dataclass
-class _Span:
+class Span:
     """How many rows went by, and the range of those that decide paths."""
 
     rows: int = 0
@@ -86,7 +88,7 @@ class _Span:
         self.highest = max(deciding, default=self.highest)
 
 
-def _batch(group: list[AnyRow], schema: Any, span: _Span) -> Any:
+def _batch(group: list[AnyRow], schema: Any, span: Span) -> Any:
     from arro3.core import Array, RecordBatch
 
     span.count(group)
@@ -97,44 +99,7 @@ def _batch(group: list[AnyRow], schema: Any, span: _Span) -> Any:
 
 def batch_of(rows: list[AnyRow]) -> Any:
     """Rows as one Arrow batch in a segment's columns, for who writes a file of segment rows as a stream."""
-    return _batch(rows, _arro3_schema(), _Span())
-
-
-def _arro3_schema() -> Any:
-    from arro3.core import DataType, Field, Schema
-
-    types = {name: DataType.int64() for name in ("size", "seq", "idSeq")} | {"missing": DataType.bool()}
-    fields = [Field(n, types.get(n, DataType.utf8()), nullable=n not in NEEDED) for n in COLUMNS]
-    return Schema(fields, metadata=FORMAT)
-
-
-def write_segment_columns(batches: Iterable[pa.RecordBatch]) -> Segment:
-    """The same from Arrow batches that hold a segment's columns, sorted by path: no Python object per row."""
-    from arro3.core import RecordBatch, RecordBatchReader
-    from arro3.io import write_parquet
-
-    out, schema, span = io.BytesIO(), segment_schema(), _Span()
-    shaped = [_counted(batch, schema, span) for batch in batches if batch.num_rows]
-    ours = [RecordBatch.from_arrow(batch) for batch in shaped]
-    write_parquet(RecordBatchReader.from_batches(_arro3_schema(), ours), out, **_WRITER)
-    return Segment(out.getvalue(), span.rows, span.lowest, span.highest)
-
-
-def _counted(batch: pa.RecordBatch, schema: pa.Schema, span: _Span) -> pa.RecordBatch:
-    """In a segment's own columns; raises CorruptData when its rows are not in order."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    paths = batch.column("path")
-    if pc.any(pc.less(paths[1:], paths[:-1])).as_py():
-        raise CorruptData("rows for an index segment are not sorted")
-    deciding = paths.filter(pc.not_equal(batch.column("kind"), constant(DROPPED)))
-    if len(deciding):
-        if deciding[0].as_py() < span.highest:
-            raise CorruptData("rows for an index segment are not sorted")
-        span.lowest, span.highest = span.lowest or deciding[0].as_py(), deciding[-1].as_py()
-    span.rows += batch.num_rows
-    return pa.RecordBatch.from_arrays([batch.column(f.name).cast(f.type) for f in schema], schema=schema)
+    return _batch(rows, segment_schema(), Span())
 
 
 def _order(row: AnyRow) -> tuple[str, bool, int, str]:
@@ -148,15 +113,6 @@ _WRITER: Final[dict[str, Any]] = {
     "column_encoding": {"path": "delta_byte_array", "key": "delta_byte_array"},
     "column_dictionary_enabled": dict.fromkeys(("path", "key", "sha256", "size", "extra", "id"), False),
 }
-
-
-WRITTEN_BY_ARROW: Final[dict[str, Any]] = {
-    "compression": "zstd",
-    "compression_level": 6,
-    "use_dictionary": ["kind"],
-    "column_encoding": {"path": "DELTA_BYTE_ARRAY", "key": "DELTA_BYTE_ARRAY"},
-}
-"""The same for pyarrow, which can write a file row group by row group."""
 
 
 def _groups(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
@@ -215,11 +171,11 @@ def listed_rows(
     return _rows(listed_columns(ref, source, start=start, stop=stop, paths=paths), dropped)
 
 
-def _rows(batches: Iterator[pa.RecordBatch], dropped: bool) -> Iterator[AnyRow]:
-    for batch in batches:
+def _rows(found: Iterator[Columns], dropped: bool) -> Iterator[AnyRow]:
+    for columns in found:
         with guarded():
-            columns = [batch.column(name).to_pylist() for name in COLUMNS]
-            made = [_MAKE[kind](path, *rest) for path, kind, *rest in zip(*columns, strict=True)]
+            values = [columns[name] for name in COLUMNS]
+            made = [_MAKE[kind](path, *rest) for path, kind, *rest in zip(*values, strict=True)]
         yield from made if dropped else (row for row in made if not isinstance(row, Dropped))
 
 

@@ -76,9 +76,11 @@ class Reader:
         """Its fields; lists are passed over (None)."""
         return Struct((number, self.value(kind, depth)) for number, kind in self.fields())
 
-    def length(self) -> int:
-        """How many elements the list here claims to have. Each takes a byte: more than are left is a lie."""
-        found, _ = self._list()
+    def structs(self) -> int:
+        """How many structs the list here claims to have. Each takes a byte: more than are left is a lie."""
+        found, kind = self._list()
+        if kind != _STRUCT:
+            raise ValueError("a list of something else")
         return found
 
     def value(self, kind: int, depth: int = 0) -> Any:

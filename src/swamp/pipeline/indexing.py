@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
-from swamp.index.columns import listed_columns
+from swamp.index.columns import Columns, listed_columns, segment_schema
 from swamp.index.entry import Dropped, Entry, Tombstone, path_of_key
 from swamp.index.payload import propose_packed
 from swamp.index.read import read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.index.segment import AnyRow, write_segment_columns
+from swamp.index.segment import AnyRow, Segment, Span, write_batches
 from swamp.pipeline.clients import StoreAddress, opened
 from swamp.pipeline.kernels import Batches, rows_of
 from swamp.pipeline.publish import put_patiently
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SEGMENT_ROWS: Final = 250_000
 READ_ROWS: Final = 16_384
+READ_BYTES: Final = 8 << 20
 # Everything that `usable` could object to contains one of these; the rest passes without being asked.
 _ODD: Final = (
     r"[\x00-\x1f\x7f-\x{9f}\\]|^[./_]|//|/$|^$|(^|/)\.|^[A-Za-z]:|~[0-9A-Z]{26}(/|$)|/latest|_catalog|"
@@ -53,9 +54,23 @@ class ReadSegments:
         store = opened(self.store)
         for row in rows_of(batches):
             ref = ref_from(row)
-            for batch in listed_columns(ref, read_segment(store, ref), length=READ_ROWS):
+            for batch in _joined(listed_columns(ref, read_segment(store, ref), length=READ_ROWS)):
                 found = _index_batch(batch)
                 yield _without_unusable(found) if self.usable_only else found
+
+
+def _joined(found: Iterable[Columns]) -> Iterator[pa.RecordBatch]:
+    """For pyarrow, in pieces that are worth its calls: a segment is read in as few rows as its longest value allows."""
+    import pyarrow as pa
+
+    kept: list[pa.RecordBatch] = []
+    for columns in found:
+        kept.append(pa.record_batch(columns.batch()))
+        if sum(b.num_rows for b in kept) >= READ_ROWS or sum(b.nbytes for b in kept) >= READ_BYTES:
+            yield pa.concat_batches(kept)
+            kept = []
+    if kept:
+        yield pa.concat_batches(kept)
 
 
 def _without_unusable(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -97,10 +112,37 @@ class WriteSegments:
     def __call__(self, batches: Batches) -> Batches:
         store = opened(self.store)
         for chunk in _chunks(batches, SEGMENT_ROWS):
-            segment = write_segment_columns(_segment_columns(chunk))
+            segment = write_columns(_segment_columns(chunk))
             ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", self.added_seq)
             put_patiently(store, ref.key, segment.data)
             yield SEGMENTS.batch([ref_row(ref)])
+
+
+def write_columns(batches: Iterable[pa.RecordBatch]) -> Segment:
+    """A segment of batches that hold its columns, sorted by path: no Python object per row."""
+    import pyarrow as pa
+    from arro3.core import RecordBatch
+
+    span, schema = Span(), pa.schema(segment_schema())
+    shaped = [_counted(batch, schema, span) for batch in batches if batch.num_rows]
+    return write_batches([RecordBatch.from_arrow(batch) for batch in shaped], span)
+
+
+def _counted(batch: pa.RecordBatch, schema: pa.Schema, span: Span) -> pa.RecordBatch:
+    """In a segment's own columns; raises CorruptData when its rows are not in order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    paths = batch.column("path")
+    if pc.any(pc.less(paths[1:], paths[:-1])).as_py():
+        raise CorruptData("rows for an index segment are not sorted")
+    deciding = paths.filter(pc.not_equal(batch.column("kind"), DROPPED))
+    if len(deciding):
+        if deciding[0].as_py() < span.highest:
+            raise CorruptData("rows for an index segment are not sorted")
+        span.lowest, span.highest = span.lowest or deciding[0].as_py(), deciding[-1].as_py()
+    span.rows += batch.num_rows
+    return pa.RecordBatch.from_arrays([batch.column(f.name).cast(f.type) for f in schema], schema=schema)
 
 
 def _chunks(batches: Batches, length: int) -> Iterator[list[pa.RecordBatch]]:

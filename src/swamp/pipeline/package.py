@@ -30,7 +30,8 @@ def build_archive(file: Path, *, full: bool = False, exclude: Iterable[str] = ()
     """swamp and what it needs as a tar.gz for the same platform and Python. `full` adds pyarrow, pandas and numpy."""
     left_out = DRIVER_ONLY | {_normal(name) for name in exclude}
     left_out |= {"pyspark", "py4j"} if full else ON_EXECUTORS
-    wanted = sorted(_closure("swamp", left_out).union(*(_closure(name, left_out) for name in _plugin_packages())))
+    more = [name for name in ("pyarrow", "pandas") if full and _is_installed(name)]
+    wanted = sorted(set[str]().union(*(_closure(name, left_out) for name in ("swamp", *_plugin_packages(), *more))))
     with tarfile.open(file, "w:gz", compresslevel=6) as archive:
         for name in wanted:
             for source, target in _files_of(name):

@@ -15,6 +15,7 @@ from swamp.data.document import damaged
 from swamp.data.names import meant
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, ObjectMissing, UsageError
+from swamp.extras import needs
 from swamp.index.keys import slice_of
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ _DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
 
 def arrow_table(contents: Contents, version: DataVersion, columns: Sequence[str] | None = None) -> Any:
     """The rows as a `pyarrow.Table`. Raises UsageError for what is no table, CorruptData for damaged bytes."""
+    needs("pyarrow", "reading a version as a table", "arrow")
     files = list(contents.files(version))
     kind = format_of(version, files)
     own = [contents.verified(version, file) for file in data_files(files)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
+from swamp.extras import needs
 from swamp.repo.contents import Contents, File, data_files, format_of
 from swamp.repo.preview import JSON_LIMIT, MOST_FILES, csv_header, csv_rows, plain_value
 
@@ -204,6 +205,7 @@ def _schema(version: DataVersion, files: list[File]) -> dict[str, str]:
     kind = format_of(version, files)
     if kind != "parquet":
         return dict.fromkeys(csv_header(files, _delimiter(kind)), "text")
+    needs("pyarrow", "comparing Parquet", "arrow")
     import pyarrow.parquet as pq
 
     return {field.name: str(field.type) for field in pq.read_schema(files[0].path)}

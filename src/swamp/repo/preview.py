@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
+from swamp.extras import needs
 from swamp.repo.contents import Contents, File, data_files, format_of
 
 Kind = Literal["table", "json", "text", "binary", "directory"]
@@ -97,6 +98,7 @@ def _looked_at(contents: Contents, version: DataVersion, files: list[File], limi
 
 def _parquet(files: Sequence[File], limit: int) -> Preview:
     """Footers say how many rows there are and between what they lie; only the first rows are read."""
+    needs("pyarrow", "a look into Parquet", "arrow")
     import pyarrow.parquet as pq
 
     found = Preview("table", "parquet", row_count=0)

@@ -17,6 +17,7 @@ from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName, auto_id, check_model_name
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, Unavailable, UsageError
+from swamp.extras import needs
 from swamp.repo.conflicts import kept_version
 from swamp.repo.definitions import ModelRef
 from swamp.repo.outbox import AlreadyDelivered, Writing
@@ -184,6 +185,7 @@ def _json(value: Any) -> bytes:
 
 
 def _parquet(table: Tabular, file: Path) -> Path:
+    needs("pyarrow", "saving a table", "arrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 

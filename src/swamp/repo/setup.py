@@ -7,22 +7,19 @@ any point is answered by running the same command again.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.errors import AccessDenied, Failed, StoreError, SwampError, UsageError
-from swamp.index.columns import load_arrow
-from swamp.index.read import read_root
+from swamp.errors import AccessDenied, Failed, StoreError, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
 from swamp.repo.config import DatastoreConfig, Hydrate, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.layout import LOCAL_DIRECTORY
 from swamp.repo.migrate import Copied, Copier, Proof, Source, clean_up, has_tiers, proven_in_tree
-from swamp.store.port import UNSAFE, Capabilities, ObjectStore
+from swamp.store.port import UNSAFE, Capabilities
 from swamp.sync.result import SyncResult
 
 if TYPE_CHECKING:
@@ -102,10 +99,7 @@ class _Move:
     def run(self) -> SetUp:
         new = self._new
         if new.synced:
-            loading = Thread(target=_load_ahead, args=(new.store,), name="load ahead", daemon=True)
-            loading.start()
             self._check_store()
-            loading.join()  # two threads that import one package may meet in the middle of it
         copied = self._copy()
         synced = self._push_and_hydrate(copied) if new.synced else _counted(copied)
         if self._joined:
@@ -283,13 +277,6 @@ class _Move:
             errors,
             self._joined,
         )
-
-
-def _load_ahead(store: ObjectStore) -> None:
-    """While the probe waits for the store: what an index too large for its root will be read with."""
-    with suppress(SwampError):  # who comes here next meets it too, and tells
-        if read_root(store)[0].segments:
-            load_arrow()
 
 
 def _counted(copied: list[Copied]) -> SyncResult:
