@@ -47,7 +47,7 @@ def test_every_dependency_of_the_package_is_pinned_and_explained() -> None:
 def test_only_what_a_slim_install_does_without_is_an_extra() -> None:
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     assert sorted(project["optional-dependencies"]) == [
-        *("all", "azure", "duckdb", "gcs", "otel", "pandas", "serve", "spark")
+        *("all", "arrow", "azure", "duckdb", "gcs", "otel", "pandas", "serve", "spark")
     ]
     assert project["requires-python"] == ">=3.11"
 
