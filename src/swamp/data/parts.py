@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
 
 from swamp.cache.files import CHUNK, disk_error, hash_file, on_disk, sync_directory
-from swamp.cache.paths import fold, safe_path, shown
+from swamp.cache.paths import TEMP_PREFIX, fold, safe_path, shown
 from swamp.cache.places import FLUSH_TOGETHER, can_flush_together, flush_together
 from swamp.data.document import damaged
 from swamp.data.names import VersionRef
@@ -90,7 +90,7 @@ class PartsWriter:
     def _spill(self) -> None:
         """Sets the parts aside in a nameless file: who writes Parquet asks for rows, and here they are handed in."""
         if self._spilled is None:
-            self._spilled = tempfile.TemporaryFile(dir=self._file.parent)  # noqa: SIM115
+            self._spilled = tempfile.TemporaryFile(dir=self._file.parent, prefix=TEMP_PREFIX)  # noqa: SIM115
         marshal.dump([(part.name, part.size, part.checksum) for part in self._held], self._spilled)
         self._held.clear()
 
