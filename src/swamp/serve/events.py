@@ -19,6 +19,9 @@ from swamp.serve.database import Database
 
 RING: Final = 5_000
 KEEP: Final = 100_000
+AT_ONCE: Final = 25
+TURN_SECONDS: Final = 0.01
+"""Readers are woken in groups: if hundreds wrote in one turn of the loop, every request would wait behind them."""
 KINDS: Final = ("commit", "run", "step", "log", "status", "delivery")
 
 
@@ -48,6 +51,7 @@ class Events:
         self._ring: deque[Event] = deque(maxlen=RING)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
+        self._waiting = 0
         row = db.one("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)")
         self.last = int(row[0]) if row else 0
 
@@ -131,7 +135,11 @@ class Events:
         news = self._news
         if self.last > number:
             return
+        before, self._waiting = self._waiting, self._waiting + 1
         try:
             await asyncio.wait_for(news.wait(), seconds)
         except TimeoutError:
             return
+        finally:
+            self._waiting -= 1
+        await asyncio.sleep(before // AT_ONCE * TURN_SECONDS)
