@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from swamp.env import SYSTEM
 from swamp.repo.config import init_repo, write_config
 
 pytestmark = pytest.mark.timeout(900)
+TESTS = Path(__file__).parent.parent
 CODE = """
 import json, sys
 from pathlib import Path
@@ -93,7 +95,7 @@ def story(moto, tmp_path_factory):
         text=True,
         timeout=600,
         check=False,
-        env={**os.environ, **moto.environ, "SWAMP_HOME": str(folder / "home")},
+        env={**os.environ, **moto.environ, "SWAMP_HOME": str(folder / "home"), "PYTHONPATH": str(TESTS)},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
