@@ -184,7 +184,9 @@ def journal(machine: Machine, place: Place) -> list[tuple[object, ...]]:
     """What the journal of this machine's cache of that place holds. A cache that a killed `setup` began to fill owes
     nobody anything: the checkout never named it."""
     rows: list[tuple[object, ...]] = []
-    for cache in caches_of(machine.home / ".swamp", place.open().url):
+    caches = caches_of(machine.home / ".swamp", place.open().url)
+    assert caches, f"no cache of {place.url} was looked at"
+    for cache in caches:
         with contextlib.closing(sqlite3.connect(cache.state_db)) as db:
             rows += db.execute("SELECT * FROM journal").fetchall()
     return rows

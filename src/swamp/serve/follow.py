@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.data.runs import PREFIX, RUNS
-from swamp.errors import NotFound, StoreError, SwampError
+from swamp.errors import NotFound, SwampError
 from swamp.serve.database import Database
 from swamp.serve.events import Draft, Events
 from swamp.serve.work import runs_directory
@@ -81,12 +81,13 @@ class Follower:
 
     def look(self) -> None:
         """Takes in every new line of every run of this server."""
-        ended, self._over = self._over, set()
+        ended = frozenset(self._over)  # before reading: what ends meanwhile is read to its end by the next look
         for file in sorted(self._directory.glob("*.jsonl")):
             self._own.add(file.stem)
             self._read(file)
         for run_id in ended:
             self._forget(run_id)
+            self._over.discard(run_id)  # not sooner: a look that fails is tried again for the same runs
 
     def _read(self, file: Path) -> None:
         row = self._db.one("SELECT place FROM followed WHERE run_id = ?", (file.stem,))
@@ -231,11 +232,16 @@ class Puller:
             if self._stopping:
                 return
             try:
-                self.pull()
-            except StoreError as error:
-                self._tell({"healthy": False, "message": error.message})
+                self._pull_or_tell()
             except Exception as error:  # noqa: BLE001 - told, and tried again
                 _log.warning("the pull failed: %s", error)
+
+    def _pull_or_tell(self) -> None:
+        """Pulls; what keeps it from that is an event too, whatever kind of error: nobody may believe it healthy."""
+        try:
+            self.pull()
+        except SwampError as error:
+            self._tell({"healthy": False, "message": error.message})
 
     def pull(self) -> None:
         engine = self._repo.datastore.must_sync()
