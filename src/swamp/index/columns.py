@@ -109,6 +109,24 @@ def listed_columns(
         yield columns
 
 
+def listed_paths(ref: SegmentRef, source: Source, *, start: str, stop: str | None) -> Iterator[list[str]]:
+    """The paths alone that a segment may hold between the two, overruled and dropped ones too, a row group at a time:
+    for who looks for names. An eighth of the work of reading the rows."""
+    check_segment(ref, source)
+    with guarded():
+        raw = Raw(source)
+    with closing(raw), guarded():
+        footer = read_footer(raw)
+        _check_shape(footer)
+        _check_sizes(footer, ref.rows)
+        for group in footer.groups:
+            if group.rows and _may_hold(group, start, stop, None):
+                paths = list(values(raw, group, group.columns[0]))
+                if None in paths:
+                    raise ValueError("a row without a path")
+                yield paths
+
+
 def read_columns(
     source: Source,
     added_seq: int,
@@ -140,6 +158,8 @@ def read_columns(
                 found = _chosen(_numbered(columns, added_seq), start, stop, wanted)
             if len(found):
                 yield found
+            if stop is not None and last >= stop:
+                return  # sorted: the rest of the row group is not what was asked for, and most of the work
 
 
 def _batches(

@@ -9,6 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from swamp.cache.paths import is_below
+from swamp.index.columns import listed_paths
 from swamp.index.entry import Dropped, Entry, Row
 from swamp.index.merge import newer, winner
 from swamp.index.root import Root, SegmentRef
@@ -55,6 +56,16 @@ def rows_since(root: Root, seq: int, fetch: FetchSegment, *, start: str = "", st
     later = [ref for ref in root.segments if ref.added_seq > seq and span.meets(ref)]  # inv[segment.added-seq]
     changed = _winners((row for row in _layer(root) if row.seq > seq and span.holds(row.path)), later, fetch, span)
     return (row for row in changed if row.seq > seq)  # a compacted segment repeats what was known
+
+
+def mentioned_paths(root: Root, fetch: FetchSegment, prefix: str = "") -> Iterator[list[str]]:
+    """Every path at or below the directory `prefix` that a row mentions, deleted and overruled ones too, in no order,
+    perhaps more than once; some beside it as well. For who looks for names and asks about those that it has found."""
+    span = _Span.below(prefix)
+    yield [path for path in (*root.entries, *root.deleted) if span.holds(path)]
+    for ref in root.segments:
+        if span.meets(ref):
+            yield from listed_paths(ref, fetch(ref), start=span.start, stop=span.stop)
 
 
 def all_rows(root: Root, fetch: FetchSegment) -> Iterator[AnyRow]:

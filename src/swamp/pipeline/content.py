@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
 from swamp.data.metadata import Metadata
-from swamp.data.names import DataName, VersionRef, described_by, version_of
+from swamp.data.names import DataName, VersionRef, described_by, normalise_type, version_of
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.pipeline.infer import schema_of_json
 from swamp.pipeline.parse import (
@@ -61,6 +61,8 @@ SPLIT_BYTES: Final = 64 << 20
 TASK_BYTES: Final = 32 << 20
 OPEN_BYTES: Final = 512 << 10
 """What opening one more part counts in a task of `TASK_BYTES`: small parts share tasks."""
+MOST_LOOKS: Final = 32
+"""Looking for one name costs about a row group of the index, 16,384 rows."""
 WHOLE_BYTES: Final = 1 << 20
 """Parts up to so large come with one request."""
 
@@ -98,7 +100,11 @@ def find_artifact(
 
     `known` are places that definitions give to the model: looked at first, without going through the index.
     """
-    candidates = _at_known(place, name, known) or _candidates(place, model, name, model_type)
+    candidates = (
+        _at_known(place, name, known)
+        or _at_known(place, name, _by_id(model, model_type))
+        or _candidates(place, model, name, model_type)
+    )
     if not candidates:
         raise NotFound(f"there is no data named {name} of model {model}", hint="`swamp data list` shows what is there")
     if len(candidates) > 1:
@@ -115,16 +121,32 @@ def _at_known(place: Bucket | Folder, name: str, known: Iterable[DataName]) -> d
     return {data: files for data, files in found.items() if files}
 
 
+def _by_id(model: str, model_type: str | None) -> list[DataName]:
+    """Where the data lies if what was given is the model's id."""
+    return [DataName.of(model_type, model, "x")] if model_type else []
+
+
 def _candidates(place: Bucket | Folder, model: str, name: str, model_type: str | None) -> dict[DataName, list[FileRef]]:
-    """Files of every model called so that has this name: the paths of the whole index are gone through."""
-    found: dict[DataName, list[FileRef]] = {}
-    under = f"data/{model_type}" if model_type else "data"
-    for file in place.files(under, Span()):
-        if f"/{name}/" in file.path:
-            ref = version_of(file.path)
-            if ref is not None and ref.data.name == name:
-                found.setdefault(ref.data, []).append(file)
+    """Files of every model called so that has this name: the paths of the whole index are gone through, no rows."""
+    mark = f"/{name}/"
+    under = f"data/{normalise_type(model_type)}" if model_type else "data"
+    seen = (version_of(path) for paths in place.mentions(under) for path in paths if mark in path)
+    names = {ref.data for ref in seen if ref is not None and ref.data.name == name}
+    named = {data for data in names if data.model_id == model} or names
+    found = _files_of(place, under, named)
     return {data: files for data, files in found.items() if _is_model(place, files, data, model)}
+
+
+def _files_of(place: Bucket | Folder, under: str, names: set[DataName]) -> dict[DataName, list[FileRef]]:
+    """The files of each name that has some: a look at each, or one walk when there are many of them."""
+    found: dict[DataName, list[FileRef]] = {}
+    looked = [under] if len(names) > MOST_LOOKS else [data.path for data in names]
+    for prefix in looked:
+        for file in place.files(prefix, Span()):
+            ref = version_of(file.path)
+            if ref is not None and ref.data in names:
+                found.setdefault(ref.data, []).append(file)
+    return found
 
 
 def _version_at(place: Bucket | Folder, data: DataName, files: list[FileRef], moment: dt.datetime) -> int:

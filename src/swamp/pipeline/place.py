@@ -19,7 +19,7 @@ from swamp.cache.scan import Observed, scan
 from swamp.data.names import version_of
 from swamp.errors import NotFound, ObjectMissing, UsageError
 from swamp.index.keys import slice_of
-from swamp.index.lookup import live_rows
+from swamp.index.lookup import live_rows, mentioned_paths
 from swamp.index.payload import read_payload
 from swamp.index.read import read_root, read_segment
 from swamp.index.root import Root, SegmentRef
@@ -87,6 +87,10 @@ class Bucket:
             if span.holds(row.path):
                 yield FileRef(row.path, row.key, row.size, row.sha256)
 
+    def mentions(self, prefix: str) -> Iterator[list[str]]:
+        """Paths below `prefix`, those of files that are gone too: what looking for a name costs without their rows."""
+        return mentioned_paths(self.root, self.fetch, prefix)
+
     @property
     def store(self) -> ObjectStore:
         return opened(self.spec)
@@ -125,6 +129,9 @@ class Folder:
         for seen in scan(Path(self.tree), prefix):
             if isinstance(seen, Observed) and span.holds(seen.path):
                 yield FileRef(seen.path, f"{self.tree}/{seen.path}", seen.size)
+
+    def mentions(self, prefix: str) -> Iterator[list[str]]:
+        yield [file.path for file in self.files(prefix, Span())]
 
     def within(self, prefix: str, span: Span) -> Folder:
         del prefix, span

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swamp.data.definitions import AUTO, MANUAL_TYPE, auto_definition
+from swamp.data.definitions import AUTO, EVALUATED, MANUAL_TYPE, auto_definition, decode
+from swamp.data.document import load_mapping
 from swamp.data.names import DataName, normalise_type
-from swamp.errors import NotFound
+from swamp.errors import CorruptData, NotFound, ObjectMissing
 from swamp.pipeline.content import find_artifact
 from swamp.pipeline.place import Bucket, Folder, Span, repo_path
 
@@ -19,7 +20,7 @@ def known_places(place: Bucket | Folder, options: Mapping[str, str], model: str)
         return [defined]
     types = _auto_types(place, model)
     made = [auto_definition(kind, model) for kind in types if asked in (None, kind)]
-    return [DataName.of(found.type, found.id, "x") for found in made]
+    return [DataName.of(found.type, found.id, "x") for found in made] or _evaluated(place, model, asked)
 
 
 def resolve_model(place: Bucket | Folder, options: Mapping[str, str], model: str, name: str) -> tuple[DataName, bool]:
@@ -37,7 +38,8 @@ def resolve_model(place: Bucket | Folder, options: Mapping[str, str], model: str
         return DataName.of(found.type, found.id, name), False
     if asked is None:
         try:
-            return find_artifact(place, model, name).ref.data, False
+            known = _evaluated(place, model, None)
+            return find_artifact(place, model, name, known=known).ref.data, False
         except NotFound:
             pass
     made = auto_definition(asked or MANUAL_TYPE, model)
@@ -55,6 +57,18 @@ def _defined_in_git(options: Mapping[str, str], model: str, asked: str | None) -
     if found is None or (asked is not None and found.type != asked):
         return None
     return DataName.of(found.type, found.id, "x")
+
+
+def _evaluated(place: Bucket | Folder, model: str, asked: str | None) -> list[DataName]:
+    """Where the runs of a model of this name, defined in a checkout that may be elsewhere, have put its data."""
+    found = []
+    for file in place.files(EVALUATED, Span()):
+        if file.path.endswith(f"/{model}.yaml"):
+            try:
+                found.append(decode(load_mapping(place.read(file), file.path), file.path))
+            except (CorruptData, ObjectMissing):
+                continue  # only a shorter way to data that is found without it, too
+    return [DataName.of(one.type, one.id, "x") for one in found if asked in (None, one.type)]
 
 
 def _asked_type(options: Mapping[str, str]) -> str | None:

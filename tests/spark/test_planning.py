@@ -1,0 +1,120 @@
+"""What planning a read looks at: the range of the name that was asked for, and not the index."""
+
+from dataclasses import replace
+
+import pytest
+
+from swamp.data import metadata
+from swamp.errors import NotFound, UsageError
+from swamp.index import columns
+from swamp.index.entry import Entry
+from swamp.index.root import ROOT_KEY, Writer, encode, first_root
+from swamp.index.segment import write_segment
+from swamp.pipeline.content import find_artifact
+from swamp.pipeline.place import Bucket, open_place
+from swamp.pipeline.resolve import resolve_model
+from swamp.pipeline.source import find_asked
+
+KIND = "command/shell"
+MODELS = 60
+PER_SEGMENT = 10
+CREATED = "2026-01-01T00:00:00.000Z"
+DEFINED = "definitions-evaluated/command/shell/web.yaml"
+
+
+def entry(store, path, body):
+    store.put(f"{path}~1", body)
+    return Entry(path, f"{path}~1", len(body), None, CREATED)
+
+
+def version(store, model, name, called):
+    """The metadata and one byte of content."""
+    draft = metadata.Draft(metadata.Owner.manual(model), "text/plain", tags={"modelName": called})
+    meta = metadata.Metadata(f"id-{model}", name, 1, draft, CREATED, 1, "0" * 64)
+    at = f"data/{KIND}/{model}/{name}/1"
+    return [
+        entry(store, f"{at}/metadata.yaml", metadata.encode(meta)),
+        entry(store, f"{at}/raw", b"x"),
+    ]
+
+
+@pytest.fixture
+def place(bucket, shared_repo, monkeypatch):
+    """Sixty models in segments of ten, and what is fetched of them in `fetched`; model 33 is called `web`."""
+    store, refs = bucket.open(), []
+    for start in range(0, MODELS, PER_SEGMENT):
+        numbers = range(start, start + PER_SEGMENT)
+        rows = [
+            row for n in numbers for row in version(store, f"m{n:03d}", "result", "web" if n == 33 else f"called-{n}")
+        ]
+        made = write_segment(rows)
+        refs.append(made.ref(f"_index/{start}.parquet", 1))
+        store.put(refs[-1].key, made.data)
+    root = first_root("s", "01ARZ3NDEKTSV4RRFFQ69G5FAV", CREATED, Writer("r", "h", "u", 1, "0"))
+    store.put(ROOT_KEY, encode(replace(root, seq=1, segments=tuple(refs))))
+    found = open_place({"repo": str(shared_repo)})
+    fetched = []
+    fetch = Bucket.fetch
+    monkeypatch.setattr(Bucket, "fetch", lambda self, ref: fetched.append(ref.key) or fetch(self, ref))
+    return found, fetched, store
+
+
+def with_rows(place, *rows):
+    return replace(place, root=replace(place.root, entries={row.path: row for row in rows}))
+
+
+def asked(shared_repo, **options):
+    return {"repo": str(shared_repo), "name": "result", **options}
+
+
+def test_a_model_by_its_id_and_type_is_one_look(place, shared_repo):
+    found, fetched, _ = place
+    artifact = find_asked(found, asked(shared_repo, model="m033", type=KIND))
+    assert artifact.ref.path == f"data/{KIND}/m033/result/1"
+    assert fetched == ["_index/30.parquet"]
+
+
+def test_a_model_that_ran_elsewhere_is_found_by_its_evaluated_definition(place, shared_repo):
+    found, fetched, store = place
+    definition = entry(store, DEFINED, b"id: m033\nname: web\ntype: command/shell\n")
+    found = with_rows(found, definition)
+    assert find_asked(found, asked(shared_repo, model="web")).ref.data.model_id == "m033"
+    assert resolve_model(found, {"repo": str(shared_repo)}, "web", "result")[0].model_id == "m033"
+    assert set(fetched) == {"_index/30.parquet"}
+
+
+def test_a_damaged_definition_only_makes_the_way_longer(place, shared_repo):
+    found, _, store = place
+    found = with_rows(found, entry(store, DEFINED, b"{"))
+    assert find_asked(found, asked(shared_repo, model="web")).ref.data.model_id == "m033"
+
+
+@pytest.mark.parametrize("most", [0, 100])
+@pytest.mark.parametrize("model", ["web", "m033"])
+def test_without_any_definition_paths_are_gone_through_and_one_model_is_found(
+    place, shared_repo, model, most, monkeypatch
+):
+    """By its name or its id; whether the names are looked at one by one, or there are too many for that."""
+    monkeypatch.setattr("swamp.pipeline.content.MOST_LOOKS", most)
+    found, _, _ = place
+    assert find_asked(found, asked(shared_repo, model=model)).ref.data.model_id == "m033"
+
+
+def test_names_of_deleted_data_and_of_two_models_are_not_taken_for_one(place, shared_repo):
+    found, _, store = place
+    with pytest.raises(NotFound):
+        find_asked(found, asked(shared_repo, model="nobody"))
+    again = version(store, "zzz", "result", "web")
+    with pytest.raises(UsageError, match="several models called web"):
+        find_artifact(with_rows(found, *again), "web", "result")
+
+
+def test_a_row_group_is_read_as_far_as_the_range_goes(monkeypatch):
+    rows = [Entry(f"p{n:05d}", "k", 1, None, CREATED) for n in range(8_000)]
+    made = write_segment(rows)
+    checked = []
+    check = columns._check_rows
+    monkeypatch.setattr(columns, "_check_rows", lambda some, *rest: checked.append(len(some)) or check(some, *rest))
+    found = [path for c in columns.read_columns(made.data, 1, start="p01000", stop="p01100") for path in c["path"]]
+    assert found == [row.path for row in rows[1000:1100]]
+    assert sum(checked) == 2_048, "two batches: one up to the range, one that ends it"
