@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from serving import Serving, signed
+from machines import Team
+from serving import Serving, serving, signed
 
 EXAMPLES = {"model": "m", "name": "n", "version": "1", "run": "r", "type": "command/shell", "method": "execute",
             "delivery": "d", "route": "deploy"}  # fmt: skip
@@ -101,6 +102,32 @@ def test_a_token_logs_a_browser_in_with_its_role_until_it_is_revoked(server: Ser
     assert browser.post(f"{server.url}/api/v1/datastore/sync", headers=change, timeout=30).status_code == 403
     server.machine("serve", "token", "revoke", made["id"]).ok()
     assert browser.get(f"{server.url}/api/v1/session", timeout=30).status_code == 401
+
+
+@pytest.mark.inv("serve.origin")
+def test_behind_a_proxy_logins_name_the_public_url_and_a_browser_changes_from_there(team: Team) -> None:
+    """As a proxy would ask that keeps the Host, and as one that does not."""
+    machine, public = team.machine("b"), "https://swamp.example.org"
+    with serving(machine, "--behind-proxy", "--public-url", "https://Swamp.example.org:443/") as server:
+        assert server.url.startswith("http://127.0.0.1:") and str(server.login).startswith(f"{public}/login?token=")
+        assert machine("serve", "login").ok()["login"].startswith(f"{public}/login?token=")
+        for host in ("swamp.example.org", server.url.removeprefix("http://")):
+            word = machine("serve", "login").ok()["login"].removeprefix(public)
+            entered = requests.get(server.url + word, headers={"Host": host}, allow_redirects=False, timeout=30)
+            cookie = entered.headers["Set-Cookie"]
+            assert entered.status_code == 303 and "secure" in cookie.lower()
+            browser = {"Host": host, "Cookie": cookie.partition(";")[0]}
+            csrf = requests.get(f"{server.url}/api/v1/session", headers=browser, timeout=30).json()["csrf"]
+            for origin, status in (
+                (public, 200),
+                ("https://evil.example", 403),
+                ("https://swamp.example.org:8443", 403),
+            ):
+                change = {**browser, "Origin": origin, "X-CSRF-Token": csrf}
+                done = requests.post(f"{server.url}/api/v1/datastore/sync", headers=change, timeout=30)
+                assert done.status_code == status, (host, origin, done.text)
+        other = requests.get(f"{server.url}/healthz", headers={"Host": "evil.example"}, timeout=30)
+        assert other.status_code == 403
 
 
 @pytest.mark.inv("serve.origin")

@@ -58,6 +58,10 @@ def test_a_secret_that_is_not_there(machine: Machine) -> None:
         ("serve: {webhooks: [{route: /hooks/x, workflow: deploy, secret: '@env=HOME', "
          "inputs: {a: '${{ env.A }}'}}]}\n", "env"),
         ("serve: {port: 70000}\n", "65535"),
+        ("serve: {publicUrl: swamp.example.org}\n", "https://swamp.example.org"),
+        ("serve: {publicUrl: https://example.org/swamp}\n", "https://swamp.example.org"),
+        ("serve: {publicUrl: https://me:word@example.org}\n", "https://swamp.example.org"),
+        ("serve: {publicUrl: 'https://example.org:x'}\n", "https://swamp.example.org"),
         ("serve: {colour: red}\n", "colour"),
     ],
 )  # fmt: skip

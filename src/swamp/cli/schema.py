@@ -131,6 +131,7 @@ def _serve() -> Schema:
             "host": TEXT,
             "port": whole(0, 65535),
             "hosts": {"type": "array", "items": TEXT},
+            "publicUrl": {**TEXT, "pattern": "^https?://[^/@?#]+/?$", "examples": ["https://swamp.example.org"]},
             "behindProxy": {"type": "boolean"},
             "tls": _object({"cert": TEXT, "key": TEXT}),
             **dict.fromkeys(("drain", "pull", "claim"), seconds),

@@ -25,6 +25,7 @@ def serve(
     no_schedule: Annotated[bool, typer.Option("--no-schedule", help="Leave schedules to other servers.")] = False,
     drain: Annotated[float | None, typer.Option(metavar="S", help="Seconds for runs to finish at the end.")] = None,
     behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front speaks TLS.")] = False,
+    public_url: Annotated[str | None, typer.Option(metavar="URL", help="Where people reach it (proxy).")] = None,
     tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="A certificate (PEM).")] = None,
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
 ) -> None:
@@ -38,6 +39,7 @@ def serve(
     from swamp.serve.run import serve as run
 
     flags = {"host": host, "port": port, "drain": drain, "tlsCert": tls_cert, "tlsKey": tls_key}
+    flags |= {"publicUrl": public_url}
     flags |= {"behindProxy": True} if behind_proxy else {}
     flags |= {"schedule": False} if no_schedule else {}
     with session() as s:

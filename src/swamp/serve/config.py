@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from swamp.errors import UsageError
 
 SCHEMES: Final = ("github", "gitlab", "linear", "stripe", "slack", "generic")
 DEFAULT_PORT: Final = 9090
 _KEYS: Final = (
-    "host port hosts behindProxy tls drain concurrency perWorkflow queue pull rate schedule claim webhooks "
+    "host port hosts publicUrl behindProxy tls drain concurrency perWorkflow queue pull rate schedule claim webhooks "
     "connections".split()
 )
 _HOOK_KEYS: Final = "route workflow scheme secret inputs".split()
@@ -40,6 +41,8 @@ class ServeConfig:
     port: int = DEFAULT_PORT
     hosts: tuple[str, ...] = ()
     """Names by which it is reached, besides loopback and addresses."""
+    public_url: str | None = None
+    """Where people reach it, as `https://swamp.example.org`: scheme and host of the proxy in front of it."""
     behind_proxy: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -62,6 +65,16 @@ class ServeConfig:
         return is_loopback(self.host)
 
     @property
+    def public_host(self) -> str | None:
+        """Host and port of the public URL, as a browser puts them into Host and Origin."""
+        return urlsplit(self.public_url).netloc if self.public_url else None
+
+    @property
+    def seen_over_tls(self) -> bool:
+        """Whether a browser speaks TLS with whoever answers it first."""
+        return self.scheme == "https" or self.behind_proxy or (self.public_url or "").startswith("https:")
+
+    @property
     def scheme(self) -> str:
         return "https" if self.tls_cert else "http"
 
@@ -76,7 +89,7 @@ def is_loopback(host: str) -> bool:
 
 
 _ENVIRONMENT: Final = {"host": "SWAMP_SERVE_HOST", "port": "SWAMP_SERVE_PORT", "drain": "SWAMP_SERVE_DRAIN",
-                        "claim": "SWAMP_SERVE_CLAIM"}  # fmt: skip
+                        "claim": "SWAMP_SERVE_CLAIM", "publicUrl": "SWAMP_SERVE_PUBLIC_URL"}  # fmt: skip
 
 
 def read_config(
@@ -99,6 +112,7 @@ def read_config(
         host=_text(given, "host", "127.0.0.1"),
         port=_whole(given, "port", DEFAULT_PORT, 0, 65535),
         hosts=_texts(given, "hosts"),
+        public_url=_public_url(given),
         behind_proxy=_truth(given, "behindProxy", False),
         tls_cert=_optional(given, "tlsCert"),
         tls_key=_optional(given, "tlsKey"),
@@ -220,6 +234,23 @@ def _texts(given: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
         raise _bad(f"serve.{key}", value, "a list of host names")
     return tuple(one.lower() for one in value)
+
+
+def _public_url(given: Mapping[str, Any]) -> str | None:
+    """Scheme and host, without a slash at the end. A path would be a lie: the pages stand at the top."""
+    text = _optional(given, "publicUrl")
+    if text is None:
+        return None
+    parts = urlsplit(text) if text.isprintable() and "@" not in text else urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise _bad("serve.publicUrl", text, "scheme and host, such as https://swamp.example.org")
+    try:
+        port = parts.port
+    except ValueError:
+        raise _bad("serve.publicUrl", text, "scheme and host, such as https://swamp.example.org") from None
+    usual = {"http": 80, "https": 443}[parts.scheme]  # a browser leaves it out, in Host and in Origin
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" if port in (None, usual) else f"{parts.scheme}://{host}:{port}"
 
 
 def _whole(given: Mapping[str, Any], key: str, default: int, low: int, high: int) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.data.runs import PREFIX, RUNS
 from swamp.errors import NotFound, SwampError
 from swamp.serve.database import Database
-from swamp.serve.events import Draft, Events
+from swamp.serve.events import KINDS, Draft, Events
 from swamp.serve.work import runs_directory
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Follower:
         self._directory = runs_directory(repo.path)
         self._over: set[str] = set()
         self._own: set[str] = set()
+        self._told: dict[str, str] = {}
+        """What was complained of, by run (`""` for all of them): once, not at every look."""
         self._records = Records(repo)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="follower", daemon=True)
@@ -75,17 +77,23 @@ class Follower:
                 self.look()
                 if turn % RECORDS_EVERY == 0:
                     self._events.add(self._clean(list(self._records.changed(self._own))))
+                self._told.pop("", None)
             except Exception as error:  # noqa: BLE001 - told, and tried again: the stream must not end silently
-                _log.warning("events are late: %s", error)
+                self._tell("", f"events are late: {error}")
                 self._stop.wait(1.0)
 
     def look(self) -> None:
-        """Takes in every new line of every run of this server."""
+        """Takes in every new line of every run of this server. A file that cannot be read holds up no other."""
         ended = frozenset(self._over)  # before reading: what ends meanwhile is read to its end by the next look
+        unread: set[str] = set()
         for file in sorted(self._directory.glob("*.jsonl")):
             self._own.add(file.stem)
-            self._read(file)
-        for run_id in ended:
+            try:
+                self._read(file)
+            except OSError as error:
+                unread.add(file.stem)
+                self._tell(file.stem, f"run {file.stem}: its events cannot be read: {error.strerror}")
+        for run_id in ended - unread:
             self._forget(run_id)
             self._over.discard(run_id)  # not sooner: a look that fails is tried again for the same runs
 
@@ -97,12 +105,29 @@ class Follower:
         with file.open("rb") as lines:
             lines.seek(place)
             found = lines.read(CHUNK)
+            if len(found) == CHUNK and b"\n" not in found:
+                found += lines.readline()
         whole = found[: found.rfind(b"\n") + 1]
         if not whole:
             return
-        drafts = self._clean([_draft(file.stem, line) for line in whole.splitlines()])
+        drafts = self._clean(self._drafts(file.stem, whole))
         sql = "INSERT OR REPLACE INTO followed (run_id, place) VALUES (?, ?)"
         self._events.add(drafts, also=(sql, (file.stem, place + len(whole))))
+
+    def _drafts(self, run_id: str, whole: bytes) -> list[Draft]:
+        """The events of these lines. A line that is none (a torn write, somebody's editor) is left out, and told."""
+        found = []
+        for line in whole.split(b"\n")[:-1]:
+            try:
+                found.append(_draft(run_id, line))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                self._tell(run_id, f"run {run_id}: a line of its events is none and was left out: {line[:80]!r}")
+        return found
+
+    def _tell(self, run_id: str, what: str) -> None:
+        if run_id not in self._told:
+            _log.warning("%s", what)
+        self._told[run_id] = what
 
     def _forget(self, run_id: str) -> None:
         file = self._directory / f"{run_id}.jsonl"
@@ -115,11 +140,15 @@ class Follower:
         self._db.write(lambda db: db.execute("DELETE FROM followed WHERE run_id = ?", (run_id,)).rowcount)
         self._records.known(run_id)
         self._own.discard(run_id)
+        self._told.pop(run_id, None)
 
 
 def _draft(run_id: str, line: bytes) -> Draft:
+    """Raises ValueError, TypeError, KeyError or AttributeError for a line that no worker wrote whole."""
     said = json.loads(line)
     kind = said.pop("event")
+    if kind not in (*KINDS, "failed"):
+        raise ValueError(kind)
     if kind == "failed":
         return "run", run_id, {"runId": run_id, "status": "failed", "error": said["error"]}
     return kind, run_id, {"runId": run_id, **said}

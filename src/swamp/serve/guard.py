@@ -130,19 +130,22 @@ class Guard:
         """A name that is not ours means that somebody's DNS points here. Addresses cannot be rebound."""
         host = headers.get("host", "")
         name = (urlsplit(f"//{host}").hostname or "").lower() if _is_host(host) else ""
-        if name == "localhost" or name in self._server.config.hosts or name == self._server.config.host.lower():
+        config = self._server.config
+        if name in ("localhost", config.host.lower(), *config.hosts, urlsplit(config.public_url or "").hostname):
             return
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            raise HttpError("forbidden", "this Host is not served here", hint="add it to serve.hosts") from None
+            hint = "add it to serve.hosts, or set serve.publicUrl"
+            raise HttpError("forbidden", "this Host is not served here", hint=hint) from None
 
     def _check_origin(self, scope: Scope, headers: Mapping[str, str], caller: Caller | None) -> None:
         """State changes come from our own pages or from programs, never from another site. inv[serve.origin]"""
         if scope["method"] in SAFE:
             return
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        ours = (headers.get("host", "").lower(), self._server.config.public_host)
+        if origin is not None and urlsplit(origin).netloc.lower() not in ours:
             raise HttpError("forbidden", "this request comes from another site")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise HttpError("forbidden", "this request comes from another site")

@@ -57,7 +57,7 @@ def _logged_in(server: Server, session: str) -> Response:
         max_age=int(SESSION_SECONDS),
         httponly=True,
         samesite="strict",
-        secure=server.config.scheme == "https" or server.config.behind_proxy,
+        secure=server.config.seen_over_tls,
         path="/",
     )
     return response

@@ -173,9 +173,10 @@ class Process:
         config, port = self._server.config, self._bound.getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host
         url = f"{config.scheme}://{host}:{port}"
+        reached = config.public_url or url  # the cookie of a login counts only where a browser goes
         sql = "INSERT INTO meta (name, value) VALUES ('url', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-        self._server.db.write(lambda db: db.execute(sql, (url,)).rowcount)
-        login = f"{url}/login?token={self._server.tokens.login()}" if config.loopback else None
+        self._server.db.write(lambda db: db.execute(sql, (reached,)).rowcount)
+        login = f"{reached}/login?token={self._server.tokens.login()}" if config.loopback else None
         return {"url": url, "login": login, "pid": os.getpid()}
 
     # -- ending
