@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/spark_breakeven.py [files …]      writes bench/results/spark-breakeven.md
 
-Each push goes to a new bucket in a directory. `pipeline/choose.py` keeps what comes out of it. Beside the seconds on
+Each push goes to a new bucket in a directory. `bulk/choose.py` keeps what comes out of it. Beside the seconds on
 the clock stand the seconds of CPU that this process, its JVM and their workers used: a busy machine changes them less.
 """
 
@@ -14,11 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from swamp.bulk.choose import Chooser
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import SparkSettings
 from swamp.cache.layout import CacheDir
 from swamp.index.root import Writer
-from swamp.pipeline.choose import Chooser
-from swamp.pipeline.session import open_session, stop_session
-from swamp.pipeline.settings import SparkSettings
 from swamp.store.open import StoreSpec
 from swamp.sync.engine import Engine
 from swamp.sync.progress import Silent

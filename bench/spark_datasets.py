@@ -22,13 +22,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from run import server
 
 import swamp.spark
-from swamp.pipeline.batches import arrow_target
-from swamp.pipeline.deliver import publish
-from swamp.pipeline.parts import write_parts
-from swamp.pipeline.place import open_place
-from swamp.pipeline.session import open_session, stop_session
-from swamp.pipeline.settings import SparkSettings
-from swamp.pipeline.source import data_source, find_asked
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import SparkSettings
+from swamp.datasets.batches import arrow_target
+from swamp.datasets.deliver import publish
+from swamp.datasets.parts import write_parts
+from swamp.datasets.place import open_place
+from swamp.datasets.source import data_source, find_asked, register
 from swamp.repo.config import init_repo, write_config
 
 RESULT = Path(__file__).parent / "results" / "spark-datasets.md"
@@ -61,7 +61,7 @@ def main():
     try:
         with server(home) as env:
             os.environ |= env  # before Java starts: the workers have it from there
-            spark = open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "3g"}))
+            spark = register(open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "3g"})))
             try:
                 for store in asked.stores.split(","):
                     for row in measured(spark, home / f"of-{store}", store, asked):

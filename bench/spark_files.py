@@ -25,7 +25,7 @@ RESULT = Path(__file__).parent / "results" / "spark-files.md"
 TRANSFER = """
 import json, sys, time
 from pathlib import Path
-from swamp.pipeline import transfer
+from swamp.bulk import transfer
 
 stages = []
 finish = transfer.Jobs.finish

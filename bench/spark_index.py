@@ -29,19 +29,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
+from swamp.bulk.compare import Comparison
+from swamp.bulk.inventory import nothing_excluded
+from swamp.bulk.jobs import Jobs
+from swamp.bulk.maintain import OnStore
+from swamp.bulk.schemas import LOCAL
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import SparkSettings
 from swamp.cache.layout import CacheDir
 from swamp.cache.state import State
 from swamp.commit.commit import Changes
+from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM, rfc3339
 from swamp.index.root import first_root
-from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.compare import Comparison
-from swamp.pipeline.inventory import nothing_excluded
-from swamp.pipeline.jobs import Jobs
-from swamp.pipeline.publish import committer_for
-from swamp.pipeline.schemas import LOCAL
-from swamp.pipeline.session import open_session, stop_session
-from swamp.pipeline.settings import SparkSettings
 from swamp.store.open import StoreSpec
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Gathered, Gatherer, Snapshot

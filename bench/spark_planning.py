@@ -18,13 +18,13 @@ from pathlib import Path
 
 from swamp.data import metadata
 from swamp.data.definitions import auto_definition
+from swamp.datasets.place import open_place
+from swamp.datasets.publish import committer_for
+from swamp.datasets.source import find_asked
 from swamp.env import SYSTEM, rfc3339
 from swamp.index.entry import Entry, payload_key
 from swamp.index.root import first_root
 from swamp.index.segment import write_segment
-from swamp.pipeline.place import open_place
-from swamp.pipeline.publish import committer_for
-from swamp.pipeline.source import find_asked
 from swamp.repo.config import init_repo, write_config
 from swamp.store.open import StoreSpec
 

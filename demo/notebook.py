@@ -8,12 +8,12 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from swamp.pipeline.source import SwampDataSource
+from swamp.spark import register
 
 repo = sys.argv[1]
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors need a Python that has swamp
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-spark.dataSource.register(SwampDataSource)
+register(spark)
 
 swamp = spark.read.format("swamp").option("repo", repo)
 revenue = swamp.option("model", "revenue").option("name", "by_product").load()

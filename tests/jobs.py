@@ -14,9 +14,9 @@ import pytest
 
 from kills import end_group
 from machines import Machine, Place
+from swamp.bulk.java import find_java
 from swamp.errors import MissingTool, ObjectMissing
 from swamp.index.root import ROOT_KEY
-from swamp.pipeline.java import find_java
 
 JOB = Path(__file__).with_name("spark_job.py")
 Moment = Callable[[], bool]

@@ -27,16 +27,16 @@ __all__ = ["history", "read", "register", "session", "write"]
 
 def session() -> SparkSession:
     """A session on this user's warm Spark server, which is started if it is not up (`swamp spark serve`)."""
-    from swamp.pipeline.keep import start_server
-    from swamp.pipeline.session import open_session
-    from swamp.pipeline.settings import SparkSettings
+    from swamp.bulk.keep import start_server
+    from swamp.bulk.session import open_session
+    from swamp.bulk.settings import SparkSettings
 
-    return open_session(SparkSettings(remote=start_server(os.environ).url, served=True))
+    return register(open_session(SparkSettings(remote=start_server(os.environ).url, served=True)))
 
 
 def register(spark: SparkSession) -> SparkSession:
     """Makes `format("swamp")` known to a session. Sessions that swamp starts have it already."""
-    from swamp.pipeline.source import data_source
+    from swamp.datasets.source import data_source
 
     spark.dataSource.register(data_source())
     return spark
@@ -56,7 +56,7 @@ def read(
 
     `options` are those of `format("swamp")` and of Spark's reader for the content. Raises NotFound, UsageError.
     """
-    from swamp.pipeline.native import read_version
+    from swamp.datasets.native import read_version
 
     asked = _options(repo, model, name, options, version=version, timestampAsOf=timestamp)
     return read_version(register(spark), asked, options)
@@ -95,8 +95,8 @@ def write(
 
 def history(spark: SparkSession, model: str, name: str, *, repo: str | Path | None = None) -> DataFrame:
     """The versions of an artifact, newest first: the columns of the table `versions`."""
-    from swamp.pipeline.history import versions_of
-    from swamp.pipeline.tables import VERSIONS
+    from swamp.datasets.history import versions_of
+    from swamp.datasets.tables import VERSIONS
 
     asked = _options(repo, model, name, {})
     return spark.createDataFrame(list(versions_of(asked)), VERSIONS.ddl)

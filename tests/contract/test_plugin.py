@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from swamp.bulk.package import build_archive
 from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured, ObjectMissing, OutcomeUnknown, StoreError, Unavailable
-from swamp.pipeline.package import build_archive
 from swamp.store.layers import innermost
 from swamp.store.open import StoreSpec, open_store
 from swamp.store.port import CREATE

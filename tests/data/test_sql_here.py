@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from swamp.datasets.tables import VERSIONS
 from swamp.errors import Failed, UsageError
-from swamp.pipeline.tables import VERSIONS
 from swamp.repo.config import init_repo
 from swamp.sql.answer import answered
 from swamp.sql.duck import Duck

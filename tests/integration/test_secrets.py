@@ -114,8 +114,8 @@ def test_no_error_repeats_a_credential(machine: Machine, moto, tmp_path):
 
 LISTED = """
 import swamp
-from swamp.pipeline.session import open_session, stop_session
-from swamp.pipeline.settings import resolve_settings
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import resolve_settings
 
 with swamp.open_repo() as repo:
     session = open_session(resolve_settings(repo.settings.spark))

@@ -85,8 +85,8 @@ from pathlib import Path
 from swamp.errors import CorruptData
 from swamp.index.entry import Entry
 from swamp.index.segment import Segment, read_segment, write_segment
-from swamp.pipeline.indexing import ReadSegments, ref_row
-from swamp.pipeline.schemas import SEGMENTS
+from swamp.bulk.indexing import ReadSegments, ref_row
+from swamp.bulk.schemas import SEGMENTS
 from swamp.store.open import StoreSpec
 
 def in_process(file):

@@ -146,8 +146,8 @@ def test_S22_one_request_more_for_a_read_and_none_for_cached(wired):
 
 @pytest.mark.timeout(900)
 def test_S22_sql_with_cached_asks_nobody(wired, monkeypatch):
+    from swamp.datasets.place import open_place, open_tables
     from swamp.errors import UsageError
-    from swamp.pipeline.place import open_place, open_tables
 
     require_java()
     team, proxy = wired
@@ -286,7 +286,7 @@ WRITER = """
 import sys
 import pyarrow as pa
 from pyspark.sql.types import StructType
-from swamp.pipeline.source import SwampDataSource
+from swamp.datasets.source import SwampDataSource
 
 writer = SwampDataSource({"repo": sys.argv[1], "model": "jobs", "name": "events"}).writer(
     StructType().add("n", "long"), False

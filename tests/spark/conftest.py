@@ -10,22 +10,23 @@ from swamp.store.open import StoreSpec
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     require_java()
-    from swamp.pipeline.session import open_session, stop_session
-    from swamp.pipeline.settings import SparkSettings
+    from swamp.bulk.session import open_session, stop_session
+    from swamp.bulk.settings import SparkSettings
+    from swamp.datasets.source import register
 
     conf = {
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.memory": "1g",
     }
     settings = SparkSettings("local[2]", None, conf)
-    session = open_session(settings, log=tmp_path_factory.mktemp("spark") / "spark.log")
+    session = register(open_session(settings, log=tmp_path_factory.mktemp("spark") / "spark.log"))
     yield session
     stop_session(session)
 
 
 @pytest.fixture
 def jobs(spark):
-    from swamp.pipeline.jobs import Jobs
+    from swamp.bulk.jobs import Jobs
 
     made = Jobs(spark)
     yield made

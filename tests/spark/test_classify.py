@@ -6,16 +6,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from swamp.bulk import classify, stages
+from swamp.bulk.indexing import _ODD, index_row, row_from
+from swamp.bulk.kernels import hint_row
+from swamp.bulk.schemas import BASE, INDEX, JOURNAL, LOCAL
 from swamp.cache.files import StatFingerprint
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
 from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.merge import merge_segments
 from swamp.index.root import SegmentRef
-from swamp.pipeline import classify, stages
-from swamp.pipeline.indexing import _ODD, index_row, row_from
-from swamp.pipeline.kernels import hint_row
-from swamp.pipeline.schemas import BASE, INDEX, JOURNAL, LOCAL
 from swamp.sync.decide import TABLE
 from swamp.sync.facts import Facts
 from swamp.sync.units import unit_of

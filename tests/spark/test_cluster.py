@@ -26,11 +26,12 @@ pytestmark = pytest.mark.timeout(1200)  # three JVMs more than other tests: a bu
 PRELUDE = """
 import datetime, json, os, signal, sys, threading, time
 from pathlib import Path
-from swamp.pipeline.session import open_session, stop_session
-from swamp.pipeline.settings import SparkSettings
-from swamp.pipeline.jobs import Jobs
-from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.publish import committer_for
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import SparkSettings
+from swamp.bulk.jobs import Jobs
+from swamp.bulk.maintain import OnStore
+from swamp.datasets.publish import committer_for
+from swamp.datasets.source import register
 from swamp.store.open import StoreSpec
 from swamp.sync.progress import Patience
 from swamp.env import SYSTEM
@@ -127,10 +128,10 @@ def cluster(one_cluster):
 
 
 WORK = """
-from swamp.pipeline.executors import check_executors, check_cache_visible
+from swamp.bulk.executors import check_executors, check_cache_visible
 from swamp.errors import Misconfigured
 
-session = open_session(settings)
+session = register(open_session(settings))
 jobs = Jobs(session)
 
 def on(chapter):
@@ -308,7 +309,7 @@ def test_a_worker_killed_mid_job_costs_time_and_nothing_else(story):
 
 MISSING = """
 from swamp.errors import MissingTool, Unavailable
-from swamp.pipeline.executors import check_executors, check_plugin
+from swamp.bulk.executors import check_executors, check_plugin
 
 def check(seconds, more, plugin=None):
     settings = SparkSettings(given["master"], None, {**conf, **more})
@@ -332,7 +333,7 @@ def test_executors_without_the_package_are_named_an_archive_brings_it_and_none_a
     cluster, tmp_path, monkeypatch
 ):
     """The package, and a plug-in that brings the datastore (the example in tests/fixtures/shelf)."""
-    from swamp.pipeline.package import build_archive
+    from swamp.bulk.package import build_archive
 
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "fixtures" / "shelf"))
 

@@ -17,8 +17,8 @@ import pyspark
 import pytest
 
 from jobs import require_java
+from swamp.datasets.publish import committer_for
 from swamp.index.lookup import live_rows
-from swamp.pipeline.publish import committer_for
 
 pytestmark = pytest.mark.timeout(900)
 HOME = Path(pyspark.__file__).parent
@@ -74,12 +74,13 @@ from swamp.cache.layout import CacheDir
 from swamp.env import SYSTEM
 from swamp.errors import SwampError
 from swamp.index.root import Writer
-from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.choose import Chooser
-from swamp.pipeline.jobs import Jobs
-from swamp.pipeline.publish import committer_for
-from swamp.pipeline.session import open_session, stop_session
-from swamp.pipeline.settings import SparkSettings, resolve_settings
+from swamp.bulk.maintain import OnStore
+from swamp.bulk.choose import Chooser
+from swamp.bulk.jobs import Jobs
+from swamp.datasets.publish import committer_for
+from swamp.datasets.source import register
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import SparkSettings, resolve_settings
 from swamp.store.open import StoreSpec
 from swamp.sync.engine import Engine
 from swamp.sync.progress import Patience, Silent
@@ -89,7 +90,7 @@ seen = {}
 """
 
 DATASETS = """
-session = open_session(resolve_settings({}, {}, master=given["remote"]))
+session = register(open_session(resolve_settings({}, {}, master=given["remote"])))
 jobs = Jobs(session)
 options = {"repo": given["repo"], "model": "web", "name": "events"}
 session.range(0, 1000, 1, 2).write.format("swamp").mode("append").options(**options).save()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from swamp.bulk.clients import opened
 from swamp.data.metadata import decode
+from swamp.datasets.dataset import Target, landed
+from swamp.datasets.place import Bucket, Span, current_root
 from swamp.index.entry import is_payload_key
-from swamp.pipeline.clients import opened
-from swamp.pipeline.dataset import Target, landed
-from swamp.pipeline.place import Bucket, Span, current_root
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -278,8 +278,8 @@ def test_what_is_not_rows_says_what_to_do(spark, plain_repo):
 def test_abort_deletes_nothing_and_says_when_the_commit_has_landed(spark, shared_repo, bucket):
     from pyspark.sql.datasource import CaseInsensitiveDict
 
+    from swamp.datasets.source import SwampDataSource
     from swamp.errors import Failed
-    from swamp.pipeline.source import SwampDataSource
 
     source = SwampDataSource(CaseInsensitiveDict({"repo": str(shared_repo), "model": "web", "name": "events"}))
     writer = source.writer(spark.range(1).schema, False)
@@ -374,7 +374,7 @@ WRITER = """
 import sys
 from pyspark.sql.types import StructType
 import pyarrow as pa
-from swamp.pipeline.source import SwampDataSource
+from swamp.datasets.source import SwampDataSource
 
 repo, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 schema = StructType().add("n", "long")
@@ -391,9 +391,9 @@ def heal(bucket):
     from dataclasses import replace
 
     from swamp.commit.commit import Changes
+    from swamp.datasets.publish import committer_for, pace_for
     from swamp.index.entry import payload_key
     from swamp.index.lookup import live_rows
-    from swamp.pipeline.publish import committer_for, pace_for
 
     committer = committer_for(bucket)
     store = opened(bucket)
@@ -409,8 +409,8 @@ def heal(bucket):
 
 def test_a_catalog_is_rebuilt_on_spark_as_it_is_in_process(jobs, plain_repo, tmp_path):
     from swamp.catalog.catalog import Catalog
+    from swamp.catalog.parse import parser
     from swamp.env import SYSTEM
-    from swamp.pipeline.metadata import parser
     from swamp.sync.port import PlainTree
     from swamp.sync.progress import Patience
 

@@ -11,20 +11,21 @@ from dataclasses import replace
 import pytest
 from spark_files import write_files
 
+from swamp.bulk import compare
+from swamp.bulk import maintain as bulk
+from swamp.bulk.choose import Chooser, choose_engine
+from swamp.bulk.maintain import OnStore
+from swamp.bulk.transfer import FIRST_COST, OnSpark, at_hand
 from swamp.cache.layout import CacheDir
 from swamp.commit.collect import collect, mark
 from swamp.commit.compact import compact
 from swamp.commit.log import names
+from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, Interrupted, Unavailable
 from swamp.index.keys import is_pack, object_of
 from swamp.index.lookup import live_rows, winning_rows
 from swamp.index.root import ROOT_KEY, Writer, decode
-from swamp.pipeline import bulk, compare
-from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.choose import Chooser, choose_engine
-from swamp.pipeline.publish import committer_for
-from swamp.pipeline.transfer import FIRST_COST, OnSpark, at_hand
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload, Work
 from swamp.sync.engine import Engine, Policy

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from swamp.bulk.indexing import ReadSegments, ref_row, row_from
+from swamp.bulk.kernels import rows_of
+from swamp.bulk.maintain import OnStore
+from swamp.bulk.schemas import SEGMENTS
 from swamp.cli.main import main
+from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData
 from swamp.index.columns import segment_schema as schema_of_segments
@@ -15,11 +20,6 @@ from swamp.index.entry import Dropped, Entry, Tombstone
 from swamp.index.lookup import all_rows
 from swamp.index.root import ROOT_KEY, Root, Writer, decode, encode, first_root
 from swamp.index.segment import Segment, write_segment
-from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.indexing import ReadSegments, ref_row, row_from
-from swamp.pipeline.kernels import rows_of
-from swamp.pipeline.publish import committer_for
-from swamp.pipeline.schemas import SEGMENTS
 from swamp.sync.progress import Patience
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import swamp
 from jobs import require_java
-from swamp.pipeline import keep
-from swamp.pipeline.keep import WarmServer, environment_of, find_server, last_activity, noted, stop_server, with_server
-from swamp.pipeline.settings import SparkSettings, resolve_settings
+from swamp.bulk import keep
+from swamp.bulk.keep import WarmServer, environment_of, find_server, last_activity, noted, stop_server, with_server
+from swamp.bulk.settings import SparkSettings, resolve_settings
 from swamp.repo.config import init_repo, write_config
 
 pytestmark = pytest.mark.timeout(900)

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from spark_files import write_files
 
+from swamp.bulk import kernels
+from swamp.bulk.balance import bins_for, by_object, by_pack, cost_of, pack
+from swamp.bulk.beacon import Beacon, Beat, Heard
+from swamp.bulk.clients import opened
+from swamp.bulk.indexing import AdoptObjects, ReadSegments, WriteSegments, index_row, ref_row, row_from
+from swamp.bulk.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_below, subtrees
+from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
+from swamp.bulk.ranges import cut, pages_of
+from swamp.bulk.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
+from swamp.bulk.spread import OnBytes, as_bytes, batches_of
 from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
 from swamp.index.keys import object_of, pack_key
 from swamp.index.pack import PackWriter
 from swamp.index.root import SegmentRef
 from swamp.index.segment import read_segment, write_segment
-from swamp.pipeline import kernels
-from swamp.pipeline.balance import bins_for, by_object, by_pack, cost_of, pack
-from swamp.pipeline.beacon import Beacon, Beat, Heard
-from swamp.pipeline.clients import opened
-from swamp.pipeline.indexing import AdoptObjects, ReadSegments, WriteSegments, index_row, ref_row, row_from
-from swamp.pipeline.inventory import CHUNK_NAMES, ListNames, LookAtFiles, names_below, subtrees
-from swamp.pipeline.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
-from swamp.pipeline.ranges import cut, pages_of
-from swamp.pipeline.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
-from swamp.pipeline.spread import OnBytes, as_bytes, batches_of
 from swamp.store.layers import MeterStore
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Download, Upload
@@ -214,7 +214,7 @@ def test_a_segment_that_is_not_what_the_root_says_is_corrupt(bucket):
 
 
 def test_segments_are_cut_between_paths_only(bucket, monkeypatch):
-    monkeypatch.setattr("swamp.pipeline.indexing.SEGMENT_ROWS", 3)
+    monkeypatch.setattr("swamp.bulk.indexing.SEGMENT_ROWS", 3)
     rows = [
         Entry("a", "a~1", 1, "h", "t", 1),
         *(Dropped(f"b~{n}", "b", n) for n in range(1, 7)),
@@ -386,7 +386,7 @@ def test_work_that_counts_nothing_is_still_a_sign_of_life():
 
 def test_tasks_of_one_worker_share_a_client(bucket):
     """Opening a client per task would open its connections anew for every few thousand files."""
-    from swamp.pipeline.clients import opened
+    from swamp.bulk.clients import opened
     from swamp.store.open import StoreSpec
 
     assert opened(bucket) is opened(StoreSpec(bucket.url))

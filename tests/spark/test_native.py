@@ -82,7 +82,7 @@ def test_both_ways_of_reading_give_the_same(spark, plain_repo, tmp_path, content
 
 def test_where_the_jvm_cannot_look_the_python_source_reads_and_the_log_says_why(spark, plain_repo, caplog, monkeypatch):
     put(plain_repo, "web", "events", b'{"a": 1}\n', "application/x-ndjson")
-    monkeypatch.setattr("swamp.pipeline.native._refusal", lambda *_: "the JVM cannot open it: No FileSystem for scheme")
+    monkeypatch.setattr("swamp.datasets.native._refusal", lambda *_: "the JVM cannot open it: No FileSystem for scheme")
     with caplog.at_level(logging.INFO, "swamp.spark"):
         found = swamp.spark.read(spark, "web", "events", repo=plain_repo)
     assert rows(found) == [{"a": 1}]
@@ -91,7 +91,7 @@ def test_where_the_jvm_cannot_look_the_python_source_reads_and_the_log_says_why(
 
 
 def test_a_store_that_the_jvm_has_no_connector_for_is_found_out_by_asking(spark, plain_repo):
-    from swamp.pipeline.native import _refusal
+    from swamp.datasets.native import _refusal
 
     assert "s3a" in (_refusal(spark, "s3a://bucket/key", 1) or "").lower()
 
@@ -100,10 +100,10 @@ def test_a_restarted_job_finds_its_version_without_reading_the_others(spark, sha
     """Names of parts carry a mark of the `writeId`: of 6 versions one is read, and none for a new job."""
     from pyspark.sql.datasource import CaseInsensitiveDict
 
-    from swamp.pipeline.clients import opened
-    from swamp.pipeline.dataset import _perhaps_mine
-    from swamp.pipeline.place import Bucket, Span, current_root
-    from swamp.pipeline.source import SwampDataSource
+    from swamp.bulk.clients import opened
+    from swamp.datasets.dataset import _perhaps_mine
+    from swamp.datasets.place import Bucket, Span, current_root
+    from swamp.datasets.source import SwampDataSource
 
     for number in range(6):
         swamp.spark.write(spark.range(1), "web", "events", repo=shared_repo, write_id=f"job-{number}")

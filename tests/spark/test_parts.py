@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from swamp.datasets import parts
+from swamp.datasets.lay import Layout, check_schema
+from swamp.datasets.parts import _files
 from swamp.errors import UsageError
-from swamp.pipeline import parts
-from swamp.pipeline.lay import Layout, check_schema
-from swamp.pipeline.parts import _files
 
 SCHEMA = pa.schema([("day", pa.string()), ("n", pa.int64())])
 

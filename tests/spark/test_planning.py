@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from swamp.data import metadata
+from swamp.datasets.content import find_artifact
+from swamp.datasets.place import Bucket, open_place
+from swamp.datasets.resolve import resolve_model
+from swamp.datasets.source import find_asked
 from swamp.errors import NotFound, UsageError
 from swamp.index import columns
 from swamp.index.entry import Entry
 from swamp.index.root import ROOT_KEY, Writer, encode, first_root
 from swamp.index.segment import write_segment
-from swamp.pipeline.content import find_artifact
-from swamp.pipeline.place import Bucket, open_place
-from swamp.pipeline.resolve import resolve_model
-from swamp.pipeline.source import find_asked
 
 KIND = "command/shell"
 MODELS = 60
@@ -95,7 +95,7 @@ def test_without_any_definition_paths_are_gone_through_and_one_model_is_found(
     place, shared_repo, model, most, monkeypatch
 ):
     """By its name or its id; whether the names are looked at one by one, or there are too many for that."""
-    monkeypatch.setattr("swamp.pipeline.content.MOST_LOOKS", most)
+    monkeypatch.setattr("swamp.datasets.content.MOST_LOOKS", most)
     found, _, _ = place
     assert find_asked(found, asked(shared_repo, model=model)).ref.data.model_id == "m033"
 

@@ -6,14 +6,14 @@ import pytest
 from spark_files import write_files
 from test_engine import Machine, many, on_store
 
+from swamp.bulk import moving
+from swamp.bulk.moving import Moving
 from swamp.commit.collect import collect
 from swamp.commit.repack import Repacked, repack
+from swamp.datasets.publish import committer_for
 from swamp.index.entry import Entry
 from swamp.index.keys import is_pack, object_of
 from swamp.index.lookup import live_rows
-from swamp.pipeline import moving
-from swamp.pipeline.moving import Moving
-from swamp.pipeline.publish import committer_for
 from swamp.sync.engine import Policy
 
 pytestmark = pytest.mark.timeout(900)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from jobs import require_java
+from swamp.bulk.indexing import ENTRY
+from swamp.bulk.maintain import OnStore
+from swamp.datasets.publish import committer_for
 from swamp.index.root import ROOT_KEY
-from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.indexing import ENTRY
-from swamp.pipeline.publish import committer_for
 from swamp.repo.repair import propose_from_listing, publish_segments
 from swamp.sync.progress import Patience
 

@@ -12,17 +12,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from swamp.bulk import executors
+from swamp.bulk.beacon import Beacon, Beat
+from swamp.bulk.choose import Chooser
+from swamp.bulk.clients import spool_dir
+from swamp.bulk.java import find_java, parse_version
+from swamp.bulk.jobs import Jobs
+from swamp.bulk.launch import JAVA_OPTIONS, _java_options
+from swamp.bulk.session import remote_answers
+from swamp.bulk.settings import SparkSettings, conf_of, python_of, resolve_settings
 from swamp.errors import Misconfigured, MissingTool, UsageError
 from swamp.index.root import ROOT_KEY
-from swamp.pipeline import executors
-from swamp.pipeline.beacon import Beacon, Beat
-from swamp.pipeline.choose import Chooser
-from swamp.pipeline.clients import spool_dir
-from swamp.pipeline.java import find_java, parse_version
-from swamp.pipeline.jobs import Jobs
-from swamp.pipeline.launch import JAVA_OPTIONS, _java_options
-from swamp.pipeline.session import remote_answers
-from swamp.pipeline.settings import SparkSettings, conf_of, python_of, resolve_settings
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Work
 from swamp.sync.progress import Silent
@@ -127,8 +127,8 @@ def test_a_master_that_does_not_answer_is_found_out_at_once():
 
 def _found_out(port):
     code = f"""
-from swamp.pipeline.session import open_session
-from swamp.pipeline.settings import SparkSettings
+from swamp.bulk.session import open_session
+from swamp.bulk.settings import SparkSettings
 from swamp.errors import Unavailable
 try:
     open_session(SparkSettings("spark://127.0.0.1:{port}"))
@@ -180,7 +180,7 @@ def test_an_archive_may_lie_where_only_spark_reads(address, monkeypatch):
 
 def test_paths_of_this_machine_say_so_to_a_jvm_whose_default_is_hdfs(tmp_path, spark):
     """An edge node: `fs.defaultFS` is a cluster's. The comparison's files are written and read here all the same."""
-    from swamp.pipeline.compare import _here
+    from swamp.bulk.compare import _here
 
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     before = hadoop.get("fs.defaultFS")
@@ -250,12 +250,12 @@ def test_an_archive_that_is_not_there_is_a_usage_error(tmp_path):
 
 
 def test_the_package_holds_the_code_and_its_clients(tmp_path):
-    from swamp.pipeline.package import build_archive
+    from swamp.bulk.package import build_archive
 
     made = build_archive(tmp_path / "swamp.tar.gz", exclude=["google-cloud-storage"])
     with tarfile.open(made.file) as archive:
         names = archive.getnames()
-    assert "swamp/pipeline/kernels.py" in names
+    assert "swamp/bulk/kernels.py" in names
     assert any(name.startswith("obstore/") for name in names)
     assert not any(name.startswith(("pyspark/", "pyarrow/", "google/")) for name in names)
     assert not any("__pycache__" in name for name in names)
@@ -264,7 +264,7 @@ def test_the_package_holds_the_code_and_its_clients(tmp_path):
 def test_choosing_in_process_imports_no_spark():
     code = """
 import sys
-from swamp.pipeline.choose import Chooser, choose_engine
+from swamp.bulk.choose import Chooser, choose_engine
 from swamp.sync.bulk import Work
 chooser = Chooser("auto", {}, None, None, None, None)
 assert chooser(Work("upload", 3, 100)).name == "inline"
@@ -278,7 +278,7 @@ def test_auto_says_why_it_stayed_in_process_and_spark_fails_clearly_without_java
     code = """
 from pathlib import Path
 from swamp.errors import MissingTool
-from swamp.pipeline.choose import Chooser
+from swamp.bulk.choose import Chooser
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Work
 spec = StoreSpec(Path("bucket").absolute().as_uri())

@@ -18,20 +18,21 @@ CODE = """
 import json, sys
 from pathlib import Path
 from swamp.env import SYSTEM
-from swamp.pipeline.bulk import OnStore
-from swamp.pipeline.jobs import Jobs
-from swamp.pipeline.place import spec_of
-from swamp.pipeline.publish import committer_for
-from swamp.pipeline.session import open_session, stop_session
-from swamp.pipeline.settings import SparkSettings
-from swamp.pipeline.transfer import OnSpark, at_hand
+from swamp.bulk.maintain import OnStore
+from swamp.bulk.jobs import Jobs
+from swamp.datasets.place import spec_of
+from swamp.datasets.publish import committer_for
+from swamp.datasets.source import register
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import SparkSettings
+from swamp.bulk.transfer import OnSpark, at_hand
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload
 from swamp.sync.progress import Patience
 from servers.proxy import FaultProxy, Rule
 
 given = json.loads(sys.argv[1])
-session = open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "512m"}))
+session = register(open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "512m"})))
 jobs = Jobs(session)
 
 def work(repo):

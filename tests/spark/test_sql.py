@@ -164,8 +164,8 @@ def test_a_plain_directory_has_no_namespace_for_sql_either(repo, swamp_here):
 
 def test_an_answer_is_whole_before_its_first_row_and_only_then_becomes_values(jobs):
     """Columns are held, a fifth of what the same rows take as Python values."""
+    from swamp.datasets.sql import rows_of
     from swamp.env import SYSTEM
-    from swamp.pipeline.sql import rows_of
     from swamp.sync.progress import Patience
 
     rows = rows_of(jobs.session.range(3), jobs, Patience(SYSTEM, 300))
@@ -174,7 +174,7 @@ def test_an_answer_is_whole_before_its_first_row_and_only_then_becomes_values(jo
 
 
 def test_an_answer_that_is_too_large_says_so():
-    from swamp.pipeline.jobs import translated
+    from swamp.bulk.jobs import translated
 
     said = (
         "Total size of serialized results of 9 tasks (513.0 MiB) is bigger than spark.driver.maxResultSize (512.0 MiB)"

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs import require_java
-from swamp.pipeline.sql import query, register_dataset
+from swamp.datasets.sql import query, register_dataset
 from swamp.repo.config import init_repo
 from swamp.sql.answer import answered, prepare
 from swamp.sql.relations import written

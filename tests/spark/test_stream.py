@@ -6,12 +6,12 @@ import pytest
 
 from swamp.commit.log import log_key
 from swamp.data import metadata
+from swamp.datasets.place import Bucket
+from swamp.datasets.stream import BEGINNING, Step, admitted, finished, offset_of, step_between
 from swamp.env import SYSTEM
 from swamp.index.entry import Entry, Tombstone
 from swamp.index.root import ROOT_KEY, Writer, encode, first_root
 from swamp.index.segment import write_segment
-from swamp.pipeline.place import Bucket
-from swamp.pipeline.stream import BEGINNING, Step, admitted, finished, offset_of, step_between
 
 NAMES = 40
 VERSIONS = 6
@@ -94,9 +94,9 @@ def test_a_stream_of_versions_reads_what_its_parts_name(bucket, roots, shared_re
     """The source itself, with the rows that Spark would get of it."""
     from pyspark.sql.types import StructType
 
-    from swamp.pipeline.follow import CommitStream
+    from swamp.datasets.follow import CommitStream
 
-    monkeypatch.setattr("swamp.pipeline.follow.VERSIONS_PER_TASK", 30)
+    monkeypatch.setattr("swamp.datasets.follow.VERSIONS_PER_TASK", 30)
     _, second = roots
     store = bucket.open()
     store.put(ROOT_KEY, encode(second))
@@ -173,7 +173,7 @@ def test_a_stream_of_what_is_available_now_ends_where_it_began(bucket, logged, s
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import StructType
 
-    from swamp.pipeline.follow import CommitStream
+    from swamp.datasets.follow import CommitStream
 
     first, second = logged
     stream = CommitStream({"repo": str(shared_repo), "maxversionspertrigger": "50"}, StructType().add("name", "string"))
@@ -192,8 +192,8 @@ def test_a_stream_of_what_is_available_now_ends_where_it_began(bucket, logged, s
 def test_a_limit_that_is_no_number_is_told(shared_repo, text):
     from pyspark.sql.types import StructType
 
+    from swamp.datasets.follow import CommitStream
     from swamp.errors import UsageError
-    from swamp.pipeline.follow import CommitStream
 
     with pytest.raises(UsageError, match="maxVersionsPerTrigger"):
         CommitStream({"repo": str(shared_repo), "maxversionspertrigger": text}, StructType())

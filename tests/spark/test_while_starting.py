@@ -6,14 +6,14 @@ import threading
 import pytest
 from spark_files import write_files
 
+from swamp.bulk import choose, session, transfer
+from swamp.bulk.choose import Chooser
+from swamp.bulk.settings import SparkSettings
 from swamp.cache.layout import CacheDir
 from swamp.commit.bootstrap import bootstrap
+from swamp.datasets.publish import committer_for
 from swamp.errors import Interrupted, MissingTool, UsageError
 from swamp.index.root import Writer
-from swamp.pipeline import choose, session, transfer
-from swamp.pipeline.choose import Chooser
-from swamp.pipeline.publish import committer_for
-from swamp.pipeline.settings import SparkSettings
 from swamp.store import directory
 from swamp.sync.bulk import Work
 from swamp.sync.engine import Engine

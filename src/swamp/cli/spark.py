@@ -19,7 +19,7 @@ def package(
     exclude: list[str] = typer.Option([], "--exclude", help="Leave out a distribution.", metavar="NAME"),  # noqa: B008
 ) -> None:
     """Build an archive of swamp for executors that do not have it installed (same platform and Python)."""
-    from swamp.pipeline.package import build_archive
+    from swamp.bulk.package import build_archive
 
     out = Printer.of(common())
     made = build_archive(Path(output).absolute(), full=full, exclude=exclude)
@@ -36,9 +36,9 @@ def serve(
     """Keep one Spark warm for your commands and notebooks: started once, used by --engine spark, stopped when idle."""
     import os
 
+    from swamp.bulk.keep import start_server, stop_server
     from swamp.data.lifetimes import parse_duration
     from swamp.errors import UsageError
-    from swamp.pipeline.keep import start_server, stop_server
 
     out = Printer.of(common())
     if stop:
@@ -60,12 +60,12 @@ def check(
     """Start the configured Spark session, run a small job on its executors, and say what was found."""
     import os
 
+    from swamp.bulk.executors import check_executors
+    from swamp.bulk.java import find_java
+    from swamp.bulk.jobs import Jobs
+    from swamp.bulk.session import application_id, open_session, stop_session
+    from swamp.bulk.settings import resolve_settings
     from swamp.env import SYSTEM
-    from swamp.pipeline.executors import check_executors
-    from swamp.pipeline.java import find_java
-    from swamp.pipeline.jobs import Jobs
-    from swamp.pipeline.session import application_id, open_session, stop_session
-    from swamp.pipeline.settings import resolve_settings
     from swamp.sync.progress import Patience
 
     with session() as s:

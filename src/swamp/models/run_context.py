@@ -109,24 +109,25 @@ class RunContext:
 
     def spark(self) -> Any:
         """The one SparkSession of this command; started by the first step that asks."""
+        from swamp.bulk.executors import check_plugin
+        from swamp.bulk.session import live_session, open_session
+        from swamp.bulk.settings import resolve_settings
+        from swamp.datasets.source import register
         from swamp.env import SYSTEM
-        from swamp.pipeline.executors import check_plugin
-        from swamp.pipeline.session import live_session, open_session
-        from swamp.pipeline.settings import resolve_settings
         from swamp.sync.progress import Patience
 
         with self._lock:
             if self._session is None:
                 self._own_session = live_session() is None
                 settings = resolve_settings(self.repo.settings.spark, self.environment)
-                self._session = open_session(settings)
+                self._session = register(open_session(settings))
                 patience = Patience(SYSTEM, self.repo.settings.sync_timeout, self.repo.cancel)
                 check_plugin(self._session, settings, patience, self.repo.datastore.plugin)
             return self._session
 
     def close(self) -> None:
         if self._session is not None and self._own_session:
-            from swamp.pipeline.session import stop_session
+            from swamp.bulk.session import stop_session
 
             stop_session(self._session)
             self._session = None

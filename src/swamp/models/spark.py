@@ -106,7 +106,7 @@ def _session(args: _WithInputs, context: Context) -> Any:
 
 def _of_its_own(shared: Any) -> Any:
     """Spark looks formats up in the thread's active session, so that must be the one that knows ours."""
-    from swamp.pipeline.source import data_source
+    from swamp.datasets.source import data_source
 
     session = shared.newSession()
     if hasattr(session, "_jsparkSession"):

@@ -21,11 +21,11 @@ from swamp.sync.result import Mode, SyncResult
 from swamp.values import value
 
 if TYPE_CHECKING:
+    from swamp.bulk.choose import Chooser
     from swamp.index.root import Writer
     from swamp.locks.flock import DirectoryLeases
     from swamp.locks.leases import StoreLeases
     from swamp.locks.port import Leases
-    from swamp.pipeline.choose import Chooser
     from swamp.repo.maintain import Maintenance
     from swamp.store.layers import MeterStore
     from swamp.store.open import StoreSpec
@@ -193,7 +193,7 @@ class Datastore:
     @cached_property
     def chooser(self) -> Chooser:
         """Which engine does bulk work here, and the Spark session if it is needed."""
-        from swamp.pipeline.choose import Chooser
+        from swamp.bulk.choose import Chooser
 
         settings = self.context.settings
         return Chooser(

@@ -65,7 +65,7 @@ class Doctor:
     # -- this machine
 
     def _java(self) -> Check:
-        from swamp.pipeline.java import find_java
+        from swamp.bulk.java import find_java
 
         try:
             java = find_java(os.environ)
@@ -301,7 +301,7 @@ class Doctor:
         """Much metadata is parsed in bulk, on Spark where that pays."""
         if not self._datastore.synced:
             return None
-        from swamp.pipeline.metadata import chosen_parser
+        from swamp.catalog.parse import chosen_parser
 
         return chosen_parser(self._datastore.chooser, self._datastore.tree, self._patience())
 

@@ -15,6 +15,7 @@ from swamp.sync.bulk import Work
 from swamp.sync.progress import Patience
 
 if TYPE_CHECKING:
+    from swamp.bulk.maintain import OnStore
     from swamp.cache.rows import BaseRow
     from swamp.commit.collect import Collected
     from swamp.commit.commit import Committer
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from swamp.commit.repack import Repacked
     from swamp.commit.restore import Undeleted
     from swamp.locks.decide import Observed
-    from swamp.pipeline.bulk import OnStore
     from swamp.repo.datastore import Datastore
     from swamp.sync.bulk import Stage
     from swamp.sync.engine import Engine
@@ -111,7 +111,7 @@ class Maintenance:
         keep, on_spark = dt.timedelta(days=keep_days), self._on_spark("compare")
         bulk = None
         if on_spark is not None:
-            from swamp.pipeline.moving import Moving
+            from swamp.bulk.moving import Moving
 
             bulk = Moving(on_spark)
         rows = RUN_ROWS if most is None else most
@@ -145,7 +145,7 @@ class Maintenance:
         executor: Any = self._datastore.chooser(Work(stage, files, size))
         if executor.name != "spark":
             return None
-        from swamp.pipeline.bulk import OnStore
+        from swamp.bulk.maintain import OnStore
 
         return OnStore(executor.jobs, executor.store, self._committer, self._patience())
 

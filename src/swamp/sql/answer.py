@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.versions import DataVersion
+from swamp.datasets.content import Artifact, format_of
+from swamp.datasets.place import FileRef, Folder
+from swamp.datasets.tables import TABLES, Table
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.extras import needs
-from swamp.pipeline.content import Artifact, format_of
-from swamp.pipeline.place import FileRef, Folder
-from swamp.pipeline.tables import TABLES, Table
 from swamp.sql.choose import Load, SqlChoice, SqlEngineChoice, choose_sql_engine
 from swamp.sql.relations import Query, Relation, parse, place_in, written
 
@@ -141,8 +141,8 @@ def _first_name(version: DataVersion) -> str:
 
 def _spark_is_live(repo: Repo) -> bool:
     """A session of this process, or this user's warm server: then Spark costs nothing before it reads."""
-    from swamp.pipeline.keep import find_server
-    from swamp.pipeline.session import live_session
+    from swamp.bulk.keep import find_server
+    from swamp.bulk.session import live_session
 
     return live_session() is not None or (not repo.settings.spark and find_server(os.environ) is not None)
 

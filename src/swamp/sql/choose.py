@@ -21,7 +21,7 @@ FETCH_PER_SECOND: Final = 50e6
 SPARK_SECONDS: Final = 17.0
 """What Spark costs before it reads a row: 17 s for a count over 64 rows, as issue 20 tells it; not timed again."""
 SPARK_GAIN: Final = 0.4
-"""The share of the time in process that Spark saves once it runs, as with transfers (pipeline/choose.py)."""
+"""The share of the time in process that Spark saves once it runs, as with transfers (bulk/choose.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def spark_obstacle() -> SwampError | None:
     """Why Spark cannot run here, as far as that can be known without starting it."""
     if not has("pyspark"):
         return missing("Spark", "spark")
-    from swamp.pipeline.java import find_java
+    from swamp.bulk.java import find_java
 
     try:
         if not os.environ.get("SPARK_REMOTE"):

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from swamp.datasets.content import Artifact, arrow_schema, format_of, pieces, read_pieces
+from swamp.datasets.parse import PLAIN
+from swamp.datasets.place import Folder
+from swamp.datasets.tables import TABLES, Row, Table
 from swamp.errors import Failed, SwampError, UsageError
 from swamp.extras import needs
-from swamp.pipeline.content import Artifact, arrow_schema, format_of, pieces, read_pieces
-from swamp.pipeline.parse import PLAIN
-from swamp.pipeline.place import Folder
-from swamp.pipeline.tables import TABLES, Row, Table
 from swamp.sql.relations import Written, place_in, quoted
 from swamp.sql.tables import MAP, arrow_reader
 

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swamp.bulk.executors import check_plugin
+from swamp.bulk.jobs import Jobs
+from swamp.bulk.keep import with_server
+from swamp.bulk.session import live_session, open_session, stop_session
+from swamp.bulk.settings import SparkSettings, resolve_settings
+from swamp.datasets import sql
+from swamp.datasets.source import register
 from swamp.errors import UsageError
-from swamp.pipeline import sql
-from swamp.pipeline.executors import check_plugin
-from swamp.pipeline.jobs import Jobs
-from swamp.pipeline.keep import with_server
-from swamp.pipeline.session import live_session, open_session, stop_session
-from swamp.pipeline.settings import SparkSettings, resolve_settings
 from swamp.sql.answer import Answer, Prepared
 from swamp.sql.choose import SqlEngineChoice
 from swamp.sql.relations import written
@@ -39,7 +40,7 @@ def on_spark(
     own = live_session() is None
     settings = with_server(resolve_settings(repo.settings.spark, master=master), os.environ)
     fresh = not _only_what_is_here(repo, prepared, settings, warn)
-    session = open_session(settings)
+    session = register(open_session(settings))
     jobs = Jobs(session, progress) if progress is not None else Jobs(session)
     patience = Patience(repo.env, repo.settings.sync_timeout, repo.cancel)
     try:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.pipeline.place import Folder, Span, open_tables
-from swamp.pipeline.tables import Row, Table, rows
+from swamp.datasets.place import Folder, Span, open_tables
+from swamp.datasets.tables import Row, Table, rows
 
 if TYPE_CHECKING:
     from swamp.catalog.schema import Row as CatalogRow

@@ -1,0 +1,191 @@
+"""What the executors must have before work is sent to them: the package, and sight of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from swamp.bulk.jobs import Jobs
+from swamp.bulk.session import context_of
+from swamp.bulk.settings import SHARED_CACHE, SparkSettings
+from swamp.errors import Misconfigured, MissingTool, Unavailable
+from swamp.sync.progress import Patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from swamp.store.open import StoreSpec
+
+Question = Callable[[], str]
+PACKAGE_HINT: Final = (
+    "install swamp where the executors run, or build an archive with `swamp spark package --output FILE` "
+    "and set `spark: {conf: {spark.swamp.archive: FILE}}` in .swamp.yaml"
+)
+
+
+def check_executors(jobs: Jobs, settings: SparkSettings, patience: Patience, plugin: str | None = None) -> None:
+    """Raises MissingTool if an executor lacks the package, or the `plugin` that brings the store, or another version
+    runs there, and Unavailable if no executor answers while `patience` lasts. Local mode needs no question."""
+    if settings.is_local:
+        return
+    import swamp
+
+    found = _ask(jobs, settings, _which_package(), patience)
+    wrong = sorted({text for text in found if text != swamp.__version__})
+    if wrong:
+        raise MissingTool(
+            f"a Spark executor cannot run swamp {swamp.__version__}: {wrong[0]}",
+            hint=PACKAGE_HINT,
+            details={"found": wrong},
+        )
+    if plugin is not None:
+        _check_plugin(jobs, settings, patience, plugin)
+
+
+def check_plugin(session: SparkSession, settings: SparkSettings, patience: Patience, plugin: str | None) -> None:
+    """For queries and steps: whether executors elsewhere can open a plug-in's store, before any task needs it."""
+    if settings.is_local or plugin is None:
+        return
+    jobs = Jobs(session)
+    try:
+        check_executors(jobs, settings, patience, plugin)
+    finally:
+        jobs.close()
+
+
+def _check_plugin(jobs: Jobs, settings: SparkSettings, patience: Patience, kind: str) -> None:
+    found = _ask(jobs, settings, _has_plugin(kind), patience)
+    wrong = sorted({text for text in found if text != "there"})
+    if wrong:
+        raise MissingTool(
+            f"a Spark executor cannot open the datastore {kind}: {wrong[0]}",
+            hint="install the package that brings it where the executors run, or build an archive with it here "
+            "(`swamp spark package` takes installed plug-ins along); or use --engine inline",
+            details={"plugin": kind},
+        )
+
+
+def check_store(jobs: Jobs, settings: SparkSettings, store: StoreSpec, patience: Patience) -> None:
+    """Executors open the store with what they find where they run: whether they may is asked before they have work."""
+    if settings.is_local:
+        return
+    wrong = sorted({text for text in _ask(jobs, settings, _reads_store(store), patience) if text != "read"})
+    if wrong:
+        raise Misconfigured(
+            f"a Spark executor cannot read {store.url}: {wrong[0]}",
+            hint="executors find credentials where they run: give them a role, or the variables with "
+            "spark.executorEnv.NAME under spark.conf in .swamp.yaml; or use --engine inline",
+            details={"found": wrong},
+        )
+
+
+def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, patience: Patience) -> None:
+    """Stages that touch the cache run where the cache is. Refuses before anything has begun."""
+    if settings.is_local:
+        return
+    if settings.sees_cache:
+        mark = cache / f".swamp-tmp-{patience.env.ulid()}"
+        mark.write_text(mark.name)
+        try:
+            if all(text == "seen" for text in _ask(jobs, settings, _is_seen(str(mark)), patience)):
+                return
+        finally:
+            mark.unlink()
+    raise Misconfigured(
+        f"executors of {settings.where} cannot see the cache {cache}",
+        hint="this work touches local files: use --engine inline, master local[*], or a cache on a path that "
+        f"every executor shares (SWAMP_HOME) declared with {SHARED_CACHE}: true",
+    )
+
+
+def _ask(jobs: Jobs, settings: SparkSettings, question: Question, patience: Patience) -> list[str]:
+    """One small task per core: the answer of every executor that the scheduler gives us."""
+    count = max(2, jobs.parallelism)
+
+    def each(rows: Iterable[Any]) -> Iterable[str]:
+        del rows
+        yield question()
+
+    def each_batch(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow
+
+        for _ in batches:
+            pass
+        yield pyarrow.RecordBatch.from_pydict({"answer": [question()]})
+
+    def answers() -> list[str]:
+        context = context_of(jobs.spark)
+        if context is not None:
+            return list(context.parallelize(range(count), count).mapPartitions(each).collect())
+        rows = jobs.session.range(0, count, 1, count).mapInArrow(each_batch, "answer string").collect()
+        return [str(row.answer) for row in rows]
+
+    patience.progressed()  # the session had limits of its own; an executor may have to be brought up first
+    try:
+        return jobs.run("check executors", answers, patience)
+    except Unavailable as error:
+        raise Unavailable(
+            f"no executor of {settings.where} has answered for {patience.seconds:g} s",
+            hint="see whether the cluster has workers with as many free cores and as much free memory as spark.conf in "
+            ".swamp.yaml asks for; or use --engine inline",
+        ) from error
+
+
+# The questions are inner functions and import what they need themselves: so they are pickled by value, and an
+# executor without our package can still answer that it has none.
+
+
+def _which_package() -> Question:
+    def answer() -> str:
+        try:
+            import swamp
+            import swamp.bulk.kernels
+            import swamp.store.open
+        except ImportError as error:
+            return str(error)
+        return swamp.__version__
+
+    return answer
+
+
+def _has_plugin(kind: str) -> Question:
+    def answer() -> str:
+        try:
+            from swamp.errors import UsageError
+            from swamp.plugins import find
+        except ImportError as error:
+            return str(error)
+        try:
+            plugin = find("datastores", kind)
+            return "there" if plugin and plugin.load() else "no package that is installed there brings it"
+        except UsageError as error:
+            return str(error)
+
+    return answer
+
+
+def _reads_store(store: StoreSpec) -> Question:
+    def answer() -> str:
+        from swamp.bulk.clients import opened
+        from swamp.errors import ObjectMissing, SwampError
+        from swamp.index.read import read_root
+
+        try:
+            read_root(opened(store))
+        except ObjectMissing:
+            return "read"  # and nothing has been pushed yet
+        except SwampError as error:
+            return error.message
+        return "read"
+
+    return answer
+
+
+def _is_seen(mark: str) -> Question:
+    def answer() -> str:
+        import os
+
+        return "seen" if os.path.exists(mark) else "not seen"  # noqa: PTH110
+
+    return answer

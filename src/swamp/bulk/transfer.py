@@ -1,0 +1,336 @@
+"""The engine's file work on Spark: the same jobs and results as in process, moved by tasks.
+
+A session that starts on this machine takes seconds, so nobody waits for it before it has work: what is little is
+listed, compared and begun in process meanwhile (docs/decisions/0011-while-spark-starts.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+
+from swamp.bulk.balance import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
+from swamp.bulk.executors import check_cache_visible, check_executors, check_store
+from swamp.bulk.inventory import names_below
+from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
+from swamp.bulk.kernels import (
+    FetchFiles,
+    HashFiles,
+    SendFiles,
+    download_row,
+    got_from,
+    hashed_from,
+    sent_from,
+    upload_row,
+)
+from swamp.bulk.launch import check_startable
+from swamp.bulk.maintain import OnStore
+from swamp.bulk.schemas import DOWNLOADS, GOT, HASHED, HASHES, SENT, UPLOADS, Boundary
+from swamp.bulk.session import Spark, begin_context, live_spark, of_session, open_spark, stop_session
+from swamp.bulk.settings import SparkSettings
+from swamp.bulk.spread import Kernel
+from swamp.commit.commit import Committer, RootRead
+from swamp.index.keys import PACK_PREFIX
+from swamp.sync import pack as packs
+from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
+from swamp.sync.inline import Inline
+from swamp.sync.progress import Patience, Progress, Silent
+from swamp.sync.result import EngineName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from swamp.cache.rows import BaseRow
+    from swamp.cache.scan import Observed
+    from swamp.index.entry import Row
+    from swamp.store.open import StoreSpec
+    from swamp.sync.gather import Gathered, Gatherer
+    from swamp.sync.record import EngineContext
+
+J = TypeVar("J", Upload, Download, Hash)
+R = TypeVar("R")
+M = TypeVar("M", Sent, Got)
+BATCH_JOBS: Final = 50_000
+BATCH_SECONDS: Final = 45.0
+FIRST_COST: Final = 10_000 * FILE_COST
+MANY_FILES: Final = 50_000
+HELPER_THREADS: Final = 8
+"""From so many files on the first ones are moved by so many threads until Spark is up: two cores were idle for 40 % of
+the 8 to 11 s of its start."""
+
+
+@dataclass
+class OnSpark:
+    """A `sync.bulk.Executor` whose threads are Spark tasks."""
+
+    begin: Callable[[], Future[Spark]]
+    """Starts a context, or names the session there is."""
+    store: StoreSpec
+    progress: Progress = field(default_factory=Silent)
+    compared_here: int = 0
+    """Rows up to which a comparison is not worth waiting for the session."""
+    reason: str = "--engine spark"
+    name: EngineName = "spark"
+    reports_progress: bool = True
+    here: Inline | None = None
+    """How the driver itself moves files: with the user's limits, and counted."""
+
+    @cached_property
+    def session(self) -> Future[Spark]:
+        """Its session or context, which is starting from then on."""
+        return self.begin()
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The jobs of its session, which is up from then on. Raises what kept it from starting."""
+        return Jobs(self.session.result(), self.progress)
+
+    def get_ready(self) -> OnSpark:
+        """This one, with its session starting; nobody waits for it yet."""
+        _ = self.session
+        return self
+
+    @property
+    def failed(self) -> bool:
+        """Whether its session is known not to have come up."""
+        return "session" in self.__dict__ and self.session.done() and self.session.exception() is not None
+
+    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
+        def stage() -> _Stage[Upload]:
+            return _Stage(UPLOADS, by_pack, upload_row, SendFiles(self.store, self.jobs.beacon), SENT)
+
+        if self.store.serialize_mkdir:
+            opening, jobs = firsts(jobs)
+            yield from self._made(opening, patience)
+        source, helper = iter(jobs), self._helper(jobs)
+        if helper is not None:
+            yield from self._counted(helper.upload(self._until_up(source), patience))
+        yield from self._batches("upload", source, stage, sent_from, patience)
+
+    def _made(self, opening: list[Upload], patience: Patience) -> Iterator[Sent]:
+        """One upload into every directory, from here and one at a time in each, before workers meet in them."""
+        yield from self._counted((self.here or Inline(self.store.open())).upload(opening, patience))
+
+    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
+        def stage() -> _Stage[Download]:
+            kernel = FetchFiles(self.store, self.jobs.beacon)
+            return _Stage(DOWNLOADS, by_object, download_row, kernel, GOT)
+
+        source, helper = iter(jobs), self._helper(jobs)
+        if helper is not None:
+            yield from self._counted(helper.download(self._until_up(source), patience))
+        yield from self._batches("download", source, stage, got_from, patience)
+
+    def _helper(self, jobs: Iterable[J]) -> Inline | None:
+        """Who moves some of many files while the session starts, with few threads because it needs the cores too. A
+        few files are all Spark's, as the user has said."""
+        if self.here is None or not isinstance(jobs, Sized) or len(jobs) < MANY_FILES:
+            return None
+        return replace(self.here, threads=min(self.here.threads, HELPER_THREADS))
+
+    def _until_up(self, source: Iterator[J]) -> Iterator[J]:
+        """Jobs, as long as the session is not up."""
+        while not self.session.done() and (job := next(source, None)) is not None:
+            yield job
+
+    def _counted(self, results: Iterator[M]) -> Iterator[M]:
+        for result in results:
+            self.progress.advance(1, result.size)
+            yield result
+
+    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
+        def stage() -> _Stage[Hash]:
+            return _Stage(HASHES, by_size, upload_row, HashFiles(self.jobs.beacon), HASHED)
+
+        return self._batches("hash", jobs, stage, hashed_from, patience)
+
+    def on_store(self, committer: Committer, patience: Patience) -> OnStore:
+        """Bulk commands on the same store: verify, mark, compact."""
+        return OnStore(self.jobs, self.store, committer, patience)
+
+    def discover(self, committer: Committer, patience: Patience) -> RootRead | None:
+        """A first root over a bucket that something else has filled."""
+        return self.on_store(committer, patience).discover()
+
+    def compare(
+        self, gatherer: Gatherer, out: Gathered, context: EngineContext, patience: Patience
+    ) -> Iterator[tuple[str, BaseRow | None, Observed | None, Row | None]]:
+        """The full comparison; what comes back is at least what is not trivial."""
+        if self._is_little(gatherer):
+            self.reason += "; compared in process meanwhile"
+            return gatherer.everything(out)
+        from swamp.bulk.compare import Comparison
+
+        return Comparison(self.on_store(context.committer, patience), gatherer, context.cache, patience).run(out)
+
+    def _is_little(self, gatherer: Gatherer) -> bool:
+        rows, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here
+        if rows > most or not most:
+            return False
+        for start in gatherer.starts():
+            for found in names_below(str(gatherer.tree), start, gatherer.exclude):
+                rows += len(found.get("paths", ()))
+                if rows > most:
+                    return False
+        return True
+
+    def report(self) -> dict[str, Any] | None:
+        """None, if its session did not come up: whoever had work for it has been told why."""
+        wait([self.session])
+        return None if self.failed else self.jobs.report()
+
+    def close(self, *, own: bool) -> None:
+        """Ends its jobs, and the session if it is its `own`."""
+        if "jobs" in self.__dict__:
+            self.jobs.close()
+        if own and "session" in self.__dict__:
+            wait([self.session])
+            if not self.failed:
+                stop_session(self.session.result())
+
+    def _batches(
+        self,
+        name: Literal["upload", "download", "hash"],
+        jobs: Iterable[J],
+        stage: Callable[[], _Stage[J]],
+        result: Callable[[dict[str, Any]], R],
+        patience: Patience,
+    ) -> Iterator[R]:
+        """While the caller records what one batch has done, the next one is under way."""
+        source, pace = iter(jobs), _Pace()
+
+        def begin() -> Running[pa.Table] | None:
+            batch = pace.take(source)
+            if not batch:
+                return None
+            bins = bins_for(len(batch), sum(job.size for job in batch), self.jobs.parallelism)
+            work = stage()
+            tasks = work.tasks(batch, bins)
+            return self.jobs.begin(name, lambda: self.jobs.spread(tasks, work.kernel, work.out))
+
+        with self._bar(name):
+            self._await_session(patience)
+            running = begin()
+            try:
+                while running is not None:
+                    done, table, running = running, self.jobs.finish(running, patience), None
+                    pace.learn(done.seconds)
+                    running = begin()
+                    for page in table.to_batches(1000):
+                        yield from map(result, page.to_pylist())
+            finally:
+                if running is not None:
+                    running.cancel()
+
+    def _await_session(self, patience: Patience) -> None:
+        """Its start is no standstill, and Ctrl-C is heard meanwhile: then nothing is sent any more."""
+        while not wait([self.session], POLL_SECONDS).done:
+            patience.cancel.check()
+        patience.cancel.check()
+        patience.progressed()
+
+    @contextmanager
+    def _bar(self, name: str) -> Iterator[None]:
+        """Hashing has a bar of its own; the others move the one that their caller has begun."""
+        if name != "hash":
+            yield
+            return
+        self.progress.begin(name)
+        try:
+            yield
+        finally:
+            self.progress.end()
+
+
+@dataclass(frozen=True)
+class _Stage(Generic[J]):
+    """What is done with a batch of jobs: how they are shared out, and what a task does with its share."""
+
+    boundary: Boundary
+    share: Callable[[list[J], int], list[list[J]]]
+    row: Callable[[J], dict[str, Any]]
+    kernel: Kernel
+    out: Boundary
+
+    def tasks(self, jobs: list[J], bins: int) -> list[pa.RecordBatch]:
+        return [self.boundary.batch(map(self.row, shared)) for shared in self.share(jobs, bins)]
+
+
+def firsts(jobs: Iterable[Upload]) -> tuple[list[Upload], list[Upload]]:
+    """One upload of every directory, and all others: once those are done, no other has to make a directory. Packs all
+    go to one."""
+    first: dict[str, list[Upload]] = {}
+    others: list[Upload] = []
+    for group in packs.groups(jobs):
+        place = PACK_PREFIX if group[0].packed else group[0].path.rpartition("/")[0]
+        if first.setdefault(place, group) is not group:
+            others += group
+    return [job for group in first.values() for job in group], others
+
+
+@dataclass
+class _Pace:
+    """Batches of about a minute: what a kill costs, and what the driver holds of paths and sizes."""
+
+    cost: float = FIRST_COST
+
+    def take(self, source: Iterator[J]) -> list[J]:
+        batch: list[J] = []
+        cost = 0
+        for job in source:
+            batch.append(job)
+            cost += cost_of(job.size)
+            if cost >= self.cost or len(batch) >= BATCH_JOBS:
+                break
+        return batch
+
+    def learn(self, seconds: float) -> None:
+        """The next batch takes about a minute, as far as this one tells; never twice nor half as much at once."""
+        self.cost *= min(2.0, max(0.5, BATCH_SECONDS / max(seconds, 0.1)))
+
+
+def spark_executor(
+    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress, patience: Patience
+) -> tuple[OnSpark, bool]:
+    """An executor on the live session or a new one; whether it is new. Raises at once what a moment's look can tell.
+
+    Elsewhere it has shown before that it can do the work: nothing is to fail half-way for want of a package.
+    """
+    own = live_spark() is None
+    if own and settings.is_local:
+        check_startable(settings)
+        return OnSpark(lambda: begin_context(settings), address, progress, settings.compared_here), True
+    session = at_hand(_proven(settings, address, cache, progress, patience, own=own))
+    return OnSpark(lambda: session, address, progress).get_ready(), own
+
+
+def at_hand(spark: Spark) -> Future[Spark]:
+    """A session that nobody has to wait for."""
+    up: Future[Spark] = Future()
+    up.set_result(spark)
+    return up
+
+
+def _proven(
+    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress, patience: Patience, *, own: bool
+) -> Spark:
+    """The session, after its executors have shown that they have the package and see the cache."""
+    session = open_spark(settings)
+    jobs = Jobs(session, progress)
+    real = settings if own else of_session(session, settings)
+    try:
+        check_executors(jobs, real, patience, address.plugin)
+        check_store(jobs, real, address, patience)
+        check_cache_visible(jobs, real, cache, patience)
+    except BaseException:
+        jobs.close()
+        if own:
+            stop_session(session)
+        raise
+    jobs.close()
+    return session

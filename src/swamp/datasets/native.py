@@ -1,0 +1,189 @@
+"""Content read by Spark's own readers: parts are immutable objects, so the JVM may open them wherever it can.
+
+Whether it can is found out by asking it: a part that its file system opens with the right length is one that the
+executors can open too, if they run here or the store is a cloud's. Everything else goes through the Python source,
+which needs nothing but this package.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from swamp.bulk.settings import SHARED_CACHE
+from swamp.datasets.content import Artifact, Format
+from swamp.datasets.place import Bucket, FileRef, Folder
+from swamp.index.keys import object_of
+from swamp.store.open import is_plugin_type, parse_target
+from swamp.store.walk import plain_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+log = logging.getLogger("swamp.spark")
+_SCHEMES: Final = {"s3": "s3a", "gcs": "gs"}
+_GLOB: Final = frozenset("{}[]*?\\")
+_LISTED_HERE: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+CSV_DEFAULTS: Final = {"header": "true", "inferSchema": "true"}
+
+
+def read_version(session: SparkSession, asked: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
+    """The version that `asked` names (options of `format("swamp")`), by Spark's own reader where that can open it and
+    by the Python source elsewhere, which a session has to know. Root and version are looked up once."""
+    from swamp.datasets.content import format_of
+    from swamp.datasets.options import check_content_options
+    from swamp.datasets.place import open_place
+    from swamp.datasets.source import find_asked, note_read
+
+    by_lower = {key.lower(): value for key, value in asked.items()}
+    place = open_place(by_lower)
+    artifact = find_asked(place, by_lower)
+    note_read(artifact)
+    kind = format_of(artifact, by_lower.get("contentformat"))
+    check_content_options(asked, kind)
+    frame = read_native(session, place, artifact, kind, options)
+    if frame is None:
+        pinned = {**asked, "version": str(artifact.ref.version), "type": artifact.ref.data.type}
+        pinned.pop("timestampAsOf", None)
+        return session.read.format("swamp").options(**pinned).load()
+    columns = [column.strip() for column in options.get("columns", "").split(",") if column.strip()]
+    return frame.select(*columns) if columns else frame
+
+
+def read_native(
+    session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format, options: Mapping[str, str]
+) -> DataFrame | None:
+    """The content by Spark's own reader, or None with the reason in the log."""
+    why = _obstacle(session, place, artifact, kind)
+    if why is not None:
+        log.info("%s is read by the Python source: %s", artifact.ref.path, why)
+        return None
+    paths = [_path_of(place, file) for file in artifact.files if file.size]
+    log.info("%s is read by Spark's own %s reader: %d parts", artifact.ref.path, kind, len(paths))
+    with _listed_by_the_driver(session, len(paths)):
+        return _frame(session.read, artifact, kind, options, paths)
+
+
+def _frame(
+    reader: DataFrameReader, artifact: Artifact, kind: Format, options: Mapping[str, str], paths: Sequence[str]
+) -> DataFrame:
+    described = artifact.meta.extra.get("schema")
+    match kind:
+        case "parquet":
+            if isinstance(described, dict):
+                from pyspark.sql.types import StructType
+
+                return reader.schema(StructType.fromJson(described)).parquet(*paths)
+            return reader.option("mergeSchema", "true").parquet(*paths)
+        case "csv":
+            return reader.options(**{**CSV_DEFAULTS, **options}).csv(list(paths))
+        case "json":
+            return reader.options(**{"multiLine": "true", **options}).json(list(paths))
+        case "jsonl":
+            return reader.options(**options).json(list(paths))
+        case "text":
+            return reader.options(**options).text(list(paths))
+
+
+def _obstacle(session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format) -> str | None:
+    """Why Spark's own reader cannot be used; None when it can."""
+    filled = [file for file in artifact.files if file.size]
+    if not filled:
+        return "it has no content"
+    if _is_remote(session) and kind != "parquet":
+        return "a Spark Connect client looks up columns for every query again, which costs a reading of all rows"
+    if kind == "csv" and len(filled) > 1:
+        return "CSV parts may differ in their columns, which Spark's reader takes by their place"
+    if isinstance(place, Bucket) and any(object_of(file.key) != file.key for file in filled):
+        return "parts of it lie in packs, which Spark's readers cannot open"
+    found = _path_of(place, filled[0])
+    if not found:
+        return "the JVM has no address for this store"
+    if found.startswith("file:") and not _shares_disk(session):
+        return f"its executors do not see this machine's files; {SHARED_CACHE} is not set"
+    hidden = next((f for f in filled if Path(f.key).name.startswith(("_", ".")) or ":" in f.key), None)
+    if hidden is not None:
+        return f"Spark's readers pass over files called like {Path(hidden.key).name}"
+    return _refusal(session, found, filled[0].size)
+
+
+def _is_remote(session: SparkSession) -> bool:
+    """Whether this is a Spark Connect client: the JVM is elsewhere and answers queries, not questions."""
+    return getattr(session, "_jvm", None) is None
+
+
+def _shares_disk(session: SparkSession) -> bool:
+    if session.conf.get(SHARED_CACHE, "false") == "true":  # this user's warm server says so of itself
+        return True
+    master = "" if _is_remote(session) else str(session.sparkContext.master)
+    return master.startswith("local[") or master == "local"
+
+
+def _refusal(session: SparkSession, path: str, size: int) -> str | None:
+    """What the JVM says when it is asked to look at a part; None when it sees it whole."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    jvm: Any = getattr(session, "_jvm", None)
+    if jvm is None:
+        return _refusal_of_server(session, path)
+    configuration = session._jsc.hadoopConfiguration()
+    try:
+        target = jvm.org.apache.hadoop.fs.Path(_unescaped(path))
+        length = target.getFileSystem(configuration).getFileStatus(target).getLen()
+    except Py4JJavaError as error:
+        return f"the JVM cannot open it: {str(error.java_exception)[:200]}"
+    except Py4JError as error:
+        return f"the JVM cannot be asked: {str(error)[:200]}"
+    return None if length == size else f"the JVM sees {length} bytes of {size}"
+
+
+def _refusal_of_server(session: SparkSession, path: str) -> str | None:
+    """The same of a Spark Connect server, which looks at the files of a query when it is asked for its columns."""
+    from pyspark.errors import PySparkException
+
+    try:
+        _ = session.read.format("binaryFile").load(path).schema
+    except PySparkException as error:
+        return f"the server cannot open it: {str(error)[:200]}"
+    return None
+
+
+def _path_of(place: Bucket | Folder, file: FileRef) -> str:
+    """A part as the JVM names it, with what it would take for a pattern escaped; "" where it has no name for it."""
+    if isinstance(place, Folder):
+        return f"file://{_escaped(file.key)}"
+    if is_plugin_type(place.spec.url):
+        return ""
+    target = parse_target(place.spec.url, place.spec.config)
+    prefix = "/".join(part for part in (target.prefix, place.spec.namespace) if part)
+    key = f"{prefix}/{file.key}" if prefix else file.key
+    if target.kind == "file":
+        return f"file://{_escaped(f'{target.bucket}/{plain_path(key)}')}"
+    if target.kind == "azure" and target.config.get("account"):
+        account = quote(str(target.config["account"]))
+        return f"abfss://{target.bucket}@{account}.dfs.core.windows.net/{_escaped(key)}"
+    scheme = _SCHEMES.get(target.kind)
+    return f"{scheme}://{target.bucket}/{_escaped(key)}" if scheme else ""
+
+
+def _escaped(path: str) -> str:
+    return "".join(f"\\{char}" if char in _GLOB else char for char in path)
+
+
+def _unescaped(path: str) -> str:
+    return path.replace("\\", "")
+
+
+@contextmanager
+def _listed_by_the_driver(session: SparkSession, parts: int) -> Iterator[None]:
+    """Spark starts a job with a task per path to look at many of them; we know that they are there."""
+    before = session.conf.get(_LISTED_HERE, "32")
+    session.conf.set(_LISTED_HERE, str(max(parts + 1, int(before or 32))))
+    try:
+        yield
+    finally:
+        session.conf.set(_LISTED_HERE, before or "32")

@@ -1,0 +1,104 @@
+"""The one place where datasets make something true: on the driver, through `commit/`. inv[spark.publish-once]"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from swamp.bulk.clients import opened
+from swamp.commit.commit import Committer, Pace
+from swamp.commit.obey import Said, Word
+from swamp.datasets.place import cache_of, spec_of
+from swamp.env import SYSTEM, Env
+from swamp.index.root import Writer
+from swamp.locks.acquire import Holder
+from swamp.locks.leases import commit_lock
+from swamp.store.port import Capabilities, ObjectStore
+from swamp.sync.progress import Cancel, Patience
+
+if TYPE_CHECKING:
+    from swamp.store.open import StoreSpec
+
+COMMIT_SECONDS: Final = 300.0
+
+
+def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committer:
+    """A committer that works by the root's word about conditions: the first read of a root tells it, where no cache of
+    this machine has seen one. A store without a root is measured."""
+    store = opened(spec)
+    said = _recalled(spec, repo)
+    word = Word(said is not None, said, lambda: not capabilities_of(store, env).safe)
+    return Committer(store, writer_of(repo, Holder.of_process()), env, word, commit_lock(store, env))
+
+
+def _recalled(spec: StoreSpec, repo: str) -> Said | None:
+    """What this machine's cache of the store has seen roots say, if it has one."""
+    if not repo:
+        return None
+    from swamp.cache.layout import swamp_home
+    from swamp.cache.state import State
+    from swamp.sync.recall import recalled
+
+    database = cache_of(spec, Path(repo), swamp_home(os.environ)).state_db
+    if not database.exists():
+        return None
+    state = State.open(database)
+    try:
+        return recalled(state)
+    finally:
+        state.close()
+
+
+_measured: dict[str, Capabilities] = {}
+
+
+def capabilities_of(store: ObjectStore, env: Env = SYSTEM) -> Capabilities:
+    """Measured, never assumed from a name; once per store and process."""
+    from swamp.store.probe import probe
+
+    if store.url not in _measured:
+        _measured[store.url] = probe(store, env).capabilities
+    return _measured[store.url]
+
+
+def writer_of(repo: str, holder: Holder) -> Writer:
+    import swamp
+
+    return Writer(_repo_id(repo), holder.hostname, holder.user, os.getpid(), swamp.__version__)
+
+
+def _repo_id(repo: str) -> str:
+    if not repo:
+        return ""
+    from swamp.repo.config import read_config
+
+    return read_config(Path(repo).expanduser().absolute()).repo_id
+
+
+def tell_caches(spec: StoreSpec, env: Env = SYSTEM) -> None:
+    """Says to this machine's caches of the store that it has a commit they do not know of (S24). inv[read.own-jobs]"""
+    from swamp.cache.layout import caches_of, swamp_home
+    from swamp.repo.fresh import forget_asking
+
+    for cache in caches_of(swamp_home(os.environ), replace(spec, namespace=None).open().url, spec.namespace):
+        # The commit has happened: a cache that cannot be written must not make it look as if it had not, and two
+        # seconds later its reads ask anyway.
+        with suppress(OSError):
+            forget_asking(cache.base, env.clock)
+
+
+def pace_for(env: Env = SYSTEM, cancel: Cancel | None = None, seconds: float = COMMIT_SECONDS) -> Pace:
+    return Patience(env, seconds, cancel or Cancel()).check
+
+
+def ensure_root(options: Mapping[str, str]) -> None:
+    """A store without a root gets one before the first upload: payloads without a root mean that one was lost (L48)."""
+    from swamp.commit.bootstrap import bootstrap
+
+    spec = spec_of(options)
+    if spec is not None:
+        bootstrap(committer_for(spec, options.get("repo", "")), pace_for(), create=True)
