@@ -16,7 +16,8 @@ from swamp.data.lifetimes import Retention
 from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName
 from swamp.data.outputs import Output, OutputRepository, Provenance
-from swamp.data.runs import Run, RunRepository
+from swamp.data.run_record import RunState
+from swamp.data.runs import RunRepository
 
 NAME = DataName.of("command/shell", "11111111-1111-4111-8111-111111111111", "result")
 NEXT = NAME.at(4).path  # 1 and 2 are saved, 3 is claimed
@@ -24,7 +25,7 @@ NEXT = NAME.at(4).path  # 1 and 2 are saved, 3 is claimed
 DRAFT = Draft(Owner.manual("m"), retention=Retention.parse(1))
 TIME = "2026-05-01T12:00:00.000Z"
 OUTPUT = Output("o1", "d1", "command/shell", "execute", "running", TIME, Provenance("h", "cli", "me"))
-RUN = Run("r1", "w1", "deploy", "running", TIME)
+RUN = RunState("r1", "w1", "deploy", "running", TIME)
 DEFINITION = StoredDefinition("d1", "web", "command/shell")
 OUTPUT_PATH = f"outputs/command/shell/execute/d1-{TIME}.yaml"
 RUN_PATH = "workflow-runs/w1/workflow-run-r1.yaml"
@@ -148,7 +149,7 @@ def prepared(tree: WatchedTree, tmp_path) -> dict[str, Any]:
     data.remove_latest_marker(NAME.sibling("hidden"))
     OutputRepository(tree).save(OUTPUT)
     RunRepository(tree).save(RUN)
-    RunRepository(tree).save(Run("r2", "w1", "deploy", "succeeded", TIME))
+    RunRepository(tree).save(RunState("r2", "w1", "deploy", "succeeded", TIME))
     DefinitionRepository(tree).save(DEFINITION)
     kept = tmp_path / "kept"
     kept.mkdir()

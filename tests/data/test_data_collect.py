@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from swamp.data.lifetimes import Lifetime, Retention
-from swamp.data.runs import Run, RunRepository
+from swamp.data.run_record import RunState
+from swamp.data.runs import RunRepository
 from swamp.errors import Failed
 from swamp.sync.port import Deferred
 
@@ -111,9 +112,9 @@ def test_data_bound_to_a_run_goes_when_the_run_is_over_and_not_before(repo, name
     runs = RunRepository(tree)
     repo.save(name, living(draft, lifetime, "r1"), b"1")
     assert repo.collect_garbage(run_over=runs.is_over).versions == ()
-    runs.save(Run("r1", "w", "deploy", "running", "2026-05-01T12:00:00.000Z"))
+    runs.save(RunState("r1", "w", "deploy", "running", "2026-05-01T12:00:00.000Z"))
     assert repo.collect_garbage(run_over=runs.is_over).versions == ()
-    runs.save(Run("r1", "w", "deploy", "failed", "2026-05-01T12:00:00.000Z"))
+    runs.save(RunState("r1", "w", "deploy", "failed", "2026-05-01T12:00:00.000Z"))
     assert len(repo.collect_garbage(run_over=runs.is_over).versions) == 1
 
 

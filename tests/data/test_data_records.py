@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from swamp.data import runs as runs_module
+from swamp.data import run_record as runs_module
 from swamp.data.definitions import AUTO, DefinitionRepository, StoredDefinition, auto_definition
 from swamp.data.names import auto_id
 from swamp.data.outputs import Output, OutputRepository, Provenance
-from swamp.data.runs import JobRun, Run, RunRepository, StepRun
+from swamp.data.run_record import JobState, RunState, StepState
+from swamp.data.runs import RunRepository
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.sync.port import PlainTree
 
@@ -39,19 +40,19 @@ def output() -> Output:
 
 
 @pytest.fixture
-def run() -> Run:
-    steps = (
-        StepRun("build", "succeeded", TIME, TIME, artifacts=(ARTIFACT,)),
-        StepRun("ship", "failed", TIME, None, "exit 3", extra={"attempt": 2}),
-        StepRun("tell", "pending"),
-    )
-    return Run(
+def run() -> RunState:
+    steps = [
+        StepState("build", "build", "succeeded", TIME, TIME, artifacts=[ARTIFACT]),
+        StepState("ship", "ship", "failed", TIME, error="exit 3", extra={"attempt": 2}),
+        StepState("tell", "each"),
+    ]
+    return RunState(
         "r1",
         "w1",
         "deploy",
         "failed",
         TIME,
-        jobs=(JobRun("release", "failed", steps, {"weight": 1}),),
+        jobs=[JobState("release", "failed", steps, {"weight": 1})],
         inputs={"hosts": ["a", "b"]},
         tags={"env": "prod"},
         pid=7,

@@ -7,7 +7,6 @@ from benches import shell, statuses
 
 from swamp.errors import UsageError
 from swamp.workflows.decide import cancel_run, decide
-from swamp.workflows.state import run_of
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def did(bench) -> list[str]:
 
 
 def on_disk(bench, run):
-    return run_of(bench.driver.runs.get(run.id))
+    return bench.driver.runs.get(run.id)
 
 
 def test_a_question_suspends_the_run_with_the_question_in_its_record(gated):

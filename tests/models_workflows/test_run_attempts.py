@@ -9,10 +9,8 @@ from benches import open_bench, shell
 
 from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName
-from swamp.data.runs import decode, path_of
 from swamp.models.run import Hooks, Request, run_method
 from swamp.sync.progress import Cancel
-from swamp.workflows.state import run_of
 
 
 @pytest.fixture
@@ -23,7 +21,7 @@ def once(bench):
 
 def as_if_killed(bench, run, *, output_status: str | None) -> None:
     """The records as a process leaves them that is killed before it writes the step's end."""
-    state = run_of(bench.driver.runs.get(run.id))
+    state = bench.driver.runs.get(run.id)
     step = next(step for _, step in state.steps)
     if output_status is not None:
         output = bench.context.outputs.get(step.extra["outputId"])
@@ -31,7 +29,7 @@ def as_if_killed(bench, run, *, output_status: str | None) -> None:
         (bench.path / ".swamp" / "run-logs" / f"{output.id}.path").write_text(path)
     step.status, step.artifacts = "running", []
     state.status, state.completed_at, state.jobs[0].status = "running", None, "running"
-    bench.driver.runs.save(decode(state.to_record(), path_of(state.workflow_id, state.id)))
+    bench.driver.runs.save(state)
 
 
 @pytest.mark.inv("run.not-doubled")

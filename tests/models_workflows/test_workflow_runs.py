@@ -10,11 +10,10 @@ from benches import shell, statuses
 
 from swamp.errors import UsageError
 from swamp.workflows.run import Driver
-from swamp.workflows.state import run_of
 
 
 def record_of(bench, run):
-    return run_of(bench.driver.runs.get(run.id))
+    return bench.driver.runs.get(run.id)
 
 
 def test_steps_run_in_the_order_of_their_dependencies(bench):
@@ -204,7 +203,7 @@ jobs: [{{name: j, steps: [{{name: s, task: {shell("greet", "echo ${{ inputs.who 
     assert bench.content("greet", "result")["stdout"] == "outer\n"
     child = next(step for _, step in run.steps if step.name == "child")
     assert [a["name"] for a in child.artifacts] == ["result", "log"]
-    inner = run_of(bench.driver.runs.get(child.extra["childRunId"]))
+    inner = bench.driver.runs.get(child.extra["childRunId"])
     assert (inner.status, inner.workflow_name, inner.trigger_source) == ("succeeded", "inner", f"workflow:{run.id}")
 
 
@@ -218,9 +217,7 @@ def test_workflows_that_nest_in_a_circle_fail_instead_of_running_for_ever(bench)
     found = bench.driver.runs.search(limit=10).results
     assert len(found) == 2
     assert any(
-        "inside itself" in (step.error or "")
-        for r in found
-        for _, step in run_of(bench.driver.runs.get(r.run_id)).steps
+        "inside itself" in (step.error or "") for r in found for _, step in bench.driver.runs.get(r.run_id).steps
     )
 
 
@@ -230,7 +227,7 @@ def test_the_record_is_there_from_the_start_and_follows_every_change(bench):
 
     class Watcher:
         def changed(self, run):
-            on_disk = run_of(bench.driver.runs.get(run.id))
+            on_disk = bench.driver.runs.get(run.id)
             assert [s.status for _, s in on_disk.steps] == [s.status for _, s in run.steps]
             seen.append((on_disk.status, next(s.status for _, s in on_disk.steps)))
 
@@ -263,7 +260,7 @@ def test_a_record_is_never_left_saying_running_by_a_process_that_could_still_spe
     bench.workflow("one", f"  - {{name: j, steps: [{{name: s, task: {shell('m', 'echo hi')}}}]}}\n")
     with pytest.raises(RuntimeError):
         Driver(bench.context, Breaks()).start("one", {})
-    record = run_of(bench.driver.runs.get(bench.driver.runs.search().results[0].run_id))
+    record = bench.driver.runs.get(bench.driver.runs.search().results[0].run_id)
     assert record.status == "failed"
     assert "the screen is gone" in (record.error or "")
     assert bench.driver.resume(record.id).status == "succeeded"
@@ -385,11 +382,11 @@ def test_cancelling_from_outside_ends_running_steps_and_starts_no_more(bench):
 
 @pytest.mark.parametrize("total", [300])
 def test_search_finds_the_newest_and_counts_the_rest(bench, total):
-    from swamp.data.runs import Run
+    from swamp.data.run_record import RunState
 
     for i in range(total):
         bench.driver.runs.save(
-            Run(
+            RunState(
                 f"r{i:04}",
                 "w",
                 "bulk",

@@ -18,8 +18,8 @@ from swamp.sync.progress import Cancel
 if TYPE_CHECKING:
     from swamp.api.version import SavedVersion
     from swamp.data.outputs import Output
+    from swamp.data.run_record import RunState
     from swamp.repo.repository import Repo
-    from swamp.workflows.state import RunState
 
 
 @dataclass

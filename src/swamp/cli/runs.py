@@ -16,8 +16,8 @@ from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_ba
 from swamp.errors import UsageError
 
 if TYPE_CHECKING:
+    from swamp.data.run_record import RunState
     from swamp.workflows.run import Driver
-    from swamp.workflows.state import RunState
 
 history = group("Runs that were.")
 
@@ -43,10 +43,10 @@ def asking(s: Session) -> Iterator[Driver]:
 
 
 def search_runs(query: str | None, status: str | None, since: str | None, limit: int) -> None:
+    from swamp.data.run_record import RUN_STATUSES
     from swamp.env import rfc3339
     from swamp.repo.data import parse_since
     from swamp.workflows.decide import search
-    from swamp.workflows.state import RUN_STATUSES
 
     if status is not None and status not in RUN_STATUSES:
         raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(RUN_STATUSES)}")
@@ -164,7 +164,7 @@ def history_get(run_id: RunId) -> None:
 
 def _history_text(s: Session, run: RunState) -> None:
     s.out.line(f"{SIGNS[run.status][0]} {run.workflow_name}  {run.status}  {seconds_text(run.duration_ms)}")
-    s.out.line(f"  run {run.id}, started {when(run.started_at)} on {run.host}")
+    s.out.line(f"  run {run.id}, started {when(run.started_at)} on {run.host or ''}")
     if run.error:
         s.out.line(f"  {run.error}")
     for job in run.jobs:

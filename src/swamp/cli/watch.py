@@ -12,7 +12,7 @@ from swamp.env import SYSTEM
 from swamp.sync.progress import Progress, Silent
 
 if TYPE_CHECKING:
-    from swamp.workflows.state import JobState, RunState, StepState
+    from swamp.data.run_record import JobState, RunState, StepState
 
 SIGNS = {
     "pending": ("·", "dim"),

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from swamp.data import outputs as output_records
-from swamp.data import runs as run_records
+from swamp.data import run_record as run_records
 from swamp.data.document import load_mapping
 from swamp.data.metadata import Metadata, decode
 from swamp.data.names import VersionRef, described_by

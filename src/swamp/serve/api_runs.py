@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import Response
 
+from swamp.data.run_record import RUN_STATUSES
 from swamp.env import rfc3339
 from swamp.errors import NotFound, UsageError
 from swamp.repo.data import parse_since
@@ -17,7 +18,7 @@ from swamp.serve.queue import Delivery
 from swamp.serve.respond import json_response
 from swamp.serve.state import Server
 from swamp.workflows.decide import as_seen, cancel_run, decide
-from swamp.workflows.state import RUN_STATUSES, decided_document, history_document, workflow_item
+from swamp.workflows.state import decided_document, history_document, workflow_item
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])
 Key = Annotated[str | None, Header(max_length=200, description="The same key again finds the same run.")]

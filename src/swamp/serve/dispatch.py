@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.catalog.expression import Scope, render
+from swamp.data.run_record import RunState
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.serve.queue import Delivery, Queue
 from swamp.serve.spawn import Spawner
 from swamp.serve.work import Job
 from swamp.workflows.decide import note_interrupted, seen_summary
-from swamp.workflows.state import RunState, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,7 +234,7 @@ class Dispatcher:
     def _record(self, delivery: Delivery) -> RunState | None:
         with driving(self.repo) as driver:
             try:
-                return run_of(driver.runs.get(delivery.run_id, self._workflow_id(driver, delivery)))
+                return driver.runs.get(delivery.run_id, self._workflow_id(driver, delivery))
             except NotFound:
                 return None
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.data.runs import PREFIX, RUNS
+from swamp.data.run_record import PREFIX, RUNS
 from swamp.errors import NotFound, SwampError
 from swamp.serve.database import Database
 from swamp.serve.events import KINDS, Draft, Events
 from swamp.serve.work import runs_directory
 
 if TYPE_CHECKING:
-    from swamp.data.runs import Run
+    from swamp.data.run_record import RunState
     from swamp.repo.repository import Repo
 
 LOOK_SECONDS: Final = 0.1
@@ -186,14 +186,14 @@ class Records:
                 continue
             yield from self._differences(run)
 
-    def _differences(self, run: Run) -> Iterator[Draft]:
+    def _differences(self, run: RunState) -> Iterator[Draft]:
         before, now = self._seen.get(run.id, {}), _states(run)
         self._seen[run.id] = now
         for job in run.jobs:
             for step in job.steps:
-                place = f"{job.job_name}\n{step.step_name}"
+                place = f"{job.name}\n{step.name}"
                 if before.get(place, "pending") != now[place]:
-                    told = {"job": job.job_name, "step": step.step_name, "status": step.status}
+                    told = {"job": job.name, "step": step.name, "status": step.status}
                     error = {"error": step.error} if step.error else {}
                     yield "step", run.id, {"runId": run.id, **told, **error}
         if before.get("") != now[""]:
@@ -221,8 +221,8 @@ class Records:
                         yield f"{RUNS}/{directory.name}/{entry.name}", entry.stat().st_mtime_ns
 
 
-def _states(run: Run) -> dict[str, str]:
-    steps = {f"{job.job_name}\n{step.step_name}": step.status for job in run.jobs for step in job.steps}
+def _states(run: RunState) -> dict[str, str]:
+    steps = {f"{job.name}\n{step.name}": step.status for job in run.jobs for step in job.steps}
     return {"": run.status, **steps}
 
 

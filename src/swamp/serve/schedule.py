@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.data.runs import path_of
+from swamp.data.run_record import path_of
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import NotFound, SwampError
 from swamp.serve.claim import Claim, Claims

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from swamp.data.run_record import RunState
 from swamp.errors import NotFound, UsageError
 from swamp.models.inputs import check_inputs
 from swamp.serve.config import ServeConfig, Webhook, find_secret
@@ -22,7 +23,6 @@ from swamp.serve.respond import Clean
 from swamp.serve.schedule import Scheduler
 from swamp.serve.summarize import RunIndex
 from swamp.serve.tokens import Tokens
-from swamp.workflows.state import RunState
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from swamp.data.runs import PREFIX, RUNS, RunSummary, read_summary
+from swamp.data.run_record import PREFIX, RUNS, RunSummary, read_summary
 from swamp.errors import CorruptData, UsageError
 from swamp.workflows.decide import seen_summary
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from swamp.data.run_record import RunState
 from swamp.errors import SwampError
 from swamp.sync.progress import Cancel
 from swamp.trace import flush
-from swamp.workflows.state import RunState
 
 RUNS: Final = "serve/runs"
 LOCK_MS: Final = 600_000

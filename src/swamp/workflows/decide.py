@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from swamp.data.document import RecordFiles
-from swamp.data.runs import RUNS, RunSummary, path_of
+from swamp.data.run_record import RUNS, RunState, RunSummary, StepState, path_of
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, UsageError
 from swamp.locks.flock import Verdict
 from swamp.workflows.locks import RunLocks
 from swamp.workflows.resume import stop_all, stop_path
 from swamp.workflows.run import Driver
-from swamp.workflows.state import RunState, StepState, run_of
 
 Decision = Literal["approved", "rejected"]
 
@@ -38,7 +37,7 @@ def decide(
         driver.locks.hold(known.workflow_id, run_id) as hold,
         driver.shared_record("", f"workflow {decision}"),  # guards of the steps behind it may ask for any data
     ):
-        run = run_of(driver.runs.get(run_id, known.workflow_id))
+        run = driver.runs.get(run_id, known.workflow_id)
         state = _gate(run, step)
         if "approval" not in state.extra:
             return _decide_inside(driver, run, state, decision, reason)
@@ -114,7 +113,7 @@ def cancel_run(driver: Driver, run_id: str) -> Cancelled:
 def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> Cancelled | None:
     """None if the run was taken up, or let go of, between the look and the act: look again."""
     path = path_of(workflow_id, run_id)
-    known = run_of(driver.runs.get(run_id, workflow_id))
+    known = driver.runs.get(run_id, workflow_id)
     with driver.shared_record(path, "workflow cancel", known):
         run = _not_over(driver, workflow_id, run_id, "is over")
         alive = _is_alive(driver, run)
@@ -130,7 +129,7 @@ def _acknowledged(driver: Driver, asked: RunState) -> Cancelled | None:
     until = clock.monotonic() + ANSWER_SECONDS
     while True:
         with driver.shared_record(path, "workflow cancel", asked):
-            run = run_of(driver.runs.get(asked.id, asked.workflow_id))
+            run = driver.runs.get(asked.id, asked.workflow_id)
         alive = _verdict(driver.locks, run, fresh=True) != "dead"
         if run.status == "cancelled":
             return Cancelled(run.id, "cancelled")
@@ -163,7 +162,7 @@ def _stopped(driver: Driver, seen: RunState) -> Cancelled | None:
 
 
 def _not_over(driver: Driver, workflow_id: str, run_id: str, words: str) -> RunState:
-    run = run_of(driver.runs.get(run_id, workflow_id))
+    run = driver.runs.get(run_id, workflow_id)
     if run.over:
         raise UsageError(f"run {run_id} {words}: {run.status}", hint="there is nothing to cancel")
     return run
@@ -233,7 +232,7 @@ def seen_summary(driver: Driver, summary: RunSummary) -> tuple[RunSummary, bool]
     again = driver.runs.get(summary.run_id, summary.workflow_id)
     if again.status != "running":
         return again.summary, False  # it ended between the two looks
-    run = run_of(again)
+    run = again
     interrupt(run)
     failed = next((f"{job.name}.{step.name}" for job, step in run.steps if step.status == "failed"), None)
     return replace(summary, status="failed", failed_step=failed), True
@@ -260,7 +259,7 @@ def approvals(driver: Driver, limit: int = 100) -> list[dict[str, Any]]:
     """Every question that a run waits with, the newest runs first; one of a nested run is told there."""
     found: list[dict[str, Any]] = []
     for summary in driver.runs.search(status="suspended", limit=limit).results:
-        run = run_of(driver.runs.get(summary.run_id, summary.workflow_id))
+        run = driver.runs.get(summary.run_id, summary.workflow_id)
         found += [
             {
                 "runId": run.id,

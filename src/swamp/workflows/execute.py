@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from swamp.data.reads import Read
+from swamp.data.run_record import JobState, StepState
 from swamp.env import Env
 from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.sync.progress import Cancel
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, Workflow, build, holds
-from swamp.workflows.state import JobState, StepState, job_outcome, overall, run_outcome
+from swamp.workflows.state import job_outcome, overall, run_outcome
 
 DEFAULT_CONCURRENCY = 8
 LOOK_AGAIN_SECONDS = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from swamp.data.runs import path_of
+from swamp.data.run_record import path_of
 from swamp.errors import StoreError
 from swamp.workflows.decide import as_seen
 from swamp.workflows.run import Driver

@@ -8,12 +8,12 @@ from typing import Any
 
 from swamp.data.document import RecordFiles, dump
 from swamp.data.names import check_id
+from swamp.data.run_record import RunState
 from swamp.errors import NotFound
 from swamp.models.context import Log
 from swamp.models.run_context import RunContext
 from swamp.workflows.recorder import Watcher
 from swamp.workflows.schema import Workflow
-from swamp.workflows.state import RunState
 
 EVALUATED = "workflows-evaluated"
 MOST_SHARED = 4 << 20

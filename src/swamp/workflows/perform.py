@@ -10,6 +10,7 @@ from swamp.data.document import RecordFiles
 from swamp.data.names import DataName
 from swamp.data.outputs import Output, decode
 from swamp.data.reads import Reads, noting
+from swamp.data.run_record import JobState, RunState, StepState
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.models.context import Origin
 from swamp.models.define import Definition
@@ -21,7 +22,6 @@ from swamp.trace import traced
 from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, Workflow, WorkflowTask
-from swamp.workflows.state import JobState, RunState, StepState
 
 if TYPE_CHECKING:
     from swamp.workflows.locks import Hold

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from swamp.data.run_record import RunState
 from swamp.errors import SwampError
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
@@ -13,7 +14,6 @@ from swamp.workflows.perform import TaskRunner
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.run import Driver
 from swamp.workflows.schema import ApprovalTask, Job, ModelTask, Step, WorkflowTask, build
-from swamp.workflows.state import RunState
 
 
 def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:

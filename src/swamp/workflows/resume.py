@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from swamp.data.runs import RUNS
+from swamp.data.run_record import RUNS, JobState, RunState, StepState
 from swamp.errors import Failed, UsageError
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import MASK, Masker
 from swamp.workflows.schema import Workflow, after
-from swamp.workflows.state import JobState, RunState, StepState, job_outcome
+from swamp.workflows.state import job_outcome
 
 
 def must_be_resumable(run: RunState, from_step: str | None) -> None:

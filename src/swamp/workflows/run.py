@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from swamp.data.document import RecordFiles
-from swamp.data.runs import RUNS, RunRepository, path_of
+from swamp.data.run_record import RUNS, JobState, RunState, StepState, path_of
+from swamp.data.runs import RunRepository
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, SwampError, UsageError
 from swamp.models.inputs import check_inputs, secret_values
@@ -35,7 +36,6 @@ from swamp.workflows.resume import (
     stop_path,
 )
 from swamp.workflows.schema import Workflow
-from swamp.workflows.state import JobState, RunState, StepState, run_of
 
 DEEPEST_NESTING = 10
 
@@ -110,7 +110,7 @@ class Driver:
     def _already(self, run: RunState) -> RunState | None:
         """The record that this run has, pulled just now, while nobody else can be its process."""
         try:
-            return run_of(self.runs.get(run.id, run.workflow_id))
+            return self.runs.get(run.id, run.workflow_id)
         except NotFound:
             return None
 
@@ -162,7 +162,7 @@ class Driver:
         with self.locks.hold(workflow_id, run_id) as hold:
             path = path_of(workflow_id, run_id)
             with self.shared_record("", "workflow resume"):  # only pulls: what was done elsewhere is built on here
-                run = run_of(self.runs.get(run_id, workflow_id))
+                run = self.runs.get(run_id, workflow_id)
             if requested(self.context.repo.tree.root, run) and not run.over:
                 return self._cancelled_instead(run)
             must_not_be_cancelled_since(known, run)
@@ -190,7 +190,7 @@ class Driver:
 
     def find(self, run_id: str) -> RunState:
         """The run as this machine knows it. Raises NotFound."""
-        return run_of(self.runs.get(run_id))
+        return self.runs.get(run_id)
 
     def find_anywhere(self, run_id: str) -> RunState:
         """The same; a run of another machine that is not known here yet is looked for in the datastore."""

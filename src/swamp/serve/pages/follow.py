@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from swamp.data.run_record import RUN_STATUSES
 from swamp.errors import NotFound, UsageError
 from swamp.serve.api_runs import run_document_of
 from swamp.serve.ask import Cursor, needs, server_of
@@ -17,7 +18,6 @@ from swamp.serve.pages.draw import Needs, graph_of_run
 from swamp.serve.pages.render import compact, page
 from swamp.serve.state import Server
 from swamp.workflows.schema import Job, Step
-from swamp.workflows.state import RUN_STATUSES
 
 router = APIRouter(include_in_schema=False, dependencies=[needs("viewer")])
 PAGE = 100
