@@ -1,57 +1,77 @@
-"""Which model a name means."""
+"""Which model a name means: one rule for data, models and workflows."""
 
 from __future__ import annotations
 
 import pytest
 
-from swamp.catalog.resolve import Model, resolve_model
 from swamp.data.definitions import AUTO, DefinitionRepository, auto_definition
+from swamp.env import SYSTEM
 from swamp.errors import NotFound, UsageError
+from swamp.models.define import Models
+from swamp.models.registry import Registry
+from swamp.repo.definitions import Definitions, ModelRef
 
 
 @pytest.fixture
-def models_dir(tmp_path):
+def definitions(tmp_path, shelf):
     for kind, name, identity in (
         ("command/shell", "web", "id-web"),
         ("command/shell", "db", "id-db"),
         ("spark/sql", "db", "id-db2"),
     ):
-        path = tmp_path / "models" / kind / f"{name}.yaml"
+        path = tmp_path / "repo" / "models" / kind / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"id: {identity}\nname: {name}\ntype: {kind}\n")
-    (tmp_path / "models" / "command" / "broken.yaml").write_text("id: [")
-    return tmp_path / "models"
+    (tmp_path / "repo" / "models" / "command" / "broken.yaml").write_text("id: [")
+    return Definitions(tmp_path / "repo", shelf.tree, shelf.catalog.models)
 
 
-def test_a_definition_is_found_by_name_and_by_id(models_dir):
-    web = Model("id-web", "web", "command/shell", "definition")
-    assert resolve_model("web", models_dir=models_dir) == resolve_model("id-web", models_dir=models_dir) == web
+@pytest.fixture
+def models(definitions):
+    return Models(definitions.repo, definitions.tree, Registry(), SYSTEM)
 
 
-def test_a_reader_without_definitions_resolves_by_what_the_data_says(shelf):
+def test_a_definition_is_found_by_name_and_by_id(definitions, models):
+    web = ModelRef("command/shell", "id-web", "web")
+    assert definitions.find("web") == definitions.find("id-web") == web
+    assert models.find("web") == models.find("id-web")
+    assert models.find("web").id == web.id
+
+
+def test_a_file_that_is_called_otherwise_is_found_by_both_names(definitions, models):
+    (definitions.repo / "models" / "command" / "old.yml").write_text("id: id-new\nname: new\ntype: command/shell\n")
+    for wanted in ("old", "new", "id-new"):
+        assert definitions.find(wanted).id == models.find(wanted).id == "id-new"
+
+
+def test_a_reader_without_definitions_resolves_by_what_the_data_says(definitions, shelf):
     shelf.save("result", model="box")
-    expected = Model("box", "box", "manual/data", "data")
-    assert resolve_model("box", catalog=shelf.catalog) == expected
+    assert definitions.find("box") is None
+    assert definitions.named("box") == definitions.named("bo") == [ModelRef("manual/data", "box", "box")]
 
 
-def test_a_definition_wins_over_an_auto_definition_and_that_over_data(shelf, models_dir):
+def test_a_definition_wins_over_an_auto_definition_and_that_over_data(definitions, shelf):
     autos = DefinitionRepository(shelf.tree, AUTO)
-    shelf.save("result", model="web")
-    assert resolve_model("web", catalog=shelf.catalog, autos=autos).source == "data"
+    shelf.save("result", model="blog")
+    assert [ref.id for ref in definitions.named("blog")] == ["blog"]
+    made = auto_definition("manual/data", "blog")
+    autos.save(made)
+    assert [ref.id for ref in definitions.named("blog")] == [made.id, "blog"]
     autos.save(auto_definition("manual/data", "web"))
-    assert resolve_model("web", catalog=shelf.catalog, autos=autos).source == "auto-definition"
-    assert resolve_model("web", catalog=shelf.catalog, autos=autos, models_dir=models_dir).source == "definition"
+    assert definitions.named("web")[0].id == "id-web"
 
 
-def test_two_models_of_one_name_need_a_type_or_an_id(models_dir):
-    with pytest.raises(UsageError, match="several models are called db"):
-        resolve_model("db", models_dir=models_dir)
-    assert resolve_model("db", models_dir=models_dir, model_type="Spark::SQL").id == "id-db2"
-    assert resolve_model("id-db", models_dir=models_dir).type == "command/shell"
+def test_two_models_of_one_name_need_an_id(definitions, models):
+    for find in (definitions.find, models.find):
+        with pytest.raises(UsageError, match="several models are called db"):
+            find("db")
+        assert find("id-db").type == "command/shell"
 
 
-def test_a_near_miss_is_suggested(models_dir, shelf):
-    with pytest.raises(NotFound, match="no model wbe") as caught:
-        resolve_model("wbe", models_dir=models_dir, catalog=shelf.catalog)
+def test_a_near_miss_is_suggested(definitions, models, shelf):
+    shelf.save("result", model="box")
+    assert definitions.names() == {"web", "db", "box"}
+    with pytest.raises(NotFound, match="no model `wbe`") as caught:
+        models.find("wbe")
     assert "`web`" in caught.value.hint
     assert caught.value.exit_code == 1

@@ -31,7 +31,7 @@ class SavedVersion:
     @property
     def model(self) -> str:
         """The name of the model it belongs to."""
-        return self._found.model_name or self._found.ref.data.model_id
+        return self._found.called
 
     @property
     def name(self) -> str:

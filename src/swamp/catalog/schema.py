@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from swamp.cache.files import on_disk
+from swamp.data.metadata import artifact_document, version_fields
 from swamp.data.names import DataName, VersionRef
 from swamp.data.versions import DataVersion
 
@@ -88,9 +89,7 @@ class Row:
         return str(self.fields["modelName"] or self.ref.data.model_id)
 
     def artifact(self) -> dict[str, Any]:
-        """As `DataVersion.artifact` names it."""
-        found = self.ref
-        return {"name": found.data.name, "version": found.version, "modelName": self.model_name, "path": found.path}
+        return artifact_document(self.ref, self.model_name)
 
     def listed(self) -> dict[str, Any]:
         """As `data list` prints it."""
@@ -109,37 +108,14 @@ class Row:
 
 def values_of(version: DataVersion, ns: str, mtime: int) -> tuple[Any, ...]:
     """The row of a version, in column order; `isLatest` is settled by `LATEST_OF_NAME` afterwards."""
-    meta, owner = version.meta, version.meta.owner
-    data = version.ref.data
+    fields = version_fields(version.ref, version.meta)
     known = {
-        "id": meta.id,
-        "name": data.name,
-        "createdAt": meta.created_at,
-        "modelType": data.type,
-        "contentType": meta.content_type,
-        "lifetime": meta.draft.lifetime.text,
-        "ownerType": owner.owner_type,
-        "ownerRef": owner.owner_ref,
+        **fields,
         "ns": ns,
-        "modelName": meta.tags.get("modelName"),
-        "specName": meta.tags.get("specName"),
-        "dataType": meta.tags.get("type"),
-        "workflowRunId": owner.workflow_run_id,
-        "workflowName": owner.workflow_name,
-        "jobName": owner.job_name,
-        "stepName": owner.step_name,
-        "source": owner.source,
-        "version": version.version,
-        "size": meta.size,
         "isLatest": 0,
-        "streaming": int(meta.draft.streaming),
-        "tags": json.dumps(dict(meta.tags), ensure_ascii=False, sort_keys=True),
-        "modelId": data.model_id,
-        "workflowId": owner.workflow_id,
-        "checksum": meta.checksum,
-        "lifecycle": meta.lifecycle,
-        "renamedTo": meta.renamed_to,
-        "dir": data.path,
+        "streaming": int(fields["streaming"]),
+        "tags": json.dumps(fields["tags"], ensure_ascii=False, sort_keys=True),
+        "dir": version.ref.data.path,
         "mtime": mtime,
     }
     return tuple(known[column] for column in _COLUMNS)

@@ -58,7 +58,7 @@ def show(
 def _show(s: Session, found: DataVersion, seen: Preview) -> None:
     counted = f", {seen.row_count:,} rows" if seen.row_count is not None else ""
     parts = f", {plural(found.meta.part_count, 'part')}" if found.meta.has_parts else ""
-    about = f"{found.model_name or found.ref.data.model_id}/{found.name} version {found.version}"
+    about = f"{found.called}/{found.name} version {found.version}"
     s.out.line(f"{about}: {seen.format}, {size_text(found.meta.size)}{counted}{parts}")
     s.out.line()
     if seen.kind == "table":

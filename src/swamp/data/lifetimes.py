@@ -108,15 +108,8 @@ class Doomed:
     why: str
 
     def to_json(self) -> dict[str, object]:
-        found, meta = self.version, self.version.meta
-        return {
-            "modelName": found.model_name or found.ref.data.model_id,
-            "name": found.name,
-            "version": found.version,
-            "size": meta.size,
-            "createdAt": meta.created_at,
-            "reason": self.why,
-        }
+        fields = self.version.fields("modelName", "name", "version", "size", "createdAt")
+        return {**fields, "reason": self.why}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from swamp.data.document import damaged, dump, load_mapping
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
+from swamp.data.names import VersionRef
 from swamp.data.parts import Manifest, Part
 from swamp.data.reads import is_read
 from swamp.env import parse_rfc3339, rfc3339
@@ -236,6 +237,45 @@ def _decode_manifest(reader: _Reader) -> Manifest | None:
         return None
     inner = _Reader(found, reader.path)
     return Manifest(inner.whole("parts"), inner.whole("size"), inner.text("checksum"))
+
+
+def version_fields(ref: VersionRef, meta: Metadata) -> dict[str, Any]:
+    """A version as a row: every field by which the catalog, queries, SQL, Spark and `--json` know it."""
+    data, owner = ref.data, meta.owner
+    return {
+        "id": meta.id,
+        "name": data.name,
+        "version": ref.version,
+        "modelName": meta.tags.get("modelName"),
+        "modelType": data.type,
+        "modelId": data.model_id,
+        "path": ref.path,
+        "createdAt": meta.created_at,
+        "tags": dict(meta.tags),
+        "specName": meta.tags.get("specName"),
+        "dataType": meta.tags.get("type"),
+        "contentType": meta.content_type,
+        "lifetime": meta.draft.lifetime.text,
+        "retention": meta.draft.retention.value,
+        "streaming": meta.draft.streaming,
+        "size": meta.size,
+        "checksum": meta.checksum,
+        "lifecycle": meta.lifecycle,
+        "renamedTo": meta.renamed_to,
+        "ownerType": owner.owner_type,
+        "ownerRef": owner.owner_ref,
+        "workflowId": owner.workflow_id,
+        "workflowName": owner.workflow_name,
+        "workflowRunId": owner.workflow_run_id,
+        "jobName": owner.job_name,
+        "stepName": owner.step_name,
+        "source": owner.source,
+    }
+
+
+def artifact_document(ref: VersionRef, model_name: str) -> dict[str, Any]:
+    """How a record names a version that was read or written; `path` lets the engine hold records back with it."""
+    return {"name": ref.data.name, "version": ref.version, "modelName": model_name, "path": ref.path}
 
 
 def _aware(moment: dt.datetime) -> dt.datetime:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, Protocol
 from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, remove_empty_parents, stage_file
 from swamp.cache.paths import TEMP_PREFIX, is_safe
 from swamp.data.document import damaged
-from swamp.data.metadata import MAX_METADATA, Metadata, decode
+from swamp.data.metadata import MAX_METADATA, Metadata, artifact_document, decode, version_fields
 from swamp.data.names import DATA, LATEST, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
 from swamp.data.parts import Part, read_manifest
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
@@ -47,14 +47,18 @@ class DataVersion:
     def model_name(self) -> str | None:
         return self.meta.tags.get("modelName")
 
+    @property
+    def called(self) -> str:
+        """The model's name, or its id where data carries none."""
+        return self.model_name or self.ref.data.model_id
+
+    def fields(self, *names: str) -> dict[str, Any]:
+        """These fields of its row, in this order; `modelName` is never empty."""
+        row = {**version_fields(self.ref, self.meta), "modelName": self.called}
+        return {name: row[name] for name in names}
+
     def artifact(self) -> dict[str, Any]:
-        """How an output or run record names this version; `path` lets the engine hold records back with it."""
-        return {
-            "name": self.name,
-            "version": self.version,
-            "modelName": self.model_name or self.ref.data.model_id,
-            "path": self.path,
-        }
+        return artifact_document(self.ref, self.called)
 
 
 class Recorder(Protocol):

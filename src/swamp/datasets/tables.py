@@ -15,7 +15,7 @@ from typing import Any, Final
 from swamp.data import outputs as output_records
 from swamp.data import run_record as run_records
 from swamp.data.document import load_mapping
-from swamp.data.metadata import Metadata, decode
+from swamp.data.metadata import Metadata, decode, version_fields
 from swamp.data.names import VersionRef, described_by
 from swamp.datasets.place import Bucket, FileRef, Folder, Span
 from swamp.errors import CorruptData, ObjectMissing
@@ -173,16 +173,6 @@ def _by_name(place: Bucket | Folder, prefix: str, span: Span) -> Iterator[list[t
         yield list(group)
 
 
-def _path_columns(ref: VersionRef) -> Row:
-    return {
-        "name": ref.data.name,
-        "version": ref.version,
-        "modelType": ref.data.type,
-        "modelId": ref.data.model_id,
-        "path": ref.path,
-    }
-
-
 def _read_versions(place: Bucket | Folder, wanted: list[tuple[VersionRef, FileRef, bool]], ns: str) -> Iterator[Row]:
     def read(item: tuple[VersionRef, FileRef, bool]) -> Row | None:
         ref, file, latest = item
@@ -201,30 +191,7 @@ def read_metadata(place: Bucket | Folder, file: FileRef) -> Metadata | None:
 
 
 def version_row(ref: VersionRef, meta: Metadata, latest: bool, ns: str) -> Row:
-    owner = meta.owner
-    return {
-        **_path_columns(ref),
-        "id": meta.id,
-        "isLatest": latest,
-        "createdAt": meta.created_at,
-        "tags": dict(meta.tags),
-        "modelName": meta.tags.get("modelName"),
-        "specName": meta.tags.get("specName"),
-        "dataType": meta.tags.get("type"),
-        "contentType": meta.content_type,
-        "lifetime": meta.draft.lifetime.text,
-        "ownerType": owner.owner_type,
-        "ownerRef": owner.owner_ref,
-        "streaming": meta.draft.streaming,
-        "size": meta.size,
-        "checksum": meta.checksum,
-        "workflowRunId": owner.workflow_run_id,
-        "workflowName": owner.workflow_name,
-        "jobName": owner.job_name,
-        "stepName": owner.step_name,
-        "source": owner.source,
-        "ns": ns,
-    }
+    return {**version_fields(ref, meta), "isLatest": latest, "ns": ns}
 
 
 def _documents(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from swamp.data.definitions import AUTO
 from swamp.data.document import load_mapping
 from swamp.data.names import auto_id, check_model_name, normalise_type, suggest
 from swamp.env import Env
@@ -19,10 +20,9 @@ from swamp.models.document import Document, Problem, dump, parse, read_text, ref
 from swamp.models.expressions import check_expressions, has_expression
 from swamp.models.inputs import check_schema
 from swamp.models.registry import Registry
+from swamp.repo.definitions import FOLDER, Source, definition_files, find_defined, in_files_called
 from swamp.sync.port import Tree
 
-FOLDER = "models"
-AUTO = "auto-definitions"
 KEYS = ("id", "name", "type", "version", "tags", "globalArguments", "methods", "inputs", "description")
 
 
@@ -94,13 +94,9 @@ class Models:
 
     def find(self, name_or_id: str) -> Definition:
         """The model with this name or id: from git, else made on the spot earlier. Raises NotFound."""
-        for look in (self._named, self._identified):
-            found = look(name_or_id)
-            if len(found) > 1:
-                types = ", ".join(sorted(definition.type for definition in found))
-                raise UsageError(f"several models are called `{name_or_id}`: {types}", hint="use the id of one")
-            if found:
-                return found[0]
+        found = find_defined(name_or_id, self._sources)
+        if found is not None:
+            return found
         names = [definition.name for definition in self.all()]
         meant = suggest(name_or_id, names)
         unread = f"; {len(broken)} cannot be read: `swamp model validate`" if (broken := list(self.broken())) else ""
@@ -111,36 +107,25 @@ class Models:
 
     def all(self) -> Iterator[Definition]:
         """All definitions in git, then the ones made on the spot. A wrong file in git does not hide the others."""
-        for file in self._files(self.repo / FOLDER):
+        for file in definition_files(self.repo / FOLDER):
             try:
                 yield self._load(file)
             except UsageError:
                 continue  # `broken` names it, and so does whoever asks for it by name
-        for file in self._files(self.tree.root / AUTO):
+        for file in definition_files(self.tree.root / AUTO):
             yield self._load_auto(file)
 
     def broken(self) -> Iterator[tuple[str, str]]:
         """The definition files that cannot be read, and why."""
-        for file in self._files(self.repo / FOLDER):
+        for file in definition_files(self.repo / FOLDER):
             try:
                 self._load(file)
             except UsageError as error:
                 yield file.relative_to(self.repo).as_posix(), error.message
 
-    def _named(self, name: str) -> list[Definition]:
-        """By file name: only the files that can hold it are opened."""
-        for folder, load in ((self.repo / FOLDER, self._load), (self.tree.root / AUTO, self._load_auto)):
-            found = [load(file) for file in self._files(folder) if file.stem == name]
-            if found:
-                return found
-        return []
-
-    def _identified(self, wanted: str) -> list[Definition]:
-        return [definition for definition in self.all() if definition.id == wanted][:1]
-
-    def _files(self, folder: Path) -> Iterator[Path]:
-        found = [file for file in folder.rglob("*") if file.suffix in (".yaml", ".yml") and file.is_file()]
-        return iter(sorted(found))
+    @property
+    def _sources(self) -> Sequence[Source[Definition]]:
+        return (self.repo / FOLDER, self._load), (self.tree.root / AUTO, self._load_auto)
 
     def _load(self, file: Path) -> Definition:
         source = file.relative_to(self.repo).as_posix()
@@ -167,7 +152,7 @@ class Models:
     ) -> Definition:
         """A new definition in git's part of the repository. A name is taken once, whatever the type."""
         kind = self.registry.get(model_type)
-        if taken := self._named(check_model_name(name)):
+        if taken := in_files_called(check_model_name(name), self._sources):
             raise UsageError(f"there is a model `{name}` already ({taken[0].type})", hint="choose another name")
         definition = Definition(
             id=self.env.uuid(),
@@ -215,7 +200,7 @@ class Models:
     def auto(self, model_type: str, name: str) -> Definition:
         """The model of a step that names a type and a name; git's definition of that name and type wins."""
         kind = self.registry.get(model_type)
-        for definition in self._named(name):
+        for definition in in_files_called(name, self._sources):
             if definition.type == kind.name:
                 return definition
         return Definition(auto_id(kind.name, name), check_model_name(name), kind.name)

@@ -134,6 +134,7 @@ class RunContext:
 
 
 TEXT_LIMIT = 1 << 20
+_LOOKED_UP = tuple("id name version modelName modelType contentType size checksum createdAt lifetime tags".split())
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,9 @@ class Lookup:
 
     def find(self, model: str, name: str, version: int | None = None) -> DataVersion:
         """The version, the newest by default. Raises NotFound that names the model."""
-        for model_type, model_id in self._candidates(model):
+        for ref in self.repo.definitions.named(model):
             try:
-                found = self.repo.artifacts.get(DataName.of(model_type, model_id, name), version)
+                found = self.repo.artifacts.get(DataName.of(ref.type, ref.id, name), version)
             except NotFound:
                 continue
             note(found.artifact())
@@ -173,31 +174,9 @@ class Lookup:
             hint=f"`swamp data list {model}` shows what is there",
         )
 
-    def _candidates(self, model: str) -> list[tuple[str, str]]:
-        """By definition, else by what the data itself says: a reader needs no definitions."""
-        try:
-            found = self.models.find(model)
-            return [(found.type, found.id)]
-        except NotFound:
-            rows = self.repo.catalog.models()
-            return [(kind, id_) for kind, id_, name in rows if model in (name, id_)]
-
     def _row(self, version: DataVersion) -> dict[str, Any]:
-        meta = version.meta
-        return {
-            "id": meta.id,
-            "name": version.name,
-            "version": version.version,
-            "modelName": version.model_name or "",
-            "modelType": version.ref.data.type,
-            "contentType": meta.content_type,
-            "size": meta.size,
-            "checksum": meta.checksum,
-            "createdAt": meta.created_at,
-            "lifetime": str(meta.draft.lifetime),
-            "tags": dict(meta.tags),
-            **self._content(version),
-        }
+        known = version.fields(*_LOOKED_UP)
+        return {**known, "modelName": version.model_name or "", **self._content(version)}
 
     def _content(self, version: DataVersion) -> dict[str, Any]:
         """`attributes` of JSON, `content` of small text; a dataset has neither."""

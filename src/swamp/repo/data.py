@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.catalog.resolve import known_models
 from swamp.data.artifacts import Renamed
 from swamp.data.lifetimes import Reclaimed, parse_duration
-from swamp.data.names import DataName, by_prefix, check_name, meant, normalise_type, suggest
+from swamp.data.names import DataName, check_name, meant, normalise_type, suggest
 from swamp.data.reads import Read, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
@@ -261,41 +260,31 @@ class Data:
     def _changing(self, command: str, data: DataName) -> Any:
         return self._repo.changes.model(command, data.type, data.model_id)
 
-    # -- which model is meant
-
-    def models(self, name: str) -> Sequence[ModelRef]:
-        """Models of that name or id: by definition, and by what the data itself says. A reader needs no definitions."""
-        found = [ref] if (ref := self._repo.definitions.find(name)) else []
-        known = [ModelRef(t, i, n or i) for t, i, n in self._repo.catalog.models()]
-        said = [ref for ref in known if name in (ref.name, ref.id)]
-        if not found and not said:
-            begun = by_prefix(name, (ref.id for ref in known), "model id")
-            said = [ref for ref in known if ref.id == begun]
-        return [*found, *(ref for ref in said if (ref.type, ref.id) not in _keys(found))]
+    # -- which data is meant
 
     def _no_model(self, model: str) -> NotFound:
-        names = {name or model_id for _, model_id, name in self._repo.catalog.models()}
-        names |= {found.name for found in known_models(self._repo.path / "models", None, None)}
+        names = self._repo.definitions.names()
         hint = f"{meant(model, names)}`swamp data list` shows which have data"
         return NotFound(f"there is no model named {model}", hint=hint, details=_suggested(model, names))
 
     def _no_data(self, model: str, name: str) -> NotFound:
-        refs = _keys(self.models(model))
+        refs = {(ref.type, ref.id) for ref in self._repo.definitions.named(model)}
         rows = self._repo.catalog.latest()
         names = {row.ref.data.name for row in rows if (row.ref.data.type, row.ref.data.model_id) in refs}
         hint = meant(name, names) + _SHOWS.format(model)
         return NotFound(f"{model} has no data named {name}", hint=hint, details=_suggested(name, names))
 
     def _known(self, model: str) -> Sequence[ModelRef]:
-        """The same, of a model that may have no data (any more): one that has run is known everywhere by that."""
-        found = self.models(model) or [ModelRef(d.type, d.id, d.name) for d in self._repo.evaluated.search(model)]
-        if not found:
-            raise self._no_model(model)
-        return found
+        """Models of that name, also one that has no data (any more): one that has run is known everywhere by that."""
+        if found := self._repo.definitions.named(model):
+            return found
+        if found := [ModelRef(d.type, d.id, d.name) for d in self._repo.evaluated.search(model)]:
+            return found
+        raise self._no_model(model)
 
     def _named(self, model: str, name: str) -> DataName:
         """The data that MODEL NAME means: the defined model's, else the one that some model of that name has."""
-        candidates = self.models(model)
+        candidates = self._repo.definitions.named(model)
         if not candidates:
             raise self._no_model(model)
         names = [DataName.of(ref.type, ref.id, name) for ref in candidates]
@@ -323,10 +312,6 @@ def _suggested(word: str, known: Iterable[str]) -> dict[str, Any]:
     return {"suggestions": [found]} if found is not None else {}
 
 
-def _keys(refs: Iterable[ModelRef]) -> set[tuple[str, str]]:
-    return {(ref.type, ref.id) for ref in refs}
-
-
 def parse_since(text: str, now: dt.datetime) -> dt.datetime:
     """An ISO time, or a span before now such as `1h` or `2d`. Raises UsageError."""
     span = parse_duration(text)
@@ -339,23 +324,15 @@ def parse_since(text: str, now: dt.datetime) -> dt.datetime:
     return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
 
 
+_DESCRIBED: Final = tuple(
+    "name version modelName modelType modelId contentType lifetime retention createdAt tags checksum size".split()
+)
+
+
 def describe(version: DataVersion) -> dict[str, Any]:
     """A version as `data get` and `data put` print it."""
     meta = version.meta
-    document: dict[str, Any] = {
-        "name": version.name,
-        "version": version.version,
-        "modelName": version.model_name or version.ref.data.model_id,
-        "modelType": version.ref.data.type,
-        "modelId": version.ref.data.model_id,
-        "contentType": meta.content_type,
-        "lifetime": meta.draft.lifetime.text,
-        "retention": meta.draft.retention.value,
-        "createdAt": meta.created_at,
-        "tags": dict(meta.tags),
-        "checksum": meta.checksum,
-        "size": meta.size,
-    }
+    document = version.fields(*_DESCRIBED)
     if meta.has_parts:
         document["partCount"] = meta.part_count
     if meta.parts:

@@ -179,7 +179,7 @@ def _node(found: DataVersion) -> LineageNode:
     made = {key: value for key, attribute in _MADE_BY if (value := getattr(owner, attribute)) is not None}
     if draft.output_id is not None:
         made["outputId"] = draft.output_id
-    model = found.model_name or found.ref.data.model_id
+    model = found.called
     return LineageNode(found.path, model, found.name, found.version, True, found.meta.created_at, made)
 
 

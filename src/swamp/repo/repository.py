@@ -163,7 +163,7 @@ class Repo:
     def definitions(self) -> Definitions:
         from swamp.repo.definitions import Definitions
 
-        return Definitions(self.path, self.tree)
+        return Definitions(self.path, self.tree, lambda: self.catalog.models())
 
     @cached_property
     def audit(self) -> Audit:

@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 from swamp.serve.work import Job, log_file, runs_directory, work
 
 _NEEDED: Final = """
-yaml swamp.index.frames swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.catalog.resolve swamp.locks.leases
+yaml swamp.index.frames swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
 swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.audit swamp.repo.transaction
 swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.outbox
 swamp.repo.patience swamp.repo.probe swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
