@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
-from swamp.bulk.compare import Comparison
+from swamp.bulk.compare import SparkComparison
 from swamp.bulk.inventory import nothing_excluded
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.maintain import OnStore
@@ -87,7 +87,7 @@ def generated(session, rows, changed, seq):
 
 
 @dataclass(frozen=True)
-class Compared(Comparison):
+class Compared(SparkComparison):
     """The real comparison, but for the walk: ten million files on disk would measure the disk."""
 
     rows: int = 0

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from servers.start import start
 from swamp.env import SYSTEM
 from swamp.errors import MissingTool
-from swamp.testing.running import Running
+from swamp.testing.running import RunningServer
 
 if TYPE_CHECKING:
     from kills import Killer
@@ -54,16 +54,16 @@ class Servers:
 
     def __init__(self, stack: ExitStack):
         self._stack = stack
-        self._running: dict[str, Running | MissingTool] = {}
+        self._running: dict[str, RunningServer | MissingTool] = {}
 
-    def __getitem__(self, name: str) -> Running:
+    def __getitem__(self, name: str) -> RunningServer:
         if name not in self._running:
             try:
                 self._running[name] = self._stack.enter_context(start(name))
             except MissingTool as missing:
                 self._running[name] = missing
         found = self._running[name]
-        if isinstance(found, Running):
+        if isinstance(found, RunningServer):
             os.environ.update(found.environ)
             return found
         if is_required(name):
@@ -156,9 +156,9 @@ def lying_place(lying: S3Double, fresh_prefix: Callable[[], str]) -> Place:
     return Place(f"{lying.running().url}/{fresh_prefix()}", lying.config, lying.environ)
 
 
-def _fixture_of(name: str) -> Callable[[Servers], Running]:
+def _fixture_of(name: str) -> Callable[[Servers], RunningServer]:
     @pytest.fixture(scope="session", name=name.replace("-", "_"))
-    def running(servers: Servers) -> Running:
+    def running(servers: Servers) -> RunningServer:
         return servers[name]
 
     return running

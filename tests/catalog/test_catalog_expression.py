@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from swamp.catalog.expression import (
+    CelScope,
     NoAnswer,
-    Scope,
     compile_expression,
     evaluate,
     expressions_in,
@@ -28,7 +28,7 @@ def latest(model: str, name: str) -> dict[str, object]:
     return {"model": model, "attributes": {"ids": [1, 2]}}
 
 
-SCOPE = Scope(
+SCOPE = CelScope(
     {"inputs": {"hosts": ["a", "b"], "n": 3, "none": None, "text": "é"}, "self": {"host": "h1"}, "flag": True},
     {"data.latest": latest},
 )
@@ -118,7 +118,7 @@ def test_a_hostile_expression_ends_in_a_value_or_an_error_never_in_a_crash(sourc
         except UsageError:
             pass
         try:
-            outcome.append(evaluate(source, Scope({"a": {}})))
+            outcome.append(evaluate(source, CelScope({"a": {}})))
         except UsageError as error:
             outcome.append(error)
 

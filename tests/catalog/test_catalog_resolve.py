@@ -7,7 +7,7 @@ import pytest
 from swamp.data.definitions import AUTO, DefinitionRepository, auto_definition
 from swamp.env import SYSTEM
 from swamp.errors import NotFound, UsageError
-from swamp.models.define import Models
+from swamp.models.define import ModelDefinitions
 from swamp.models.registry import Registry
 from swamp.repo.definitions import Definitions, ModelRef
 
@@ -28,7 +28,7 @@ def definitions(tmp_path, shelf):
 
 @pytest.fixture
 def models(definitions):
-    return Models(definitions.repo, definitions.tree, Registry(), SYSTEM)
+    return ModelDefinitions(definitions.repo, definitions.tree, Registry(), SYSTEM)
 
 
 def test_a_definition_is_found_by_name_and_by_id(definitions, models):

@@ -14,7 +14,7 @@ from swamp.commit.collect import collect
 from swamp.env import SYSTEM
 from swamp.errors import AccessDenied, StoreError
 from swamp.index.entry import payload_key
-from swamp.store.explain import Place
+from swamp.store.explain import Endpoint
 from swamp.store.open import open_store
 from swamp.store.s3_listing import Keys, RawListing
 from swamp.testing.running import ACCESS, SECRET
@@ -109,7 +109,7 @@ def test_the_listing_by_hand_is_signed(rclone):
     store.put("signed/a b+c", b"1")
 
     def listing(secret):
-        place = Place("s3", rclone.url)
+        place = Endpoint("s3", rclone.url)
         return RawListing(place, f"{rclone.endpoint}/{BUCKET}", "us-east-1", lambda: Keys(ACCESS, secret), SYSTEM, 10)
 
     assert [m.key for page in listing(SECRET).pages("signed/", None) for m in page] == ["signed/a b+c"]

@@ -26,7 +26,7 @@ from swamp.errors import (
     UsageError,
 )
 from swamp.store import clients, explain, gcs_errors
-from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Endpoint, Refusal, to_error
 from swamp.store.open import open_store
 from swamp.store.retry import RetryPolicy
 from swamp.testing.listen import free_port
@@ -93,7 +93,7 @@ def test_a_verdict_on_one_of_many_deletes_is_taken_apart(code, kind):
     """A policy without s3:DeleteObject was "try again later", for a minute: the answer as a whole is 200."""
     text = f"Generic S3 error: DeleteObjects request failed for key shop/a b: Denied (code: {code})"
     error = to_error(
-        Place("s3", "s3://b"), clients.read_refusal(obstore.exceptions.GenericError(text), "DELETE", "shop/a b")
+        Endpoint("s3", "s3://b"), clients.read_refusal(obstore.exceptions.GenericError(text), "DELETE", "shop/a b")
     )
     assert type(error) is kind and error.details["code"] == code
 
@@ -252,20 +252,20 @@ def test_every_refusal_of_the_system_has_a_next_step(number):
     ],
 )
 def test_without_a_status_the_kind_of_failure_decides(failure, verb, kind):
-    assert type(to_error(Place("s3", "s3://b"), Answer(verb, "k", failure=failure))) is kind
+    assert type(to_error(Endpoint("s3", "s3://b"), Refusal(verb, "k", failure=failure))) is kind
 
 
 def test_an_upload_that_is_gone_may_have_been_completed():
     """CompleteMultipartUpload, sent again after its answer was lost, is answered with NoSuchUpload."""
-    error = to_error(Place("s3", "s3://b"), Answer("PUT", "k", 404, "NoSuchUpload"))
+    error = to_error(Endpoint("s3", "s3://b"), Refusal("PUT", "k", 404, "NoSuchUpload"))
     assert type(error) is OutcomeUnknown
 
 
 def test_conditions_of_vendors_are_one():
     for status, code in [(412, None), (304, None), (409, "BlobAlreadyExists"), (409, "ConditionalRequestConflict")]:
-        assert type(to_error(Place("azure", "az://c"), Answer("PUT", "k", status, code))) is ConditionFailed
-    assert type(to_error(Place("azure", "az://c"), Answer("PUT", "k", 409, "LeaseIdMissing"))) is StoreError
-    assert type(to_error(Place("s3", "s3://b"), Answer("GET", "k", 404, "NoSuchKey"))) is ObjectMissing
+        assert type(to_error(Endpoint("azure", "az://c"), Refusal("PUT", "k", status, code))) is ConditionFailed
+    assert type(to_error(Endpoint("azure", "az://c"), Refusal("PUT", "k", 409, "LeaseIdMissing"))) is StoreError
+    assert type(to_error(Endpoint("s3", "s3://b"), Refusal("GET", "k", 404, "NoSuchKey"))) is ObjectMissing
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_conditions_of_vendors_are_one():
     ],
 )
 def test_each_cloud_names_its_own_login(kind, command):
-    error = to_error(Place(kind, "x://b", "work"), Answer("GET", "k", 401))
+    error = to_error(Endpoint(kind, "x://b", "work"), Refusal("GET", "k", 401))
     assert type(error) is AccessDenied and error.message.startswith("GET k was refused with HTTP 401")
     assert command in error.message and error.hint is not None and command in error.hint
 

@@ -11,7 +11,7 @@ from swamp.errors import Failed, UsageError
 from swamp.repo.config import init_repo
 from swamp.sql.answer import answered
 from swamp.sql.duck import Duck
-from swamp.sql.relations import Written
+from swamp.sql.relations import EngineQuery
 from swamp.wiring import open_repo
 
 
@@ -86,13 +86,13 @@ def test_settings_are_locked_even_for_who_holds_the_connection():
 def test_a_query_that_takes_too_long_is_ended():
     endless = "SELECT count(*) FROM range(1000000000) a, range(1000000) b WHERE a.range % 7 = b.range"
     with Duck(seconds=0.2) as duck, pytest.raises(Failed, match=r"longer than 0\.2 s"):
-        duck.run(Written(endless, ()), endless, lambda: ())
+        duck.run(EngineQuery(endless, ()), endless, lambda: ())
 
 
 def test_a_query_that_needs_too_much_memory_is_ended():
     greedy = "SELECT list(range) FROM range(100000000)"
     with Duck(seconds=60, memory=64 << 20) as duck, pytest.raises(Failed, match="memory") as failed:
-        duck.run(Written(greedy, ()), greedy, lambda: ())
+        duck.run(EngineQuery(greedy, ()), greedy, lambda: ())
     assert "spark" in failed.value.hint
 
 

@@ -11,8 +11,8 @@ import pytest
 from machines import Machine, Place, Team
 from proxies import Proxy, proxy_to, refuse
 from swamp.errors import AccessDenied
-from swamp.store.explain import Answer, to_error
-from swamp.store.explain import Place as Store
+from swamp.store.explain import Endpoint as Store
+from swamp.store.explain import Refusal, to_error
 
 QUICK = {"SWAMP_REQUEST_TIMEOUT_MS": "2000", "SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "4000", "SWAMP_LOCK_TIMEOUT_MS": "4000"}
 
@@ -66,16 +66,20 @@ def test_a_missing_right_is_told_with_what_was_refused_and_no_login(proxy: Proxy
 @pytest.mark.parametrize(
     ("answer", "said", "hint"),
     [
-        (Answer("GET", "k", 403, "AccessDenied"), r"^GET k was refused with HTTP 403: you may not read", "ask for"),
-        (Answer("LIST", None, 403, "AccessDenied"), r"^LIST s3://b was refused with HTTP 403: you may not list", "ask"),
-        (Answer("PUT", "k", 403, "ExpiredToken"), r"^PUT k was refused with HTTP 403: the session", "aws sso login"),
-        (Answer("GET", "k", 403, "InvalidAccessKeyId"), r"^GET k was refused .*: the session", "aws sso login"),
-        (Answer("GET", "k", 401), r"^GET k was refused with HTTP 401", "aws sso login"),
-        (Answer("GET", "k", 403, "RequestTimeTooSkewed"), r"^GET k was refused .* clock", "clock"),
-        (Answer("GET", "k", None, "NoCredentials"), r"^run `aws sso login.*no credentials", "aws sso login"),
+        (Refusal("GET", "k", 403, "AccessDenied"), r"^GET k was refused with HTTP 403: you may not read", "ask for"),
+        (
+            Refusal("LIST", None, 403, "AccessDenied"),
+            r"^LIST s3://b was refused with HTTP 403: you may not list",
+            "ask",
+        ),
+        (Refusal("PUT", "k", 403, "ExpiredToken"), r"^PUT k was refused with HTTP 403: the session", "aws sso login"),
+        (Refusal("GET", "k", 403, "InvalidAccessKeyId"), r"^GET k was refused .*: the session", "aws sso login"),
+        (Refusal("GET", "k", 401), r"^GET k was refused with HTTP 401", "aws sso login"),
+        (Refusal("GET", "k", 403, "RequestTimeTooSkewed"), r"^GET k was refused .* clock", "clock"),
+        (Refusal("GET", "k", None, "NoCredentials"), r"^run `aws sso login.*no credentials", "aws sso login"),
     ],
 )
-def test_what_each_refusal_says(answer: Answer, said: str, hint: str):
+def test_what_each_refusal_says(answer: Refusal, said: str, hint: str):
     error = to_error(Store("s3", "s3://b"), answer)
     assert isinstance(error, AccessDenied) and re.search(said, error.message), error.message
     assert error.hint is not None and hint in error.hint

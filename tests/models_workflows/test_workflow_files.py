@@ -7,7 +7,7 @@ import pytest
 
 from swamp.errors import NotFound, UsageError
 from swamp.workflows.parse import inspect, parse_workflow
-from swamp.workflows.schema import Workflow, after, holds
+from swamp.workflows.schema import WorkflowFile, after, holds
 
 EXAMPLE = """\
 id: 7c9e6679-7425-40de-944b-e07fc1f90ae7
@@ -39,7 +39,7 @@ def problems(text: str) -> list[str]:
 def test_the_example_of_the_design_is_valid_and_survives_a_round_trip():
     workflow = parse_workflow(EXAMPLE, "w.yaml")
     assert [job.name for job in workflow.jobs] == ["scan", "release"]
-    assert Workflow.model_validate(workflow.to_document()) == workflow
+    assert WorkflowFile.model_validate(workflow.to_document()) == workflow
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_conditions(condition, true_of):
             },
         ],
     }
-    parsed = Workflow.model_validate(document).job("b").depends_on[0].condition
+    parsed = WorkflowFile.model_validate(document).job("b").depends_on[0].condition
     found = [status for status in ("succeeded", "failed", "skipped", "cancelled") if holds(parsed, status)]
     assert found == true_of.split()
 

@@ -26,7 +26,7 @@ from swamp.env import SYSTEM
 from swamp.errors import MissingTool, StoreError, Unavailable
 from swamp.store.login import AZURITE_ACCOUNT, AZURITE_KEY
 from swamp.testing.listen import free_port
-from swamp.testing.running import ACCESS, SECRET, Running
+from swamp.testing.running import ACCESS, SECRET, RunningServer
 
 BUCKET: Final = "swamp-tests"
 START_SECONDS: Final = 60.0
@@ -34,13 +34,13 @@ _AWS_LOGIN: Final = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRE
 
 
 @contextmanager
-def start(name: str) -> Iterator[Running]:
+def start(name: str) -> Iterator[RunningServer]:
     """Starts one of `STARTERS`, waits until it answers, stops it at the end."""
     with ExitStack() as stack:
         yield _started(stack, name)
 
 
-def _started(stack: ExitStack, name: str) -> Running:
+def _started(stack: ExitStack, name: str) -> RunningServer:
     """Somebody may take the free port between its choice and its use: then another one is tried."""
     for last in (False, False, True):
         with ExitStack() as attempt:
@@ -55,14 +55,14 @@ def _started(stack: ExitStack, name: str) -> Running:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _moto(stack: ExitStack) -> Running:
+def _moto(stack: ExitStack) -> RunningServer:
     port = free_port()
     _script("moto_server")
     process = _spawn(stack, [sys.executable, "-P", os.fspath(Path(__file__).with_name("moto_atomic.py")), str(port)])
     return _s3("moto", port, process)
 
 
-def _ministack(stack: ExitStack) -> Running:
+def _ministack(stack: ExitStack) -> RunningServer:
     port = free_port()
     home = _scratch(stack)
     env = {"GATEWAY_PORT": str(port), "BIND_HOST": "127.0.0.1", "SERVICES": "s3", "HOME": str(home)}
@@ -71,7 +71,7 @@ def _ministack(stack: ExitStack) -> Running:
     return _s3("ministack", port, process)
 
 
-def _rclone(stack: ExitStack) -> Running:
+def _rclone(stack: ExitStack) -> RunningServer:
     """Accepts conditional writes and ignores their conditions: the store that a probe must find out."""
     port = free_port()
     home = _scratch(stack)
@@ -82,18 +82,18 @@ def _rclone(stack: ExitStack) -> Running:
     return _s3("rclone", port, process, create=False)
 
 
-def _s3(name: str, port: int, process: subprocess.Popen[bytes], *, create: bool = True) -> Running:
+def _s3(name: str, port: int, process: subprocess.Popen[bytes], *, create: bool = True) -> RunningServer:
     endpoint = f"http://127.0.0.1:{port}"
     _await_port(name, port, process)
     if create:
         _until(name, process, lambda: _plain_request("PUT", f"{endpoint}/{BUCKET}"))
     config = {"endpoint": endpoint, "region": "us-east-1", "forcePathStyle": True}
-    running = Running(name, f"s3://{BUCKET}", config, _AWS_LOGIN, endpoint, process.pid)
+    running = RunningServer(name, f"s3://{BUCKET}", config, _AWS_LOGIN, endpoint, process.pid)
     _until(name, process, lambda: _answers(running))
     return running
 
 
-def _azurite(stack: ExitStack) -> Running:
+def _azurite(stack: ExitStack) -> RunningServer:
     port = free_port()
     home = _scratch(stack)
     command = [_azurite_program(), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
@@ -104,27 +104,27 @@ def _azurite(stack: ExitStack) -> Running:
     secret = (
         f"DefaultEndpointsProtocol=http;AccountName={AZURITE_ACCOUNT};AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
     )
-    running = Running(
+    running = RunningServer(
         "azurite", f"az://{BUCKET}", {}, {"AZURE_STORAGE_CONNECTION_STRING": secret}, endpoint, process.pid
     )
     _until("azurite", process, lambda: _azure_container(endpoint))
     return running
 
 
-def _s3_double(stack: ExitStack) -> Running:
+def _s3_double(stack: ExitStack) -> RunningServer:
     from swamp.testing.s3_double import S3Double
 
     return stack.enter_context(S3Double(BUCKET)).running()
 
 
-def _gcs_double(stack: ExitStack) -> Running:
+def _gcs_double(stack: ExitStack) -> RunningServer:
     from servers.gcs_double import GcsDouble
 
     double = stack.enter_context(GcsDouble(BUCKET))
-    return Running("gcs", f"gs://{BUCKET}", {"endpoint": double.endpoint}, {}, double.endpoint)
+    return RunningServer("gcs", f"gs://{BUCKET}", {"endpoint": double.endpoint}, {}, double.endpoint)
 
 
-def _gcs_emulator(stack: ExitStack) -> Running:
+def _gcs_emulator(stack: ExitStack) -> RunningServer:
     """Google's API without its preconditions: the other store that a probe must find out."""
     port = free_port()
     home = _scratch(stack)
@@ -133,18 +133,18 @@ def _gcs_emulator(stack: ExitStack) -> Running:
     process = _spawn(stack, command, cwd=home)
     endpoint = f"http://127.0.0.1:{port}"
     _await_port("gcs-emulator", port, process)
-    return Running("gcs-emulator", f"gs://{BUCKET}", {"endpoint": endpoint}, {}, endpoint, process.pid)
+    return RunningServer("gcs-emulator", f"gs://{BUCKET}", {"endpoint": endpoint}, {}, endpoint, process.pid)
 
 
-def _directory(stack: ExitStack) -> Running:
-    return Running("directory", _scratch(stack).joinpath("bucket").as_uri())
+def _directory(stack: ExitStack) -> RunningServer:
+    return RunningServer("directory", _scratch(stack).joinpath("bucket").as_uri())
 
 
-def _memory(stack: ExitStack) -> Running:
-    return Running("memory", f"memory://{SYSTEM.ulid().lower()}")
+def _memory(stack: ExitStack) -> RunningServer:
+    return RunningServer("memory", f"memory://{SYSTEM.ulid().lower()}")
 
 
-STARTERS: Final[Mapping[str, Callable[[ExitStack], Running]]] = {
+STARTERS: Final[Mapping[str, Callable[[ExitStack], RunningServer]]] = {
     "memory": _memory,
     "directory": _directory,
     "moto": _moto,
@@ -257,7 +257,7 @@ def _plain_request(method: str, url: str, headers: Mapping[str, str] | None = No
         return False
 
 
-def _answers(running: Running) -> bool:
+def _answers(running: RunningServer) -> bool:
     try:
         running.open().level()
     except StoreError:

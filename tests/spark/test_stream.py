@@ -7,7 +7,7 @@ import pytest
 from swamp.commit.log import log_key
 from swamp.data import metadata
 from swamp.datasets.place import Bucket
-from swamp.datasets.stream import BEGINNING, Step, admitted, finished, offset_of, step_between
+from swamp.datasets.stream import BEGINNING, StreamStep, admitted, finished, offset_of, step_between
 from swamp.env import SYSTEM
 from swamp.index.entry import Entry, Tombstone
 from swamp.index.root import ROOT_KEY, Writer, encode, first_root
@@ -63,7 +63,7 @@ def brought(steps):
 def test_the_parts_of_a_step_bring_each_new_version_once(bucket, roots, length):
     """Heals are not new, nor is what comes back from the dead: a tombstone said that it has been seen."""
     first, second = roots
-    step = Step(Bucket(bucket, second), first, first.seq)
+    step = StreamStep(Bucket(bucket, second), first, first.seq)
     expected = sorted((f"n{n:03d}", v) for n in range(NAMES) for v in (4, 5, 6) if (n, v) != (7, 4))
     assert brought([step]) == expected
     parts = list(step.parts(length))
@@ -74,13 +74,13 @@ def test_the_parts_of_a_step_bring_each_new_version_once(bucket, roots, length):
 
 def test_from_the_beginning_everything_is_new(bucket, roots):
     _, second = roots
-    step = Step(Bucket(bucket, second), None, 0)
+    step = StreamStep(Bucket(bucket, second), None, 0)
     assert brought(step.parts(50)) == sorted((f"n{n:03d}", v) for n in range(NAMES) for v in range(1, VERSIONS + 1))
 
 
 def test_a_part_carries_what_it_needs_and_no_more(bucket, roots):
     first, second = roots
-    parts = list(Step(Bucket(bucket, second), first, first.seq).parts(20))
+    parts = list(StreamStep(Bucket(bucket, second), first, first.seq).parts(20))
     assert max(len(part.after.root.entries) for part in parts) < len(second.entries) / 3
     assert all(part.before is not None and part.before.recent_ops == () for part in parts)
 

@@ -16,7 +16,7 @@ from swamp.locks.decide import (
     Inherit,
     Knowledge,
     Mine,
-    Observed,
+    ObservedLease,
     Take,
     Wait,
     Watch,
@@ -32,7 +32,7 @@ BODY = first_body("alice@laptop", "laptop", 7, THEN, TTL_S, "nonce-a")
 
 
 def seen(body=BODY, token="t1"):
-    return Observed("k", token, THEN, body)
+    return ObservedLease("k", token, THEN, body)
 
 
 def later(seconds):

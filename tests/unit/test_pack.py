@@ -18,7 +18,7 @@ from swamp.index.pack import (
     HEAD,
     MAGIC,
     TAIL,
-    Longer,
+    FooterIsLonger,
     PackWriter,
     compressed,
     ranges,
@@ -77,7 +77,7 @@ def test_zstd_only_where_it_saves_an_eighth():
 def test_a_footer_is_read_from_the_end_alone():
     body = packed({f"data/{i}": b"x" * 50 for i in range(500)})
     assert len(read_footer(body[-60_000:], len(body))) == 500
-    with pytest.raises(Longer) as more:
+    with pytest.raises(FooterIsLonger) as more:
         read_footer(body[-100:], len(body))
     assert len(read_footer(body[-more.value.length :], len(body))) == 500
 

@@ -33,7 +33,7 @@ VERIFIED: Final = 8 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class NamedPath:
     """What a path names: a model, a name of it, a version, and a part or a directory of parts."""
 
     model: str = ""
@@ -42,7 +42,7 @@ class Place:
     part: str = ""
 
     @classmethod
-    def parse(cls, path: str) -> Place:
+    def parse(cls, path: str) -> NamedPath:
         model, _, rest = path.partition("/")
         called, _, part = rest.partition("/")
         name, at, number = called.rpartition("@")
@@ -110,10 +110,10 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
         """Models; the names of a model; the parts of a version. Raises FileNotFoundError."""
         path = self._strip_protocol(path)
         with _as_os_errors(path):
-            found = self._listed(Place.parse(path), path)
+            found = self._listed(NamedPath.parse(path), path)
         return found if detail else [one["name"] for one in found]
 
-    def _listed(self, place: Place, path: str) -> list[dict[str, Any]]:
+    def _listed(self, place: NamedPath, path: str) -> list[dict[str, Any]]:
         if not place.model:
             return [_directory(model) for model in sorted({row["modelName"] for row in self.repo.list()})]
         if not place.name:
@@ -124,7 +124,7 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
             return _none(path) if place.part else [self._file(path, version, next(self._files(version)))]
         return self._below(place, version, path)
 
-    def _below(self, place: Place, version: DataVersion, path: str) -> list[dict[str, Any]]:
+    def _below(self, place: NamedPath, version: DataVersion, path: str) -> list[dict[str, Any]]:
         """Files and directories directly below a directory of parts; the part itself, if it is one."""
         inside, found = f"{place.part}/" if place.part else "", dict[str, dict[str, Any]]()
         for file in self._files(version):
@@ -139,7 +139,7 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Name, size and type of one path; of data also version, checksum and content type."""
         path = self._strip_protocol(path)
-        place = Place.parse(path)
+        place = NamedPath.parse(path)
         with _as_os_errors(path):
             if not place.name:
                 if place.model and not any(row["modelName"] == place.model for row in self.repo.list()):
@@ -154,11 +154,11 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
     def created(self, path: str) -> Any:
         """When the version was saved."""
         with _as_os_errors(path):
-            return self._found(Place.parse(self._strip_protocol(path))).meta.created
+            return self._found(NamedPath.parse(self._strip_protocol(path))).meta.created
 
     modified = created
 
-    def _found(self, place: Place, *, look: bool = True) -> DataVersion:
+    def _found(self, place: NamedPath, *, look: bool = True) -> DataVersion:
         """The version of a path. Parts of a name without one come from the version that was last looked at."""
         known = None if look else self._read_last.get(place.called)
         found = self.repo.data.find(place.model, place.name, place.version or known)
@@ -198,7 +198,7 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **options: Any
     ) -> BinaryIO | RangedFile | VersionFile:
-        place = Place.parse(path)
+        place = NamedPath.parse(path)
         if mode in ("wb", "xb"):
             return self._to_write(place, path, mode, autocommit, options)
         if mode != "rb":
@@ -206,7 +206,9 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
         with _as_os_errors(path):
             return self._to_read(place, path, block_size, options)
 
-    def _to_read(self, place: Place, path: str, block_size: Any, options: Mapping[str, Any]) -> BinaryIO | RangedFile:
+    def _to_read(
+        self, place: NamedPath, path: str, block_size: Any, options: Mapping[str, Any]
+    ) -> BinaryIO | RangedFile:
         if not place.name:
             raise IsADirectoryError(errno.EISDIR, "a model is a directory", path)
         version = self._found(place, look=not place.part)
@@ -224,7 +226,7 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
         return file.path.open("rb")
 
     def _to_write(
-        self, place: Place, path: str, mode: str, autocommit: bool, options: Mapping[str, Any]
+        self, place: NamedPath, path: str, mode: str, autocommit: bool, options: Mapping[str, Any]
     ) -> VersionFile:
         if not place.name or place.version is not None:
             raise ValueError(f"{path}: a new version gets its number when it closes; write to model/name")
@@ -235,7 +237,7 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
         said = {key: options[key] for key in ("tags", "lifetime", "keep", "content_type") if key in options}
         return VersionFile(self, place, said, autocommit)
 
-    def put_one(self, place: Place, file: Path, said: Mapping[str, Any]) -> None:
+    def put_one(self, place: NamedPath, file: Path, said: Mapping[str, Any]) -> None:
         """Saves a file, or a directory of parts, as the next version."""
         with _as_os_errors(place.called):
             self._read_last[place.called] = self.repo.write(place.model, place.name, file, **said).version
@@ -264,7 +266,7 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
         """As `mkdir`."""
 
     def _rm(self, path: str) -> None:
-        place = Place.parse(self._strip_protocol(path))
+        place = NamedPath.parse(self._strip_protocol(path))
         if not place.name or place.part:
             raise PermissionError(errno.EACCES, "only a name or a version of it can be deleted", path)
         with _as_os_errors(path):
@@ -294,7 +296,7 @@ class RangedFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec is not ty
 class VersionFile(io.FileIO):
     """A file that is being written: a version when it closes, or a part of one when its transaction ends."""
 
-    def __init__(self, fs: SwampFileSystem, place: Place, said: Mapping[str, Any], autocommit: bool) -> None:
+    def __init__(self, fs: SwampFileSystem, place: NamedPath, said: Mapping[str, Any], autocommit: bool) -> None:
         self.place, self.said = place, said
         self._fs, self._autocommit = fs, autocommit
         self._folder = tempfile.TemporaryDirectory(prefix="swamp-")

@@ -124,7 +124,7 @@ def method_work(repo: Repo, model: str, method: str, inputs: Mapping[str, Any], 
     return work
 
 
-class _Told:
+class _CourseWatcher:
     """Watches a workflow's run for its course."""
 
     def __init__(self, course: Course) -> None:
@@ -149,7 +149,7 @@ def workflow_work(repo: Repo, name: str, inputs: Mapping[str, Any], cancel: Canc
 
     def work(course: Course) -> None:
         COMMAND.set("workflow run")
-        driver.watcher = _Told(course)
+        driver.watcher = _CourseWatcher(course)
         try:
             done = driver.start(name, dict(inputs), run_id=run_id)
             repo.data.collect_after_run()

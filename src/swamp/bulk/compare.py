@@ -74,7 +74,7 @@ def base_batch(columns: Mapping[str, Sequence[object]]) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SparkComparison:
     """One full comparison of a cache with a store."""
 
     on: OnStore

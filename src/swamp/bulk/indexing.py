@@ -21,7 +21,7 @@ from swamp.index.entry import Dropped, Entry, Tombstone, path_of_key
 from swamp.index.payload import propose_packed
 from swamp.index.read import read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.index.segment import AnyRow, Segment, Span, write_batches
+from swamp.index.segment import AnyRow, RowSpan, Segment, write_batches
 from swamp.store.port import ObjectMeta
 from swamp.sync.view import usable
 
@@ -122,12 +122,12 @@ def write_columns(batches: Iterable[pa.RecordBatch]) -> Segment:
     import pyarrow as pa
     from arro3.core import RecordBatch
 
-    span, schema = Span(), pa.schema(segment_schema())
+    span, schema = RowSpan(), pa.schema(segment_schema())
     shaped = [_counted(batch, schema, span) for batch in batches if batch.num_rows]
     return write_batches([RecordBatch.from_arrow(batch) for batch in shaped], span)
 
 
-def _counted(batch: pa.RecordBatch, schema: pa.Schema, span: Span) -> pa.RecordBatch:
+def _counted(batch: pa.RecordBatch, schema: pa.Schema, span: RowSpan) -> pa.RecordBatch:
     """In a segment's own columns; raises CorruptData when its rows are not in order."""
     import pyarrow as pa
     import pyarrow.compute as pc

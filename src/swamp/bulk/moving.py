@@ -17,8 +17,8 @@ from swamp.bulk.indexing import ENTRY, row_from
 from swamp.bulk.kernels import Batches, rows_of
 from swamp.bulk.maintain import OnStore, within
 from swamp.bulk.schemas import INDEX, MOVED, OBJECTS
-from swamp.commit.copy import Copier
-from swamp.commit.repack import OLD_DEAD, Survey
+from swamp.commit.copy import PackCopier
+from swamp.commit.repack import OLD_DEAD, PackSurvey
 from swamp.env import SYSTEM
 from swamp.index.entry import Dropped, Row
 from swamp.index.keys import MAX_SLICE, PACK_PREFIX, object_of
@@ -47,14 +47,14 @@ class CopySlices:
     def __call__(self, batches: Batches) -> Batches:
         store = opened(self.store)
         with Beat(self.beacon) as beat, beat.at_work():
-            copier = Copier(store, SYSTEM, lambda key, body: put_patiently(store, key, body))
+            copier = PackCopier(store, SYSTEM, lambda key, body: put_patiently(store, key, body))
             rows = {_row(found): found for found in rows_of(batches)}
             for batch in MOVED.batches(_placed(rows, copier), 500):
                 beat.add(batch.num_rows)
                 yield batch
 
 
-def _placed(rows: dict[Row, dict[str, Any]], copier: Copier) -> Iterator[dict[str, Any]]:
+def _placed(rows: dict[Row, dict[str, Any]], copier: PackCopier) -> Iterator[dict[str, Any]]:
     for row, place in copier.copy(rows, lambda: None):
         yield {**rows[row], "place": place}
 
@@ -71,7 +71,7 @@ class Moving:
 
     bulk: OnStore
 
-    def survey(self, root: Root, ages: Ages, keep: dt.timedelta) -> Iterable[Survey]:
+    def survey(self, root: Root, ages: Ages, keep: dt.timedelta) -> Iterable[PackSurvey]:
         """One row for each pack that the index names: a pack of 8 MiB is thousands of files."""
         from pyspark.sql import functions as sf
 
@@ -89,7 +89,7 @@ class Moving:
         frame = lives.join(dies, "pack", "full")
         for told in self.bulk.jobs.run("survey", frame.toArrow, self.bulk.patience).to_pylist():
             counted = int(told["live"] or 0), int(told["rows"] or 0)
-            yield Survey(told["pack"], *counted, bool(told["waits"]), bool(told["long_dead"]))
+            yield PackSurvey(told["pack"], *counted, bool(told["waits"]), bool(told["long_dead"]))
 
     def move(self, root: Root, packs: Sequence[str]) -> Iterable[tuple[Row, str]]:
         """Copies them in tasks of some packs each; what a run may move at most is what the driver holds."""

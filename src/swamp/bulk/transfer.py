@@ -164,9 +164,9 @@ class OnSpark:
         if self._is_little(gatherer):
             self.reason += "; compared in process meanwhile"
             return gatherer.everything(out)
-        from swamp.bulk.compare import Comparison
+        from swamp.bulk.compare import SparkComparison
 
-        return Comparison(self.on_store(context.committer, patience), gatherer, context.cache, patience).run(out)
+        return SparkComparison(self.on_store(context.committer, patience), gatherer, context.cache, patience).run(out)
 
     def _is_little(self, gatherer: Gatherer) -> bool:
         rows, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here

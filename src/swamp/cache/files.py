@@ -261,13 +261,13 @@ def remove_empty_parents(tree: Path, path: str) -> None:
         parent = parent.parent
 
 
-class Hashed(NamedTuple):
+class FileHash(NamedTuple):
     sha256: str
     size: int
     stat: os.stat_result
 
 
-def hash_file(path: Path) -> Hashed:
+def hash_file(path: Path) -> FileHash:
     """The hash of a regular file's bytes, with the stat from *before* they were read.
 
     If the file changes meanwhile its later stat differs from this one, so no hint vouches for a mixture.
@@ -278,7 +278,7 @@ def hash_file(path: Path) -> Hashed:
         while chunk := os.read(descriptor, CHUNK):
             digest.update(chunk)
             size += len(chunk)
-    return Hashed(digest.hexdigest(), size, before)
+    return FileHash(digest.hexdigest(), size, before)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class NoAnswer(UsageError):
 
 
 @dataclass(frozen=True)
-class Scope:
+class CelScope:
     """What an expression may use. `lazy` is asked for a variable when it is needed, and None means: not mine."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Expression:
         if unknown:
             raise _unknown(unknown[0], known, what)
 
-    def evaluate(self, scope: Scope, budget: Budget | None = None) -> Any:
+    def evaluate(self, scope: CelScope, budget: Budget | None = None) -> Any:
         """The value, as plain Python. Raises NoAnswer; errors of the scope's own functions come through as they are."""
         raised: list[BaseException] = []
         unread: list[BaseException] = []
@@ -125,7 +125,7 @@ class Expression:
             raise unread[0]
         return value
 
-    def _no_answer(self, error: Exception, scope: Scope) -> UsageError:
+    def _no_answer(self, error: Exception, scope: CelScope) -> UsageError:
         missing = _UNDEFINED.search(str(error))
         if missing and missing[1] not in scope.variables and self.tree is None:
             return _unknown(missing[1], scope.variables, "name")
@@ -143,7 +143,7 @@ def compile_expression(source: str) -> Expression:
     return Expression(source)
 
 
-def evaluate(source: str, scope: Scope) -> Any:
+def evaluate(source: str, scope: CelScope) -> Any:
     """Compile, check names, evaluate."""
     expression = compile_expression(source)
     if scope.lazy is None:
@@ -231,7 +231,7 @@ def _is_namespaced(call: Call, functions: Collection[str]) -> bool:
     return isinstance(call.target, Name) and f"{call.target.name}.{call.function}" in functions
 
 
-def _context(scope: Scope, budget: Budget, raised: list[BaseException], unread: list[BaseException]) -> Any:
+def _context(scope: CelScope, budget: Budget, raised: list[BaseException], unread: list[BaseException]) -> Any:
     functions = {name: _kept(function, raised) for name, function in scope.functions.items()}
     context = _library().Context(
         variables=dict(scope.variables), functions={_COUNT: len, _TICK: _kept(budget.tick, raised), **functions}
@@ -291,14 +291,14 @@ class Template:
     def expressions(self) -> tuple[Expression, ...]:
         return tuple(piece for piece in self.pieces if isinstance(piece, Expression))
 
-    def render(self, scope: Scope) -> Any:
+    def render(self, scope: CelScope) -> Any:
         """The typed value if the text is one expression, else text."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], Expression):
             return _value(self.pieces[0], scope)
         return "".join(piece if isinstance(piece, str) else as_text(_value(piece, scope)) for piece in self.pieces)
 
 
-def _value(expression: Expression, scope: Scope) -> Any:
+def _value(expression: Expression, scope: CelScope) -> Any:
     if scope.lazy is None:
         expression.check(scope.variables.keys(), scope.functions.keys())
     return plain(expression.evaluate(scope))
@@ -351,7 +351,7 @@ def has_expression(value: Any) -> bool:
     return isinstance(value, list) and any(has_expression(item) for item in value)
 
 
-def render(value: Any, scope: Scope) -> Any:
+def render(value: Any, scope: CelScope) -> Any:
     """The document with every expression in it resolved, keys included."""
     if isinstance(value, str):
         return parse_template(value).render(scope) if OPEN in value else value

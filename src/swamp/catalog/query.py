@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from swamp.catalog.catalog import Catalog
-from swamp.catalog.expression import DEFAULT_SECONDS, Budget, Expression, NoAnswer, Scope, compile_expression, plain
+from swamp.catalog.expression import DEFAULT_SECONDS, Budget, CelScope, Expression, NoAnswer, compile_expression, plain
 from swamp.catalog.pushdown import CREATED, Pushed, SqlText, compares_text, push_down
 from swamp.catalog.schema import FIELDS, LAZY_FIELDS, PLAIN_FIELDS, Row
 from swamp.data.names import DataName
@@ -22,7 +22,7 @@ ALWAYS: Final = SqlText("1")
 
 
 @dataclass(frozen=True)
-class QueryResult:
+class QueryMatches:
     """What matched, in the order of type, model, name and version; `limited` says that there was more."""
 
     results: list[Any]
@@ -74,7 +74,7 @@ def query(
     seconds: float = DEFAULT_SECONDS,
     told: Callable[[Row], object] = lambda row: None,
     newer: Newer = _NONE_NEWER,
-) -> QueryResult:
+) -> QueryMatches:
     """The versions for which `predicate` is true, or what `select` says of each; `seconds` bound the evaluation.
 
     `told` is shown each row that becomes a result. Where there is a `newer` version elsewhere, none that is here is the
@@ -95,12 +95,12 @@ def query(
         if only_latest and not row.fields["isLatest"]:
             continue
         if limit is not None and len(results) == limit:
-            return QueryResult(results, True, warnings)
+            return QueryMatches(results, True, warnings)
         told(row)
         results.append(
             _shown(row, loader, wanted) if projection is None else _projected(projection, row, loader, budget)
         )
-    return QueryResult(results, False, warnings)
+    return QueryMatches(results, False, warnings)
 
 
 def _matching(
@@ -132,16 +132,16 @@ def matches(
     )
 
 
-def scope_of(expression: Expression, row: Row, loader: _Loader, created_is_text: bool) -> Scope:
+def scope_of(expression: Expression, row: Row, loader: _Loader, created_is_text: bool) -> CelScope:
     """The fields of a row; `attributes` and `content` are read when they are needed and not before."""
     variables = dict(row.fields)
     if CREATED in expression.names and not created_is_text:
         variables[CREATED] = parse_rfc3339(row.fields[CREATED])
     lazy = expression.names & set(LAZY_FIELDS)
     if not lazy:
-        return Scope(variables)
+        return CelScope(variables)
     variables.update(dict.fromkeys(lazy))
-    return Scope(variables, lazy=lambda name: loader.load(row, name) if name in lazy else None)
+    return CelScope(variables, lazy=lambda name: loader.load(row, name) if name in lazy else None)
 
 
 def _projected(projection: Expression, row: Row, loader: _Loader, budget: Budget) -> Any:

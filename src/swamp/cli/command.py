@@ -164,7 +164,7 @@ def _command_name() -> str:
 
 
 @dataclass
-class Session:
+class CommandSession:
     """One command at work: where it prints, and the repository it opens when it first asks for it."""
 
     common: Common
@@ -205,7 +205,7 @@ class Session:
 
 
 @contextmanager
-def session(*, reading: bool = False, **overrides: Any) -> Iterator[Session]:
+def session(*, reading: bool = False, **overrides: Any) -> Iterator[CommandSession]:
     """`overrides` are flags that beat every other setting (`engine=…`, `timeout_ms=…`); None means not given.
 
     `reading`: the command holds no lease and writes nothing shared, so that a signal may end it anywhere.
@@ -219,7 +219,7 @@ def session(*, reading: bool = False, **overrides: Any) -> Iterator[Session]:
     given = {k: v for k, v in overrides.items() if v is not None}
     if options.cached:
         given["fresh"] = "never"
-    opened = Session(options, Printer.of(options), given)
+    opened = CommandSession(options, Printer.of(options), given)
     try:
         yield opened
     except KeyboardInterrupt as error:

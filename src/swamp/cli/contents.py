@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.arguments import Model, Name, Version
-from swamp.cli.command import Session, session
+from swamp.cli.command import CommandSession, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
 
@@ -30,7 +30,7 @@ def cat(model: Model, name: Name, version: Version = None, part: Part = None) ->
         write_bytes(s, s.repo.data.get(model, name, version), part)
 
 
-def write_bytes(s: Session, found: DataVersion, part: str | None = None) -> None:
+def write_bytes(s: CommandSession, found: DataVersion, part: str | None = None) -> None:
     """The content on stdout, unchanged. It was compared with its checksum before the first byte is written."""
     sys.stdout.flush()
     out = sys.stdout.buffer
@@ -55,7 +55,7 @@ def show(
         s.answer({**head, **seen.to_json()}, lambda: _show(s, found, seen))
 
 
-def _show(s: Session, found: DataVersion, seen: Preview) -> None:
+def _show(s: CommandSession, found: DataVersion, seen: Preview) -> None:
     counted = f", {seen.row_count:,} rows" if seen.row_count is not None else ""
     parts = f", {plural(found.meta.part_count, 'part')}" if found.meta.has_parts else ""
     about = f"{found.called}/{found.name} version {found.version}"
@@ -75,7 +75,7 @@ def _show(s: Session, found: DataVersion, seen: Preview) -> None:
         s.out.line("(not text: `swamp data cat` writes its bytes)")
 
 
-def _show_table(s: Session, seen: Preview) -> None:
+def _show_table(s: CommandSession, seen: Preview) -> None:
     known = [(c.name, c.type, c.nulls, _short(c.low), _short(c.high)) for c in seen.columns]
     s.out.table(("COLUMN", "TYPE", "NULLS", "MIN", "MAX"), known)
     if not seen.rows:
@@ -111,7 +111,7 @@ def diff(
             raise typer.Exit(1)
 
 
-def _show_diff(s: Session, old: DataVersion, new: DataVersion, found: Diff) -> None:
+def _show_diff(s: CommandSession, old: DataVersion, new: DataVersion, found: Diff) -> None:
     if found.equal:
         s.out.line(f"Versions {old.version} and {new.version} are the same")
         return
@@ -156,7 +156,7 @@ def undelete(model: Model, name: Name) -> None:
             raise typer.Exit(1)
 
 
-def refuse_stdout_twice(s: Session) -> None:
+def refuse_stdout_twice(s: CommandSession) -> None:
     """`-o -` and `--json` both want stdout."""
     if s.common.json:
         raise UsageError("--output - and --json cannot both have stdout", hint="leave out one of them")
@@ -192,7 +192,7 @@ def lineage(
         _show_lineage(s, lineage_of(s.repo, found, up=up or both, down=down or both, depth=depth), format_)
 
 
-def _show_lineage(s: Session, found: Lineage, format_: str) -> None:
+def _show_lineage(s: CommandSession, found: Lineage, format_: str) -> None:
     from swamp.repo.lineage import as_mermaid
     from swamp.repo.openlineage import events_of_lineage
 

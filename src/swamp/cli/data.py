@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from swamp.cli.arguments import DryRun, Model, Name, SomeModel, Tags, Version, Yes
-from swamp.cli.command import Session, group, reading, session
+from swamp.cli.command import CommandSession, group, reading, session
 from swamp.cli.contents import cat, diff, lineage, refuse_stdout_twice, show, to_a_pipe, undelete, write_bytes
 from swamp.cli.outputs import known_run
 from swamp.cli.render import plural, size_text, when
@@ -49,17 +49,17 @@ def list_(
         _show_rows(s, rows, _waiting(s, model) if everything else [])
 
 
-def _warn_of_damage(s: Session) -> None:
+def _warn_of_damage(s: CommandSession) -> None:
     for path, reason in s.repo.catalog.damaged():
         s.out.warn(f"{path} cannot be read: {reason}")
 
 
-def _waiting(s: Session, model: str | None) -> list[dict[str, Any]]:
+def _waiting(s: CommandSession, model: str | None) -> list[dict[str, Any]]:
     """Puts that are kept here until the store answers: they have no number yet."""
     return [kept.to_json() for kept in s.repo.kept.waiting() if model in (None, kept.model)]
 
 
-def _show_rows(s: Session, rows: Sequence[Row], waiting: Sequence[dict[str, Any]] = ()) -> None:
+def _show_rows(s: CommandSession, rows: Sequence[Row], waiting: Sequence[dict[str, Any]] = ()) -> None:
     def text() -> None:
         columns = ("MODEL", "NAME", "VERSION", "TYPE", "SIZE", "CREATED")
         kept = [
@@ -116,7 +116,7 @@ def get(
         s.answer(document, lambda: _show_version(s, document, content))
 
 
-def _show_version(s: Session, document: dict[str, Any], content: str | None) -> None:
+def _show_version(s: CommandSession, document: dict[str, Any], content: str | None) -> None:
     s.out.fields({key: value for key, value in document.items() if key not in ("content", "parts")})
     s.out.line()
     if content is not None:
@@ -231,7 +231,7 @@ def query(
         s.answer(found.to_json(), lambda: _show_results(s, found.results))
 
 
-def _show_results(s: Session, results: list[Any]) -> None:
+def _show_results(s: CommandSession, results: list[Any]) -> None:
     import json
 
     if results and isinstance(results[0], dict) and "modelType" in results[0]:
@@ -286,7 +286,7 @@ def prune(dry_run: DryRun = False, yes: Yes = False) -> None:
         _show_reclaimed(s, s.repo.data.prune(dry_run=dry_run, confirmed=yes, agree=agree))
 
 
-def _agreed(s: Session, planned: Reclaimed) -> None:
+def _agreed(s: CommandSession, planned: Reclaimed) -> None:
     """Nothing of anybody's is deleted before who asked for it has seen what it is (C17)."""
     for line in _reclaimed_lines(planned):
         s.out.info(line)
@@ -301,7 +301,7 @@ def _reclaimed_lines(found: Reclaimed) -> list[str]:
     return lines + [f"{ref.path}: never finished" for ref in found.leftovers]
 
 
-def _show_reclaimed(s: Session, found: Reclaimed) -> None:
+def _show_reclaimed(s: CommandSession, found: Reclaimed) -> None:
     for damage in found.unreadable:
         s.out.warn(f"{damage}; nothing of that name was looked at")
     verb = "Would delete" if found.dry_run else "Deleted"

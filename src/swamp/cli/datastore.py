@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.command import Session, group, session
+from swamp.cli.command import CommandSession, group, session
 from swamp.cli.maintain import doctor, upgrade
 from swamp.cli.maintain import purge as purge_paths
 from swamp.cli.render import plural, size_text, when
@@ -57,7 +57,7 @@ def setup(
         _show_setup(s, s.repo.set_up(wanted, migrate=not skip_migration, hydrate=mode))
 
 
-def _show_setup(s: Session, done: SetUp) -> None:
+def _show_setup(s: CommandSession, done: SetUp) -> None:
     for warning in done.warnings:
         s.out.warn(warning)
     for error in done.errors:
@@ -119,13 +119,13 @@ def sync(
             _show_sync(s, s.repo.datastore.sync(mode, full=full), kept)
 
 
-def _show_plan(s: Session, mode: Mode, plan: Plan | None) -> None:
+def _show_plan(s: CommandSession, mode: Mode, plan: Plan | None) -> None:
     document = plan.to_json(mode) if plan else {"mode": mode, "plan": [], "totals": {}}
     rows = [(row["action"], row["path"], size_text(row["size"]), row["reason"]) for row in document["plan"]]
     s.out.result(document, lambda: s.out.table(("ACTION", "PATH", "SIZE", "REASON"), rows))
 
 
-def _show_sync(s: Session, result: SyncResult, kept: Delivered | None = None) -> None:
+def _show_sync(s: CommandSession, result: SyncResult, kept: Delivered | None = None) -> None:
     for warning in result.warnings:
         s.out.warn(warning)
     for failed in result.failed:
@@ -177,7 +177,7 @@ def status() -> None:
             raise typer.Exit(69)
 
 
-def _show_status(s: Session, found: dict[str, Any]) -> None:
+def _show_status(s: CommandSession, found: dict[str, Any]) -> None:
     s.out.line(found["summary"])
     s.out.line()
     plain = {key: value for key, value in found.items() if not isinstance(value, dict) and key != "summary"}
@@ -217,7 +217,7 @@ def verify(
             raise typer.Exit(65)
 
 
-def _show_verified(s: Session, document: dict[str, Any]) -> None:
+def _show_verified(s: CommandSession, document: dict[str, Any]) -> None:
     s.out.line(f"Checked {plural(document['checked'], 'file')}, {size_text(document['bytes'])}")
     for word in ("missing", "corrupt", "healed", "dropped", "gone"):
         for path in document[word]:
@@ -294,7 +294,7 @@ def undelete(
             raise typer.Exit(1)
 
 
-def _moment(s: Session, text: str) -> Any:
+def _moment(s: CommandSession, text: str) -> Any:
     from swamp.repo.ages import store_clock
     from swamp.repo.data import parse_since
 
@@ -344,7 +344,7 @@ def lock_status() -> None:
         s.out.result(found, lambda: _show_locks(s, found))
 
 
-def _show_locks(s: Session, found: dict[str, Any]) -> None:
+def _show_locks(s: CommandSession, found: dict[str, Any]) -> None:
     s.out.line(f"global: {'held by ' + found['info']['holder'] if found['held'] else 'free'}")
     for model in found["models"]:
         s.out.line(f"{model['model']}: held by {model['holder']}")
@@ -378,7 +378,7 @@ def namespace_unset() -> None:
         _show_setup(s, _renamespaced(s, None))
 
 
-def _renamespaced(s: Session, name: str | None) -> SetUp:
+def _renamespaced(s: CommandSession, name: str | None) -> SetUp:
     from swamp.repo.config import check_namespace
 
     s.repo.datastore.must_sync()

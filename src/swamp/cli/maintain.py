@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.command import Session, session
+from swamp.cli.command import CommandSession, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
 
@@ -74,7 +74,7 @@ def _check_doctor(
         raise UsageError("--adopt, --adopt-all and --leave exclude each other")
 
 
-def _beside(s: Session, paths: list[str], adopt_all: bool, leave: bool) -> dict[str, Any]:
+def _beside(s: CommandSession, paths: list[str], adopt_all: bool, leave: bool) -> dict[str, Any]:
     """What appeared beside the index, after a person, or the command line, has decided what becomes of it."""
     from swamp.commit.appeared import Appeared, chosen
     from swamp.repo.repair import look_beside
@@ -98,7 +98,7 @@ def _beside(s: Session, paths: list[str], adopt_all: bool, leave: bool) -> dict[
     return done.to_json()
 
 
-def purge(s: Session, paths: Sequence[str], *, asked: bool, dry_run: bool, yes: bool) -> None:
+def purge(s: CommandSession, paths: Sequence[str], *, asked: bool, dry_run: bool, yes: bool) -> None:
     """Looks first, asks, and says what remains."""
     from swamp.repo.purge import Purging, document
 
@@ -143,7 +143,7 @@ def _question(planned: Upgrade) -> str:
     )
 
 
-def _show(s: Session, planned: Upgrade, dry_run: bool) -> None:
+def _show(s: CommandSession, planned: Upgrade, dry_run: bool) -> None:
     if planned.done:
         text = f"The store has format version {planned.after} now (commit {planned.seq})"
     elif planned.is_due:

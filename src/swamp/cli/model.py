@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.arguments import Model, SomeModel, Tags, Yes
-from swamp.cli.command import Session, group, reading, session
+from swamp.cli.command import CommandSession, group, reading, session
 from swamp.cli.outputs import app as outputs
 from swamp.cli.render import plural, print_line
 from swamp.errors import UsageError
@@ -66,7 +66,7 @@ def describe_type(name: Annotated[str, typer.Argument(metavar="TYPE", help="Such
         s.out.result(described, lambda: _show_type(s, described))
 
 
-def _show_type(s: Session, described: dict[str, Any]) -> None:
+def _show_type(s: CommandSession, described: dict[str, Any]) -> None:
     s.out.line(f"{described['type']}  {described['version']}  ({described['source']})")
     s.out.line(described["description"])
     _show_arguments(s, "global arguments", described["globalArguments"])
@@ -78,7 +78,7 @@ def _show_type(s: Session, described: dict[str, Any]) -> None:
             s.out.line(f"  writes {spec['name']} ({spec['contentType']}): {spec['description']}")
 
 
-def _show_arguments(s: Session, title: str, schema: dict[str, Any]) -> None:
+def _show_arguments(s: CommandSession, title: str, schema: dict[str, Any]) -> None:
     if not schema["properties"]:
         return
     s.out.line(f"  {title}:")
@@ -141,7 +141,7 @@ def list_models(
         s.answer(document, lambda: s.out.table(("NAME", "TYPE", "DEFINED IN"), rows))
 
 
-def warn_of_broken(s: Session, files: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def warn_of_broken(s: CommandSession, files: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Files that a listing could not read: said on stderr, and in the document."""
     broken = [{"file": file, "error": error} for file, error in files]
     for one in broken:
@@ -223,7 +223,7 @@ def validate_models(
         show_problems(s, len(files), problems)
 
 
-def show_problems(s: Session, checked: int, problems: list[dict[str, Any]]) -> None:
+def show_problems(s: CommandSession, checked: int, problems: list[dict[str, Any]]) -> None:
     """The result of a validation: every problem with its place, exit 1 if there is one."""
 
     def text() -> None:
@@ -271,19 +271,19 @@ def run_method_(
             raise typer.Exit(result.error.exit_code if result.output.status == "cancelled" else 1)
 
 
-def collect_after(s: Session) -> None:
+def collect_after(s: CommandSession) -> None:
     """`autoGc: true`: garbage goes after a run, and it is said how much."""
     found = s.repo.data.collect_after_run(s.out.warn)
     if found is not None and found.versions:
         s.out.info(f"collected {plural(len(found.versions), 'expired data version')}")
 
 
-def _say(s: Session, line: str) -> None:
+def _say(s: CommandSession, line: str) -> None:
     if not s.out.quiet:
         print_line(line, sys.stderr if s.out.json else sys.stdout)
 
 
-def _show_result(s: Session, definition: Definition, result: Result) -> None:
+def _show_result(s: CommandSession, definition: Definition, result: Result) -> None:
     from swamp.sync.result import SyncResult
 
     output = result.output
@@ -302,7 +302,7 @@ def _show_result(s: Session, definition: Definition, result: Result) -> None:
     s.out.result(document, lambda: _show_result_text(s, definition, output))
 
 
-def _show_result_text(s: Session, definition: Definition, output: Output) -> None:
+def _show_result_text(s: CommandSession, definition: Definition, output: Output) -> None:
     from swamp.cli.watch import SIGNS, seconds_text
 
     sign = SIGNS[output.status][0]

@@ -8,7 +8,7 @@ import typer
 
 from swamp.cli import complete
 from swamp.cli.arguments import SomeModel
-from swamp.cli.command import Session, group, reading, session
+from swamp.cli.command import CommandSession, group, reading, session
 from swamp.cli.render import short, when
 from swamp.errors import NotFound, UsageError
 
@@ -71,7 +71,7 @@ def list_outputs(
         )
 
 
-def known_run(s: Session, run: str | None) -> str | None:
+def known_run(s: CommandSession, run: str | None) -> str | None:
     """The id of the run that was typed; one that nobody here knows is taken as it is."""
     if run is None:
         return None
@@ -92,7 +92,7 @@ def _definition_id(context: RunContext, model: str) -> str:
         raise
 
 
-def _moment(s: Session, since: str | None) -> str | None:
+def _moment(s: CommandSession, since: str | None) -> str | None:
     from swamp.env import rfc3339
     from swamp.repo.data import parse_since
 
@@ -170,7 +170,7 @@ def output_logs(output: OutputId) -> None:
         s.answer(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
 
 
-def _log_text(s: Session, context: RunContext, output: Output) -> str:
+def _log_text(s: CommandSession, context: RunContext, output: Output) -> str:
     """From the tree when it is finished, from this machine while it runs."""
     if output.log_file is not None:
         return s.repo.tree.materialize(output.log_file).read_text(encoding="utf-8")

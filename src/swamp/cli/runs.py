@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.arguments import RunId
-from swamp.cli.command import Session, group, reading, session
+from swamp.cli.command import CommandSession, group, reading, session
 from swamp.cli.model import Inputs, collect_after
 from swamp.cli.render import short, when
 from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
@@ -23,7 +23,7 @@ history = group("Runs that were.")
 
 
 @contextmanager
-def open_driver(s: Session, watcher: Any = None) -> Iterator[Driver]:
+def open_driver(s: CommandSession, watcher: Any = None) -> Iterator[Driver]:
     from swamp.workflows.recorder import NullWatcher
     from swamp.workflows.run import Driver
 
@@ -35,7 +35,7 @@ def open_driver(s: Session, watcher: Any = None) -> Iterator[Driver]:
 
 
 @contextmanager
-def asking(s: Session) -> Iterator[Driver]:
+def asking(s: CommandSession) -> Iterator[Driver]:
     """The same for a command that reads: the store is asked first."""
     s.repo.freshen()
     with open_driver(s) as driver:
@@ -68,7 +68,7 @@ def search_runs(query: str | None, status: str | None, since: str | None, limit:
         s.answer(found, lambda: s.out.table(("RUN", "WORKFLOW", "STATUS", "STARTED", "STEPS", "FAILED AT"), rows))
 
 
-def show_run(s: Session, run: RunState) -> None:
+def show_run(s: CommandSession, run: RunState) -> None:
     """The end of a run, said after its record is where it belongs. Failed: exit 1."""
     from swamp.workflows.state import run_document
 
@@ -77,7 +77,7 @@ def show_run(s: Session, run: RunState) -> None:
         raise typer.Exit(1)
 
 
-def _run_text(s: Session, run: RunState) -> None:
+def _run_text(s: CommandSession, run: RunState) -> None:
     versions = sum(len(step.artifacts) for _, step in run.steps)
     sign = SIGNS[run.status][0]
     s.out.line(f"{sign} {run.workflow_name}: {run.status}, {seconds_text(run.duration_ms)}, {versions} data version(s)")
@@ -162,7 +162,7 @@ def history_get(run_id: RunId) -> None:
         s.answer(history_document(found), lambda: _history_text(s, found))
 
 
-def _history_text(s: Session, run: RunState) -> None:
+def _history_text(s: CommandSession, run: RunState) -> None:
     s.out.line(f"{SIGNS[run.status][0]} {run.workflow_name}  {run.status}  {seconds_text(run.duration_ms)}")
     s.out.line(f"  run {run.id}, started {when(run.started_at)} on {run.host or ''}")
     if run.error:

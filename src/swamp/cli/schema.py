@@ -20,9 +20,9 @@ Schema = dict[str, Any]
 
 def workflow_schema() -> Schema:
     """`workflows/*.yaml`, made from the classes that parse it."""
-    from swamp.workflows.schema import Workflow
+    from swamp.workflows.schema import WorkflowFile
 
-    return _titled(Workflow.model_json_schema(by_alias=True, mode="validation"), "swamp workflow")
+    return _titled(WorkflowFile.model_json_schema(by_alias=True, mode="validation"), "swamp workflow")
 
 
 def model_schema() -> Schema:

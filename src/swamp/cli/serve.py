@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swamp.cli.command import Session, group, session
+from swamp.cli.command import CommandSession, group, session
 from swamp.errors import NotFound
 
 app = group("Serve the repository: an API, webhooks, schedules, pages.")
@@ -64,11 +64,11 @@ def _document(file: str) -> dict[str, Any]:
     return found if "serve" in found else {"serve": found}
 
 
-def _ready(s: Session, ready: dict[str, Any]) -> None:
+def _ready(s: CommandSession, ready: dict[str, Any]) -> None:
     s.out.result(ready, f"Serving {ready['url']}" + (f"\nLog in (once): {ready['login']}" if ready["login"] else ""))
 
 
-def _database(s: Session) -> Any:
+def _database(s: CommandSession) -> Any:
     from swamp.serve.database import FILE, Database
 
     return Database(s.repo.path / ".swamp" / FILE)

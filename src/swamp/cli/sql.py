@@ -12,7 +12,7 @@ from swamp.cli.command import reading, session, single
 from swamp.errors import UsageError
 
 if TYPE_CHECKING:
-    from swamp.cli.command import Session
+    from swamp.cli.command import CommandSession
     from swamp.sql.answer import Answer
 
 app = single("SQL over datasets and over data, versions, outputs, runs and commits.")
@@ -63,7 +63,7 @@ def _chosen(asked: str | None, *, to_file: bool, as_json: bool) -> str:
     return chosen
 
 
-def _deliver(s: Session, answer: Answer, chosen: str, output: Path | None) -> None:
+def _deliver(s: CommandSession, answer: Answer, chosen: str, output: Path | None) -> None:
     from swamp.sql.write import plain_rows
 
     if chosen == "parquet" and output is not None:

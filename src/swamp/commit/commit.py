@@ -61,7 +61,7 @@ class Committed:
     """When, on my own clock, its lease was shown to be mine after this root was there."""
 
 
-class Held(Protocol):
+class CommitLease(Protocol):
     """The lease that a commit is made under, where the store enforces no conditions."""
 
     def verify(self) -> bool:
@@ -92,7 +92,7 @@ class Committer:
     env: Env
     word: Word = field(default_factory=Word)
     """Whether the store enforces conditions, by its root's word."""
-    exclusive: Callable[[], AbstractContextManager[Held | None]] = nullcontext
+    exclusive: Callable[[], AbstractContextManager[CommitLease | None]] = nullcontext
     """Held around every commit on a store that does not enforce conditions: a lease, read back by its nonce."""
     logged: set[tuple[str, int]] = field(default_factory=set)
     """Commits whose record this process has put."""
@@ -135,7 +135,7 @@ class Committer:
         body = encode(root)
         return self._locked(lambda held: self._replaced(held, read, root, body, pace), pace)
 
-    def _replaced(self, held: Held | None, read: RootRead, root: Root, body: bytes, pace: Pace) -> RootRead:
+    def _replaced(self, held: CommitLease | None, read: RootRead, root: Root, body: bytes, pace: Pace) -> RootRead:
         if held is not None:
             now = self._newest(held)
             if now.root is not None and now.root.op == root.op:
@@ -152,7 +152,7 @@ class Committer:
     def confirmed(self, pace: Pace) -> RootRead:
         """The root that counts on a store without conditions, with its record."""
 
-        def recorded(held: Held | None) -> RootRead:
+        def recorded(held: CommitLease | None) -> RootRead:
             read = self._newest(held)
             if read.root is not None:
                 self._log(held, read.root, read.body)
@@ -171,7 +171,7 @@ class Committer:
         mine = op or self.env.ulid()
         return self._locked(lambda held: self._commit(held, propose, pace, mine, start, logged), pace)
 
-    def _locked(self, work: Callable[[Held | None], T], pace: Pace) -> T:
+    def _locked(self, work: Callable[[CommitLease | None], T], pace: Pace) -> T:
         """Does `work` under the commit lock where the store needs one; again when the lock was lost meanwhile."""
         while True:
             with nullcontext() if self.enforced else self.exclusive() as held:
@@ -181,7 +181,7 @@ class Committer:
                     pace()
 
     def _commit(
-        self, held: Held | None, propose: Propose, pace: Pace, op: str, start: RootRead | None, logged: str
+        self, held: CommitLease | None, propose: Propose, pace: Pace, op: str, start: RootRead | None, logged: str
     ) -> Committed | None:
         read = start if start and held is None else self._newest(held)
         staged: Flush | None = None
@@ -211,7 +211,7 @@ class Committer:
                 outcome = moved
             read = outcome if held is None else self._newest(held)
 
-    def _obey(self, root: Root, held: Held | None) -> None:
+    def _obey(self, root: Root, held: CommitLease | None) -> None:
         """Commits as this root wants it: without a lease only where it says that conditions are enforced."""
         self.word.hear(root)
         if held is None and self.word.ignored:
@@ -226,12 +226,12 @@ class Committer:
         seen = self._look(pace)
         return None if seen.root is not None and seen.root.knows_op(done.root.op) else seen
 
-    def _log_mine(self, held: Held | None, done: Committed) -> None:
+    def _log_mine(self, held: CommitLease | None, done: Committed) -> None:
         """The record of a commit of mine, before anything is built on it. inv[commit.logged]"""
         self._log(held, done.root, done.body, mine=True, proven=done.proven)
 
     def _log(
-        self, held: Held | None, root: Root, body: bytes, *, mine: bool = False, proven: float | None = None
+        self, held: CommitLease | None, root: Root, body: bytes, *, mine: bool = False, proven: float | None = None
     ) -> None:
         """The record of a root that counts. inv[commit.logged]
 
@@ -252,7 +252,7 @@ class Committer:
                 self._withdraw(root)
             raise LeaseLost
 
-    def _holds_lock(self, held: Held | None) -> bool:
+    def _holds_lock(self, held: CommitLease | None) -> bool:
         """Whether nobody else can have written a root since: conditions see to that, or a lease that is still mine."""
         return held is None or held.verify()
 
@@ -262,7 +262,7 @@ class Committer:
         if now is None or (root.op, root.seq) not in now.recent_ops:
             self.store.delete([log_key(root.seq, root.op)])
 
-    def _newest(self, held: Held | None) -> RootRead:
+    def _newest(self, held: CommitLease | None) -> RootRead:
         """The root; where a late write may have rolled it back, what the log knows to be later is put back first."""
         read = self._read_any()
         if held is None or read.root is None or log_status(self.store, read.root) != "rolled back":
@@ -281,7 +281,7 @@ class Committer:
         self._log(held, root, body, mine=True)
         return RootRead(root, sent, body)
 
-    def _landed(self, held: Held | None, read: RootRead, op: str) -> Committed:
+    def _landed(self, held: CommitLease | None, read: RootRead, op: str) -> Committed:
         """The op was committed by an earlier attempt: report the root it is in."""
         root = _present(read)
         self._log(held, root, read.body, mine=root.op == op)
@@ -310,7 +310,7 @@ class Committer:
         put_again(self.store, self.env, key, data, attempts=5)
 
     def _swap(
-        self, read: RootRead, new: Root, body: bytes, pace: Pace, held: Held | None = None
+        self, read: RootRead, new: Root, body: bytes, pace: Pace, held: CommitLease | None = None
     ) -> Committed | RootRead:
         """One outcome, the true one: won, or the root that stands in the way. inv[commit.unknown-is-not-failure]
 
@@ -336,7 +336,7 @@ class Committer:
             # The token is still the one I matched on: nothing is known. The same bytes again, until patience ends.
             _pause(backoff, pace, refusal if isinstance(refusal, StoreError) else None)
 
-    def _shown(self, held: Held, token: Token) -> bool:
+    def _shown(self, held: CommitLease, token: Token) -> bool:
         """Without conditions: the root is read back and the lease, after it, in one look. The write was answered
         before that look began, so that what it shows of the lease is later than the root. inv[commit.alone]"""
         return held.shows(ROOT_KEY, token)

@@ -20,7 +20,7 @@ PACK_FILES: Final = 20_000
 
 
 @dataclass
-class Copier:
+class PackCopier:
     """Reads old packs, each once, and sends new ones; at most one of each is in memory."""
 
     store: ObjectStore

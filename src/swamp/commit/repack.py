@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from swamp.commit.collect import Ages, internal_objects
 from swamp.commit.commit import Changes, Committer, Pace
-from swamp.commit.copy import Copier, cut_of
+from swamp.commit.copy import PackCopier, cut_of
 from swamp.commit.log import names
 from swamp.commit.survive import survive
 from swamp.errors import ObjectMissing
@@ -47,7 +47,7 @@ class Repacked:
 
 
 @value
-class Survey:
+class PackSurvey:
     """What some rows of the index say of one pack: bytes and rows that live in it, whether anything waits for the end
     of its undo window, and whether anything in it has been dead for a month."""
 
@@ -70,7 +70,7 @@ class _Pack:
     held: int | None = None
     """Bytes of all its slices, as its footer says."""
 
-    def take(self, told: Survey) -> None:
+    def take(self, told: PackSurvey) -> None:
         self.live += told.live
         self.rows += told.rows
         self.waits |= told.waits
@@ -95,7 +95,7 @@ class _Pack:
 class Bulk(Protocol):
     """The same work on many machines, for an index that is too large to be walked here."""
 
-    def survey(self, root: Root, ages: Ages, keep: dt.timedelta) -> Iterable[Survey]:
+    def survey(self, root: Root, ages: Ages, keep: dt.timedelta) -> Iterable[PackSurvey]:
         """What lives, waits and has long been dead in each pack that the index names."""
         ...
 
@@ -168,16 +168,16 @@ def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bul
     return taken
 
 
-def survey(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> Iterator[Survey]:
+def survey(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> Iterator[PackSurvey]:
     """What each row of the index says of its pack: the live ones first, then the others."""
     for entry in live_rows(root, committer.fetch):
         cut = cut_of(entry.key)
         if cut is not None:
-            yield Survey(cut.pack, live=cut.length, rows=1)
+            yield PackSurvey(cut.pack, live=cut.length, rows=1)
     long = max(OLD_DEAD, keep)
     for row in all_rows(root, committer.fetch):
         if not isinstance(row, Entry) and is_pack(name := object_of(row.key)):
-            yield Survey(name, waits=not ages.older(row.seq, keep), long_dead=ages.older(row.seq, long))
+            yield PackSurvey(name, waits=not ages.older(row.seq, keep), long_dead=ages.older(row.seq, long))
 
 
 def _batches(packs: Iterable[_Pack]) -> Iterator[list[_Pack]]:
@@ -201,7 +201,7 @@ def _moved(
         return Repacked()
     wanted = {pack.meta.key: pack for pack in batch}
     rows = [row for row in winning_rows(root, committer.fetch) if object_of(row.key) in wanted and moves(row)]
-    copier = Copier(committer.store, committer.env, committer.put_segment)
+    copier = PackCopier(committer.store, committer.env, committer.put_segment)
     places = dict(copier.copy(rows, pace))
     return _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
 

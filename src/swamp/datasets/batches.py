@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from swamp.datasets.stream import Step
+    from swamp.datasets.stream import StreamStep
 
 BATCH_ROWS: Final = 2_000
 
@@ -27,7 +27,7 @@ class Share(InputPartition):
     place: Bucket | Folder
     span: Span = field(default_factory=Span)
     pieces: tuple[Piece, ...] = ()
-    step: Step | None = None
+    step: StreamStep | None = None
 
 
 def arrow_target(schema: StructType) -> pa.Schema:

@@ -17,7 +17,7 @@ from swamp.datasets.stream import (
     VERSIONS_PER_TASK,
     NewVersion,
     Offset,
-    Step,
+    StreamStep,
     admitted,
     finished,
     offset_of,
@@ -88,7 +88,7 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return read_pieces(partition.place, partition.pieces, arrow_target(self.schema))
         return as_batches(self._described(partition.step), self.schema)
 
-    def _described(self, step: Step) -> Iterator[dict[str, Any]]:
+    def _described(self, step: StreamStep) -> Iterator[dict[str, Any]]:
         def described(version: NewVersion) -> dict[str, Any] | None:
             meta = read_metadata(step.after, version.metadata)
             return None if meta is None or not meta.active else version_row(version.ref, meta, False, self.namespace)
@@ -102,7 +102,7 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name = self.options.get("name")
         return name is None or ref.data.name == name
 
-    def _content(self, step: Step) -> Iterator[tuple[Any, ...]]:
+    def _content(self, step: StreamStep) -> Iterator[tuple[Any, ...]]:
         """What tasks read: metadata of each version once and several at a time, the index once for each name."""
 
         def described(version: NewVersion) -> tuple[NewVersion, Metadata | None]:

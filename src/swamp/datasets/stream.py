@@ -55,7 +55,7 @@ class NewVersion:
 
 
 @dataclass(frozen=True)
-class Step:
+class StreamStep:
     """What became new between two roots, in a part of their paths: what a task looks through."""
 
     after: Bucket
@@ -83,7 +83,7 @@ class Step:
         named = ((version_of(row.path), row) for row in self._rows())
         return (row.seq for ref, row in named if ref is not None and wanted(ref))
 
-    def parts(self, length: int) -> Iterator[Step]:
+    def parts(self, length: int) -> Iterator[StreamStep]:
         """The same in parts of about `length` versions each; one of them is in memory at a time, not all versions."""
         start = self.span.start
         for page in pages(self._rows(), length):
@@ -92,7 +92,7 @@ class Step:
             yield self._within(Span(start, stop if self.span.stop is None else min(stop, self.span.stop)))
             start = stop
 
-    def _within(self, span: Span) -> Step:
+    def _within(self, span: Span) -> StreamStep:
         """With only what this part of the roots needs: what a task carries."""
         before = None if self.before is None else replace(self.after, root=self.before).within("data", span).root
         return replace(self, after=self.after.within("data", span), before=before, span=span)
@@ -143,7 +143,7 @@ def _whole_commits(bucket: Bucket, start: Offset, most: int, wanted: Callable[[V
     return (holding or [end for end in ends if end not in fitting][:1] or [newest])[-1]
 
 
-def step_between(bucket: Bucket, start: Offset, end: Offset) -> Step | None:
+def step_between(bucket: Bucket, start: Offset, end: Offset) -> StreamStep | None:
     """From one offset to another; None when there is nothing at the end of it.
 
     An offset with a `path` lies within the step that began at its `from`: everything before that path has been read.
@@ -153,7 +153,7 @@ def step_between(bucket: Bucket, start: Offset, end: Offset) -> Step | None:
         return None
     begun: Offset = start.get("from") or start
     span = Span(start.get("path", ""), end.get("path"))
-    return Step(replace(bucket, root=after), root_at(bucket, begun), begun["seq"], span)
+    return StreamStep(replace(bucket, root=after), root_at(bucket, begun), begun["seq"], span)
 
 
 def pages(items: Iterable[T], length: int) -> Iterator[list[T]]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from swamp.cache.files import on_disk
 from swamp.errors import CorruptData
 from swamp.index.decode import values
-from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, Group, read_footer
+from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, RowGroup, read_footer
 from swamp.index.pages import MAX_GROUP
 from swamp.index.root import REPAIR_HINT, SegmentRef
 from swamp.index.source import Raw, Source
@@ -212,7 +212,7 @@ def _check_sizes(footer: Footer, rows: int | None) -> None:
         raise damaged(f"an index segment has {counted} rows where the root names {rows}")
 
 
-def _may_hold(group: Group, start: str, stop: str | None, paths: Sequence[bytes] | None) -> bool:
+def _may_hold(group: RowGroup, start: str, stop: str | None, paths: Sequence[bytes] | None) -> bool:
     """UTF-8 sorts as its characters do."""
     lowest, highest = group.columns[0].lowest, group.columns[0].highest
     if lowest is None or highest is None:

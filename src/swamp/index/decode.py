@@ -12,8 +12,8 @@ from itertools import accumulate, chain, repeat
 from operator import add, gt
 from typing import Any, Final
 
-from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Column, Group
-from swamp.index.pages import DATA_V2, DICTIONARY, Page, pages
+from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Column, RowGroup
+from swamp.index.pages import DATA_V2, DICTIONARY, PageHeader, pages
 from swamp.index.source import Raw
 from swamp.index.thrift import Reader
 
@@ -22,12 +22,12 @@ MAX_TEXT: Final = 64 << 10
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 0, 2, 3, 7, 8
 
 
-def values(raw: Raw, group: Group, column: Column) -> Iterator[Any]:
+def values(raw: Raw, group: RowGroup, column: Column) -> Iterator[Any]:
     """The values of a column in a row group, None where there is none; read as they are asked for."""
     return chain.from_iterable(_pages(raw, group, column))
 
 
-def _pages(raw: Raw, group: Group, column: Column) -> Iterator[Iterable[Any]]:
+def _pages(raw: Raw, group: RowGroup, column: Column) -> Iterator[Iterable[Any]]:
     dictionary: list[Any] | None = None
     left = group.rows
     for page, levels, body in pages(raw, group, column):
@@ -44,7 +44,7 @@ def _pages(raw: Raw, group: Group, column: Column) -> Iterator[Iterable[Any]]:
         raise ValueError("a column with other rows than its group")
 
 
-def _page(page: Page, levels: bytes, body: bytes, column: Column, dictionary: list[Any] | None) -> Iterable[Any]:
+def _page(page: PageHeader, levels: bytes, body: bytes, column: Column, dictionary: list[Any] | None) -> Iterable[Any]:
     """One page's values in their places."""
     at, there = 0, page.values
     present: list[int] | None = None

@@ -48,7 +48,7 @@ class Column:
 
 
 @value
-class Group:
+class RowGroup:
     rows: int
     unpacked: int
     columns: tuple[Column, ...]
@@ -57,7 +57,7 @@ class Group:
 @value
 class Footer:
     schema: tuple[Described, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     metadata: dict[bytes | None, bytes | None]
 
 
@@ -68,7 +68,7 @@ def read_footer(raw: Raw) -> Footer:
     if end[4:] != MAGIC or not 0 < length <= min(raw.size - 12, MAX_FOOTER):
         raise ValueError("a footer that is longer than its file")
     reader = Reader(raw.read_at(length, raw.size - 8 - length))
-    schema, groups = list[Described](), list[Group]()
+    schema, groups = list[Described](), list[RowGroup]()
     metadata: dict[bytes | None, bytes | None] = {}
     for number, kind in reader.fields():
         if number == 2:
@@ -97,7 +97,7 @@ def _schema(reader: Reader) -> Iterator[Described]:
             yield Described((told.text(4) or b"").decode(), told.integer(1), told.integer(3) == _REQUIRED, text)
 
 
-def _group(reader: Reader, schema: list[Described]) -> Group:
+def _group(reader: Reader, schema: list[Described]) -> RowGroup:
     found, columns = Struct(), list[Column]()
     for number, kind in reader.fields():
         if number == 1:
@@ -106,7 +106,7 @@ def _group(reader: Reader, schema: list[Described]) -> Group:
             columns = [_column(reader, one) for one in schema]
         else:
             found[number] = reader.value(kind)
-    return Group(found.integer(3), found.integer(2), tuple(columns))
+    return RowGroup(found.integer(3), found.integer(2), tuple(columns))
 
 
 def _column(reader: Reader, described: Described) -> Column:

@@ -146,7 +146,7 @@ def read_pack(body: bytes) -> list[Packed]:
 
 
 def read_footer(end: bytes, size: int) -> list[Packed]:
-    """The files of a pack of `size` bytes whose last bytes are `end`. Raises `Longer` when those are too few."""
+    """The files of a pack of `size` bytes whose last bytes are `end`. Raises `FooterIsLonger` if those are too few."""
     if len(end) < TAIL.size or size > MAX_PACK:
         raise _damaged("it is too short or too long")
     length, unpacked_length, magic = TAIL.unpack_from(end, len(end) - TAIL.size)
@@ -155,12 +155,12 @@ def read_footer(end: bytes, size: int) -> list[Packed]:
     if not 0 < length <= size - HEAD.size - TAIL.size or length > MAX_FOOTER or not 0 < unpacked_length <= MAX_FOOTER:
         raise _damaged("its footer has an impossible length")
     if length + TAIL.size > len(end):
-        raise Longer(length + TAIL.size)
+        raise FooterIsLonger(length + TAIL.size)
     frame = end[len(end) - TAIL.size - length : len(end) - TAIL.size]
     return _files(_columns(frame, unpacked_length), size - TAIL.size - length)
 
 
-class Longer(Exception):
+class FooterIsLonger(Exception):
     """The footer is longer than what was read: so many bytes from the end hold it."""
 
     def __init__(self, length: int) -> None:

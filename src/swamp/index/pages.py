@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from swamp.index.footer import ZSTD, Column, Group
+from swamp.index.footer import ZSTD, Column, RowGroup
 from swamp.index.frames import expand
 from swamp.index.source import Raw
 from swamp.index.thrift import Reader, Struct
@@ -21,7 +21,7 @@ _HEADER: Final = 64 << 10
 
 
 @value
-class Page:
+class PageHeader:
     """A page's header."""
 
     kind: int
@@ -36,7 +36,7 @@ class Page:
     compressed: bool
 
 
-def pages(raw: Raw, group: Group, column: Column) -> Iterator[tuple[Page, bytes, bytes]]:
+def pages(raw: Raw, group: RowGroup, column: Column) -> Iterator[tuple[PageHeader, bytes, bytes]]:
     """Every page of a column in a row group, with its levels (version 2 only) and its bytes."""
     if column.codec not in (0, ZSTD):
         raise ValueError("a column that is packed as no segment is")
@@ -53,7 +53,7 @@ def pages(raw: Raw, group: Group, column: Column) -> Iterator[tuple[Page, bytes,
         yield page, stored[: page.levels], _body(page, column, stored[page.levels :])
 
 
-def _body(page: Page, column: Column, stored: bytes) -> bytes:
+def _body(page: PageHeader, column: Column, stored: bytes) -> bytes:
     """As it was before it was compressed: as many bytes as it says, or ValueError."""
     size = page.unpacked - page.levels
     if column.codec == ZSTD and page.compressed and stored:
@@ -63,7 +63,7 @@ def _body(page: Page, column: Column, stored: bytes) -> bytes:
     return stored
 
 
-def _page(raw: Raw, at: int, end: int) -> Page:
+def _page(raw: Raw, at: int, end: int) -> PageHeader:
     for room in (256, _HEADER):
         reader = Reader(raw.read_at(min(room, end - at), at))
         try:
@@ -74,16 +74,16 @@ def _page(raw: Raw, at: int, end: int) -> Page:
     raise ValueError("a page without a header")
 
 
-def _page_of(told: Struct, start: int) -> Page:
+def _page_of(told: Struct, start: int) -> PageHeader:
     kind = told.integer(1)
     more = told.struct({DATA: 5, DICTIONARY: 7, DATA_V2: 8}[kind])
     levels = more.integer(5) + more.integer(6) if kind == DATA_V2 else 0
     encoding = more.integer(4 if kind == DATA_V2 else 2)
     compressed = kind != DATA_V2 or more.get(7, True) is True
-    return Page(kind, told.integer(2), told.integer(3), more.integer(1), encoding, start, levels, compressed)
+    return PageHeader(kind, told.integer(2), told.integer(3), more.integer(1), encoding, start, levels, compressed)
 
 
-def _check(page: Page, rows: int) -> None:
+def _check(page: PageHeader, rows: int) -> None:
     if page.packed < 0 or not 0 <= page.levels <= page.unpacked <= MAX_PAGE:
         raise ValueError("a page of impossible size")
     most = page.unpacked // 4 if page.kind == DICTIONARY else rows  # a text takes four bytes for its length alone

@@ -10,7 +10,7 @@ from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import is_proposed
 from swamp.index.entry import Entry
 from swamp.index.keys import Slice, slice_of
-from swamp.index.pack import TAIL_BYTES, Longer, Packed, read_footer, unpacked
+from swamp.index.pack import TAIL_BYTES, FooterIsLonger, Packed, read_footer, unpacked
 from swamp.store.port import ObjectMeta, ObjectStore
 
 
@@ -46,7 +46,7 @@ def fetch_footer(store: ObjectStore, pack: ObjectMeta) -> list[Packed]:
             raise CorruptData(f"{pack.key} is not as long as the listing says", details={"key": pack.key})
         try:
             return read_footer(end, pack.size)
-        except Longer as more:
+        except FooterIsLonger as more:
             length = more.length
 
 

@@ -50,7 +50,7 @@ class Segment:
 
 def write_segment(rows: Iterable[AnyRow], *, presorted: bool = False) -> Segment:
     """The rows as Parquet, sorted by path; `presorted` rows are taken as they come and never held as Python objects."""
-    span, schema = Span(), segment_schema()
+    span, schema = RowSpan(), segment_schema()
     ordered = rows if presorted else sorted(rows, key=_order)
     try:
         return write_batches([_batch(group, schema, span) for group in _groups(ordered)], span)
@@ -58,7 +58,7 @@ def write_segment(rows: Iterable[AnyRow], *, presorted: bool = False) -> Segment
         raise CorruptData(f"a row cannot be written into an index segment: {error}") from error
 
 
-def write_batches(batches: list[Any], span: Span) -> Segment:
+def write_batches(batches: list[Any], span: RowSpan) -> Segment:
     """The same of arro3 batches that hold a segment's columns in their order, and that `span` has counted."""
     out = io.BytesIO()
     write_file(batches, out)
@@ -74,7 +74,7 @@ def write_file(batches: Iterable[Any], out: io.BytesIO | Path) -> None:
 
 
 @dataclass
-class Span:
+class RowSpan:
     """How many rows went by, and the range of those that decide paths."""
 
     rows: int = 0
@@ -88,7 +88,7 @@ class Span:
         self.highest = max(deciding, default=self.highest)
 
 
-def _batch(group: list[AnyRow], schema: Any, span: Span) -> Any:
+def _batch(group: list[AnyRow], schema: Any, span: RowSpan) -> Any:
     from arro3.core import Array, RecordBatch
 
     span.count(group)
@@ -99,7 +99,7 @@ def _batch(group: list[AnyRow], schema: Any, span: Span) -> Any:
 
 def batch_of(rows: list[AnyRow]) -> Any:
     """Rows as one Arrow batch in a segment's columns, for who writes a file of segment rows as a stream."""
-    return _batch(rows, segment_schema(), Span())
+    return _batch(rows, segment_schema(), RowSpan())
 
 
 def _order(row: AnyRow) -> tuple[str, bool, int, str]:

@@ -25,7 +25,7 @@ from swamp.locks.decide import (
     Knowledge,
     LeaseBody,
     Mine,
-    Observed,
+    ObservedLease,
     Take,
     Wait,
     Watch,
@@ -89,13 +89,13 @@ def inherited_of(environ: dict[str, str] | os._Environ[str]) -> frozenset[str]:
     return frozenset(n for n in environ.get(LEASES_VARIABLE, "").split(",") if n)
 
 
-def read_lease(store: ObjectStore, key: str) -> Observed | None:
+def read_lease(store: ObjectStore, key: str) -> ObservedLease | None:
     """The lease as it stands, None if there never was one. Raises StoreError."""
     try:
         found = store.get(key, length=MAX_LEASE)  # cut off it is unreadable, and stale like any other (K06)
     except ObjectMissing:
         return None
-    return Observed(key, found.meta.token, found.meta.last_modified, decode(found.body))
+    return ObservedLease(key, found.meta.token, found.meta.last_modified, decode(found.body))
 
 
 def store_now(store: ObjectStore) -> dt.datetime:
@@ -143,7 +143,7 @@ class LeaseClient:
         """Of the leases that a parent process holds for this one."""
         return inherited_of(os.environ) if self.inherited is None else frozenset(self.inherited)
 
-    def tell(self, seen: Observed) -> None:
+    def tell(self, seen: ObservedLease) -> None:
         said = waiting_for(seen)
         if said not in self._told:
             self._told.add(said)
@@ -160,7 +160,7 @@ class _Attempt:
         holder, now = client.holder, client.env.clock.now()
         self._body = first_body(str(holder), holder.hostname, holder.pid, now, client.terms.ttl_s, self._nonce)
         self._watch: Watch | None = None
-        self._seen: Observed | None = None
+        self._seen: ObservedLease | None = None
         self._sent_at = self._looked_at = self._away_since = client.env.clock.monotonic()
         self._unreachable: Unavailable | None = None
 
@@ -272,7 +272,7 @@ class _Attempt:
                 return self._body, CREATE
         raise AssertionError(decision)
 
-    def _held_as(self, observed: Observed, *, inherited: bool = False) -> HeldLease:
+    def _held_as(self, observed: ObservedLease, *, inherited: bool = False) -> HeldLease:
         assert observed.body is not None
         return self._held(observed.body, observed.token, inherited=inherited)
 
@@ -296,7 +296,7 @@ class _Attempt:
         return lease
 
 
-def timed_out(key: str, seen: Observed | None, timeout_s: float) -> LockTimeout:
+def timed_out(key: str, seen: ObservedLease | None, timeout_s: float) -> LockTimeout:
     """The error that names who is in the way."""
     if seen is None or not seen.held:
         message = f"the lease {key} could not be taken within {timeout_s:g} s"
@@ -309,7 +309,7 @@ def timed_out(key: str, seen: Observed | None, timeout_s: float) -> LockTimeout:
     )
 
 
-def waiting_for(seen: Observed) -> str:
+def waiting_for(seen: ObservedLease) -> str:
     """Who holds a lease that somebody waits for, in words."""
     since = f" since {seen.body.acquired_at}" if seen.body else ""
     what = key_in_words(seen.key)
@@ -339,7 +339,7 @@ def force_release(store: ObjectStore, key: str, nonce: str | None) -> bool:
     return True
 
 
-def retire(store: ObjectStore, seen: Observed) -> None:
+def retire(store: ObjectStore, seen: ObservedLease) -> None:
     """Marks an abandoned lease released, on the token that was watched: a holder who came back, or a new one, keeps it.
 
     Looked at once more just before, for stores that do not enforce the condition.
@@ -349,10 +349,10 @@ def retire(store: ObjectStore, seen: Observed) -> None:
         store.put(seen.key, _freed(seen).encode(), Match(seen.token))
 
 
-def _freed(seen: Observed) -> LeaseBody:
+def _freed(seen: ObservedLease) -> LeaseBody:
     return replace(seen.body.released(), epoch=seen.next_epoch) if seen.body else _nobody(seen)
 
 
-def _nobody(seen: Observed) -> LeaseBody:
+def _nobody(seen: ObservedLease) -> LeaseBody:
     """What takes the place of an unreadable body: free, and with an epoch above whatever stood there."""
     return LeaseBody("", "", 0, "", int(TTL_S * 1000), "", seen.next_epoch, "released")

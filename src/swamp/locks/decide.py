@@ -89,7 +89,7 @@ def _shown(name: object) -> str:
 
 
 @value
-class Observed:
+class ObservedLease:
     """A lease object as the store showed it. `body` is None when its bytes make no sense."""
 
     key: str
@@ -131,7 +131,7 @@ class Watch:
         return now - self.since
 
 
-def watching(before: Watch | None, observed: Observed | None, now: float) -> Watch | None:
+def watching(before: Watch | None, observed: ObservedLease | None, now: float) -> Watch | None:
     """The watch after another look: a moved token starts it anew."""
     if observed is None:
         return None
@@ -158,26 +158,26 @@ class Take:
 class Mine:
     """My own write has arrived, whatever I was told about it."""
 
-    observed: Observed
+    observed: ObservedLease
 
 
 @value
 class Inherit:
     """A parent process holds it for me."""
 
-    observed: Observed
+    observed: ObservedLease
 
 
 @value
 class AskStore:
     """Quiet for a TTL on my clock: now ask how old it is by the store's own."""
 
-    observed: Observed
+    observed: ObservedLease
 
 
 @value
 class Wait:
-    observed: Observed
+    observed: ObservedLease
 
 
 Decision = Create | Take | Mine | Inherit | AskStore | Wait
@@ -194,7 +194,7 @@ class Knowledge:
     store_now: dt.datetime | None = None
 
 
-def decide(observed: Observed | None, watch: Watch | None, know: Knowledge) -> Decision:
+def decide(observed: ObservedLease | None, watch: Watch | None, know: Knowledge) -> Decision:
     """What to do next about one lease."""
     if observed is None:
         return Create()
@@ -210,7 +210,7 @@ def decide(observed: Observed | None, watch: Watch | None, know: Knowledge) -> D
     return _of_another(observed, watch, know)
 
 
-def _of_another(observed: Observed, watch: Watch | None, know: Knowledge) -> Decision:
+def _of_another(observed: ObservedLease, watch: Watch | None, know: Knowledge) -> Decision:
     # inv[lease.no-clock]: my monotonic clock against itself, the store's timestamps against themselves.
     ttl = observed.ttl_s
     if watch is None or watch.token != observed.token or watch.idle_s(know.now) < ttl:

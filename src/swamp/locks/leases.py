@@ -26,7 +26,7 @@ from swamp.locks.acquire import (
     store_now,
     timed_out,
 )
-from swamp.locks.decide import AskStore, Knowledge, Observed, Take, Wait, Watch, decide, watching
+from swamp.locks.decide import AskStore, Knowledge, ObservedLease, Take, Wait, Watch, decide, watching
 from swamp.locks.hold import HeldLease, LocalLock
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.store.retry import Backoff
@@ -109,7 +109,7 @@ class _Watcher:
                 if clock.monotonic() > until:
                     return
 
-    def blocking(self, key: str) -> Observed | None:
+    def blocking(self, key: str) -> ObservedLease | None:
         """The lease if somebody alive, who is not my parent, holds it."""
         store, env = self._leases.store, self._leases.env
         seen = read_lease(store, key)
@@ -123,7 +123,7 @@ class _Watcher:
             self._retire(seen)
         return decision.observed if isinstance(decision, Wait) else None
 
-    def _retire(self, seen: Observed) -> None:
+    def _retire(self, seen: ObservedLease) -> None:
         """A dead holder is waited for once, not by every command after this one: its lease is marked released (K13).
 
         That it could not be done is no reason to stop: the lease is as dead as before.
@@ -142,7 +142,7 @@ class _Watcher:
             local.close()
 
 
-def list_model_leases(store: ObjectStore) -> list[Observed]:
+def list_model_leases(store: ObjectStore) -> list[ObservedLease]:
     """Every model lease that was ever taken, held or released."""
     found = (read_lease(store, key) for key in model_lease_keys(store))
     return [lease for lease in found if lease is not None]

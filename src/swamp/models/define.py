@@ -16,7 +16,7 @@ from swamp.data.names import auto_id, check_model_name, normalise_type, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
 from swamp.models.declare import ModelType, argument_names, explain
-from swamp.models.document import Document, Problem, dump, parse, read_text, refuse
+from swamp.models.document import ParsedFile, Problem, dump, parse, read_text, refuse
 from swamp.models.expressions import check_expressions, has_expression
 from swamp.models.inputs import check_schema
 from swamp.models.registry import Registry
@@ -82,7 +82,7 @@ def definition_from(document: Mapping[str, Any], file: str | None = None) -> Def
 
 
 @dataclass(frozen=True)
-class Models:
+class ModelDefinitions:
     """The definitions of one repository."""
 
     repo: Path
@@ -214,13 +214,13 @@ class Models:
         text = (self.repo / definition.file).read_text(encoding="utf-8")
         return self.inspect(parse(text, definition.file))
 
-    def inspect(self, document: Document) -> list[Problem]:
+    def inspect(self, document: ParsedFile) -> list[Problem]:
         problems = list(self._shape(document))
         if problems:
             return problems
         return sorted(self._meaning(document), key=lambda problem: problem.line or 0)
 
-    def _shape(self, document: Document) -> Iterator[Problem]:
+    def _shape(self, document: ParsedFile) -> Iterator[Problem]:
         value = document.value
         if not isinstance(value, dict):
             yield document.problem((), "a definition is a mapping with id, name and type")
@@ -235,7 +235,7 @@ class Models:
             if not isinstance(value.get(key) or {}, dict):
                 yield document.problem((key,), f"`{key}` is not a mapping")
 
-    def _meaning(self, document: Document) -> Iterator[Problem]:
+    def _meaning(self, document: ParsedFile) -> Iterator[Problem]:
         value = document.value
         try:
             kind = self.registry.get(value["type"])
@@ -250,7 +250,7 @@ class Models:
         for where, message in check_expressions(value, ()):
             yield document.problem(where, message)
 
-    def _method(self, document: Document, kind: ModelType, name: str) -> Iterator[Problem]:
+    def _method(self, document: ParsedFile, kind: ModelType, name: str) -> Iterator[Problem]:
         known = [method.name for method in kind.methods]
         if name not in known:
             message = f"{kind.name} has no method `{name}` (it has {', '.join(known) or 'none'})"
@@ -262,7 +262,7 @@ class Models:
                 yield document.problem(("methods", name, key), f"unknown key `{key}`", suggest(key, ["arguments"]))
         yield from self._arguments(document, ("methods", name, "arguments"), kind.method(name).arguments)
 
-    def _arguments(self, document: Document, path: tuple[str, ...], schema: Any) -> Iterator[Problem]:
+    def _arguments(self, document: ParsedFile, path: tuple[str, ...], schema: Any) -> Iterator[Problem]:
         """Unknown names and wrong literal values. What an input may still supply is not missing yet."""
         from pydantic import ValidationError
 

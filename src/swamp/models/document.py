@@ -38,7 +38,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ParsedFile:
     """A parsed file: its plain value and the line of every key and item in it."""
 
     source: str
@@ -96,7 +96,7 @@ def _too_large(source: str) -> UsageError:
     return UsageError(f"{source} is larger than {MAX_BYTES} bytes", hint="a definition is a page or two: cut it down")
 
 
-def parse(text: str, source: str) -> Document:
+def parse(text: str, source: str) -> ParsedFile:
     """Safe YAML with lines. Syntax errors and keys that stand twice are UsageErrors that name the line."""
     import yaml
 
@@ -110,11 +110,11 @@ def parse(text: str, source: str) -> Document:
     try:
         node = loader.get_single_node()
         if node is None:
-            return Document(source, None, {(): 1})
+            return ParsedFile(source, None, {(): 1})
         lines: dict[Path, int] = {}
         problems = list(_walk(node, (), lines))
         refuse(source, problems)
-        return Document(source, loader.construct_document(node), lines)
+        return ParsedFile(source, loader.construct_document(node), lines)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that cannot be
         raise _syntax(error, source) from error
     finally:

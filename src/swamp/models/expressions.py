@@ -54,7 +54,7 @@ class Scope:
     def with_inputs(self, inputs: Mapping[str, Any]) -> Scope:
         return replace(self, inputs=inputs)
 
-    def open(self, names: frozenset[str], *, shown: bool = False) -> cel.Scope:
+    def open(self, names: frozenset[str], *, shown: bool = False) -> cel.CelScope:
         """The CEL side of it, with nothing in it that `names` does not ask for."""
         own = self.shown_self if shown and self.shown_self is not None else self.self_
         variables: dict[str, Any] = {"inputs": dict(self.inputs), "self": dict(own), "run": dict(self.run)}
@@ -64,7 +64,7 @@ class Scope:
         if self.data is not None:
             lookups = (self.data.latest, self.data.version, self.data.query)
             functions = dict(zip(FUNCTIONS, lookups, strict=True))
-        return cel.Scope(variables, functions)
+        return cel.CelScope(variables, functions)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from swamp.data.reads import note
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM, Env
 from swamp.errors import NotFound, UsageError
-from swamp.models.define import Models
+from swamp.models.define import ModelDefinitions
 from swamp.models.expressions import Scope
 from swamp.models.mask import Masker
 from swamp.models.registry import Registry, load_registry
@@ -55,8 +55,8 @@ class RunContext:
             return load_registry(self.repo.path)
 
     @cached_property
-    def models(self) -> Models:
-        return Models(self.repo.path, self.repo.tree, self.registry, self.env)
+    def models(self) -> ModelDefinitions:
+        return ModelDefinitions(self.repo.path, self.repo.tree, self.registry, self.env)
 
     @cached_property
     def lookup(self) -> Lookup:
@@ -142,7 +142,7 @@ class Lookup:
     """`data.latest`, `data.version`, `data.query`, and the path of a version's content."""
 
     repo: Repo
-    models: Models
+    models: ModelDefinitions
 
     def latest(self, model: str, name: str) -> Mapping[str, Any]:
         return self._row(self.find(model, name))

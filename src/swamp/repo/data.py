@@ -24,7 +24,7 @@ from swamp.repo.elsewhere import version_item as version_item
 from swamp.repo.put import Put, Puttable, Putting, accepted
 
 if TYPE_CHECKING:
-    from swamp.catalog.query import QueryResult
+    from swamp.catalog.query import QueryMatches
     from swamp.catalog.schema import Row
     from swamp.commit.restore import Undeleted
     from swamp.repo.contents import Contents
@@ -118,7 +118,7 @@ class Data:
 
     def query(
         self, predicate: str, *, select: str | None = None, limit: int | None = None, fresh: bool | None = None
-    ) -> QueryResult:
+    ) -> QueryMatches:
         """Versions for which a CEL predicate is true; with `select` the values of that expression."""
         from swamp.catalog.query import query
 

@@ -29,7 +29,7 @@ LOST = "put the store back; if it is lost, `swamp datastore sync` makes it again
 
 
 @dataclass(frozen=True)
-class Check:
+class Checkup:
     name: str
     ok: bool
     detail: str
@@ -40,12 +40,12 @@ class Check:
         return {**document, "fix": self.fix} if self.fix else document
 
 
-def _told(name: str, look: Callable[[], Check]) -> Check:
+def _told(name: str, look: Callable[[], Checkup]) -> Checkup:
     """A store that fails in the middle of an examination is a finding, not the end of it."""
     try:
         return look()
     except StoreError as error:
-        return Check(name, False, error.message, error.hint)
+        return Checkup(name, False, error.message, error.hint)
 
 
 class Doctor:
@@ -59,40 +59,40 @@ class Doctor:
         self.packs: Weighed | None = None
         """What the last examination saw of packs; None where it did not come to them."""
 
-    def examine(self) -> list[Check]:
+    def examine(self) -> list[Checkup]:
         return [self._java(), *(self._remote() if self._datastore.synced else [self._directory()]), self._catalog()]
 
     # -- this machine
 
-    def _java(self) -> Check:
+    def _java(self) -> Checkup:
         from swamp.bulk.java import find_java
 
         try:
             java = find_java(os.environ)
         except MissingTool as error:
             needed = self._repo.settings.engine == "spark"
-            return Check("java", not needed, f"{error.message}; only Spark needs it", error.hint)
-        return Check("java", True, f"Java {java.major} at {java.path}")
+            return Checkup("java", not needed, f"{error.message}; only Spark needs it", error.hint)
+        return Checkup("java", True, f"Java {java.major} at {java.path}")
 
-    def _directory(self) -> Check:
+    def _directory(self) -> Checkup:
         root = self._datastore.directory
         if root.exists() and not os.access(root, os.W_OK):
-            return Check("directory", False, f"{root} cannot be written", "correct its permissions")
-        return Check("directory", True, f"{root}, a plain directory without sync")
+            return Checkup("directory", False, f"{root} cannot be written", "correct its permissions")
+        return Checkup("directory", True, f"{root}, a plain directory without sync")
 
-    def _catalog(self) -> Check:
+    def _catalog(self) -> Checkup:
         try:
             damaged = self._repo.catalog.damaged()
         except SwampError as error:
-            return Check("catalog", False, error.message, error.hint or REPAIR)
+            return Checkup("catalog", False, error.message, error.hint or REPAIR)
         if damaged:
             detail = f"{len(damaged)} unreadable metadata files, first {damaged[0][0]}: {damaged[0][1]}"
-            return Check("catalog", False, detail, "swamp datastore verify --repair")
-        return Check("catalog", True, "agrees with the tree")
+            return Checkup("catalog", False, detail, "swamp datastore verify --repair")
+        return Checkup("catalog", True, "agrees with the tree")
 
     # -- the store
 
-    def _remote(self) -> Iterator[Check]:
+    def _remote(self) -> Iterator[Checkup]:
         refused = self._open()
         if refused is not None:
             yield refused
@@ -110,14 +110,14 @@ class Doctor:
         if self._root is not None and all(check.ok for check in index):
             yield _told("packs", self._packs)
 
-    def _open(self) -> Check | None:
+    def _open(self) -> Checkup | None:
         try:
             _ = self._datastore.store
         except StoreError as error:
-            return Check("credentials", False, error.message, error.hint)
+            return Checkup("credentials", False, error.message, error.hint)
         return None
 
-    def _reach(self) -> list[Check]:
+    def _reach(self) -> list[Checkup]:
         """By reading: the answer to a HEAD has no body, so a refusal would not say why."""
         url = self._datastore.url
         try:
@@ -126,21 +126,21 @@ class Doctor:
         except ObjectMissing:
             pass
         except AccessDenied as error:
-            return [Check("credentials", False, error.message, error.hint)]
+            return [Checkup("credentials", False, error.message, error.hint)]
         except StoreError as error:
             return [
-                Check("credentials", True, "not refused, as far as can be told"),
-                Check("reachability", False, error.message, error.hint),
+                Checkup("credentials", True, "not refused, as far as can be told"),
+                Checkup("reachability", False, error.message, error.hint),
             ]
-        return [Check("credentials", True, "accepted"), Check("reachability", True, f"{url} answers")]
+        return [Checkup("credentials", True, "accepted"), Checkup("reachability", True, f"{url} answers")]
 
-    def _probe(self) -> Iterator[Check]:
+    def _probe(self) -> Iterator[Checkup]:
         from swamp.repo.probe import measure, word_of
 
         try:
             seen = measure(self._datastore, self._datastore.must_sync().state)
         except StoreError as error:
-            yield Check("probe", False, error.message, error.hint)
+            yield Checkup("probe", False, error.message, error.hint)
             return
         yield from self._clock(seen)
         try:
@@ -149,21 +149,21 @@ class Doctor:
             word = None  # the check of the root tells it
         if word is not None and seen.capabilities.safe == (word == IGNORED):
             measured = "enforces" if seen.capabilities.safe else "ignores"
-            yield Check("probe", False, f"this store {measured} conditional writes, its index says: {word}", REPAIR)
+            yield Checkup("probe", False, f"this store {measured} conditional writes, its index says: {word}", REPAIR)
             return
         broken = [f.text for f in seen.findings if not f.kept and f.name != "clock"]
         if seen.capabilities.safe:
-            yield Check("probe", True, "; ".join(broken) or "conditional writes are enforced")
+            yield Checkup("probe", True, "; ".join(broken) or "conditional writes are enforced")
             return
         fix = "let only one machine write at a time, or use a store that enforces conditional writes"
-        yield Check("probe", False, "; ".join(broken), fix)
+        yield Checkup("probe", False, "; ".join(broken), fix)
 
-    def _clock(self, seen: Probed) -> Iterator[Check]:
+    def _clock(self, seen: Probed) -> Iterator[Checkup]:
         for finding in seen.findings:
             if finding.name == "clock":
-                yield Check("clock", finding.kept, finding.text, None if finding.kept else "set this machine's clock")
+                yield Checkup("clock", finding.kept, finding.text, None if finding.kept else "set this machine's clock")
 
-    def _root_check(self) -> Check:
+    def _root_check(self) -> Checkup:
         store, state = self._datastore.store, self._datastore.must_sync().state
         self._damage = None
         try:
@@ -174,48 +174,48 @@ class Doctor:
             return self._no_root()
         except CorruptData as error:
             self._damage = error
-            return Check("root", False, error.message, REPAIR)
+            return Checkup("root", False, error.message, REPAIR)
         except NewerFormat as error:
-            return Check("root", False, error.message, UPGRADE)
+            return Checkup("root", False, error.message, UPGRADE)
         newest = self._newest_recorded()
         if newest > self._root.seq:
-            return Check("root", False, f"it is at {self._root.seq}, the log reaches {newest}: rolled back", REPAIR)
+            return Checkup("root", False, f"it is at {self._root.seq}, the log reaches {newest}: rolled back", REPAIR)
         pulled = int(state.meta("pulledSeq") or 0)
         if state.meta("storeId") == self._root.store_id and pulled > self._root.seq:
             detail = f"it is at {self._root.seq}, this cache has seen {pulled}: restored from a backup?"
-            return Check("root", False, detail, REPAIR)
-        return Check("root", True, f"commit {self._root.seq}, {len(self._root.segments)} segments")
+            return Checkup("root", False, detail, REPAIR)
+        return Checkup("root", True, f"commit {self._root.seq}, {len(self._root.segments)} segments")
 
-    def _old_client(self) -> Check:
+    def _old_client(self) -> Checkup:
         """An index of version 2 beside ours that moves: somebody goes on writing what ours does not know (L76)."""
         from swamp.commit.bootstrap import ADOPTED, OLD_CLIENT, old_client_wrote
 
         if self._root is not None and old_client_wrote(self._datastore.store, self._root):
-            return Check("old client", False, OLD_CLIENT, f"{REPAIR}, and upgrade that client")
+            return Checkup("old client", False, OLD_CLIENT, f"{REPAIR}, and upgrade that client")
         adopted = self._root is not None and ADOPTED in self._root.extra
-        return Check(
+        return Checkup(
             "old client", True, "none has written since its index was adopted" if adopted else "no trace of one"
         )
 
-    def _no_root(self) -> Check:
+    def _no_root(self) -> Checkup:
         if self._newest_recorded():
-            return Check("root", False, "it is missing, but the log has records of it", REPAIR)
+            return Checkup("root", False, "it is missing, but the log has records of it", REPAIR)
         from swamp.commit.bootstrap import tier_pages
         from swamp.index.entry import is_payload_key
 
         for page in tier_pages(self._datastore.store):
             if any(is_payload_key(meta.key) for meta in page):
-                return Check("root", False, "it is missing and so is its log", f"{REPAIR} --from-listing")
+                return Checkup("root", False, "it is missing and so is its log", f"{REPAIR} --from-listing")
         seen = int(self._datastore.must_sync().state.meta("pulledSeq") or 0)
         if seen:
             detail = f"the store is empty, and this cache has seen commit {seen}: another store, or one that was lost"
-            return Check("root", False, detail, LOST)
-        return Check("root", True, "none yet: the first sync makes one")
+            return Checkup("root", False, detail, LOST)
+        return Checkup("root", True, "none yet: the first sync makes one")
 
     def _newest_recorded(self) -> int:
         return max((name.seq for name in names(self._datastore.store)), default=0)
 
-    def _segments(self) -> Check:
+    def _segments(self) -> Checkup:
         missing = []
         for ref in self._root.segments if self._root else ():
             try:
@@ -223,10 +223,10 @@ class Doctor:
             except ObjectMissing:
                 missing.append(ref.key)
         if missing:
-            return Check("segments", False, f"{len(missing)} are missing, first {missing[0]}", REPAIR)
-        return Check("segments", True, f"{len(self._root.segments) if self._root else 0} present")
+            return Checkup("segments", False, f"{len(missing)} are missing, first {missing[0]}", REPAIR)
+        return Checkup("segments", True, f"{len(self._root.segments) if self._root else 0} present")
 
-    def _packs(self) -> Check:
+    def _packs(self) -> Checkup:
         """How many, what lives and what is dead in them; and whether all are there that files lie in."""
         store = self._datastore.store
         try:
@@ -234,46 +234,46 @@ class Doctor:
             seen = self.packs = weigh(store, root, self._datastore.must_sync().committer.fetch)
             still = not seen.missing or read_root(store)[0].op == root.op
         except CorruptData as error:
-            return Check("packs", False, error.message, REPAIR)
+            return Checkup("packs", False, error.message, REPAIR)
         if seen.missing and still:  # else a collector went by while we looked
             detail = f"{len(seen.missing)} that files lie in are missing, first {seen.missing[0]}"
-            return Check("packs", False, detail, f"{REPAIR} looks for them in other packs, then: verify --repair")
-        return Check("packs", True, f"{seen.count}: {seen.live:,} bytes live, {seen.dead:,} bytes dead")
+            return Checkup("packs", False, detail, f"{REPAIR} looks for them in other packs, then: verify --repair")
+        return Checkup("packs", True, f"{seen.count}: {seen.live:,} bytes live, {seen.dead:,} bytes dead")
 
-    def _state(self) -> Check:
+    def _state(self) -> Checkup:
         """What is here, whether or not the store answers."""
         try:
             engine = self._datastore.engine
             assert engine is not None  # only a synced datastore has one
             status = engine.status()
         except SwampError as error:
-            return Check("state", False, error.message, REPAIR)
+            return Checkup("state", False, error.message, REPAIR)
         aside = self._datastore.cache.state_db.with_name("state.db.damaged")
         if aside.exists() and engine.state.meta("pulledOp") is None:
             detail = f"it was damaged, is set aside as {aside} and was begun again"
-            return Check("state", False, detail, "swamp datastore sync compares everything")
+            return Checkup("state", False, detail, "swamp datastore sync compares everything")
         damaged = engine.state.faults()
         if damaged:
-            return Check("state", False, f"state.db is damaged: {damaged[0]}", REPAIR)
+            return Checkup("state", False, f"state.db is damaged: {damaged[0]}", REPAIR)
         pending = status.pending
         owed = pending.writes + pending.deletes + pending.found
-        return Check("state", True, f"{status.files} files, {owed} pending, {status.conflicts} kept from conflicts")
+        return Checkup("state", True, f"{status.files} files, {owed} pending, {status.conflicts} kept from conflicts")
 
-    def _tree(self) -> Check:
+    def _tree(self) -> Checkup:
         """Whether everything that this cache was proven to hold is still there, and what it could not get. S20, S23"""
         try:
             engine = self._datastore.engine
             assert engine is not None
             gone, owed = engine.mender.missing(), engine.deferred("")
         except SwampError as error:
-            return Check("tree", False, error.message, error.hint or REPAIR)
+            return Checkup("tree", False, error.message, error.hint or REPAIR)
         fix = "swamp datastore sync brings them back"
         if gone:
-            return Check("tree", False, f"{len(gone)} files were here and are gone, first {gone[0]}", fix)
+            return Checkup("tree", False, f"{len(gone)} files were here and are gone, first {gone[0]}", fix)
         if owed:
             detail = f"{len(owed)} files could not be brought here, first {owed[0].path}: {owed[0].why}"
-            return Check("tree", False, detail, "swamp datastore sync tries again")
-        return Check("tree", True, "everything that belongs here is here")
+            return Checkup("tree", False, detail, "swamp datastore sync tries again")
+        return Checkup("tree", True, "everything that belongs here is here")
 
     # -- repair
 

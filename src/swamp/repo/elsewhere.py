@@ -10,7 +10,7 @@ from swamp.catalog.schema import Row
 from swamp.data.names import DataName, VersionRef
 
 if TYPE_CHECKING:
-    from swamp.catalog.query import QueryResult
+    from swamp.catalog.query import QueryMatches
 
 Elsewhere = dict[VersionRef, str]
 
@@ -37,7 +37,7 @@ def versions_shown(rows: Sequence[Row], elsewhere: Elsewhere, data: DataName, ns
     return [replace(row, fields={**row.fields, "isLatest": at == 0}) for at, row in enumerate(here)]
 
 
-def with_elsewhere(result: QueryResult, elsewhere: Elsewhere) -> QueryResult:
+def with_elsewhere(result: QueryMatches, elsewhere: Elsewhere) -> QueryMatches:
     """The same answer, with what it could not ask."""
     items: list[dict[str, Any]] = [
         {"name": ref.data.name, "version": ref.version, "modelType": ref.data.type, "modelId": ref.data.model_id,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from swamp.commit.namespace import Registration
     from swamp.commit.repack import Repacked
     from swamp.commit.restore import Undeleted
-    from swamp.locks.decide import Observed
+    from swamp.locks.decide import ObservedLease
     from swamp.repo.datastore import Datastore
     from swamp.sync.bulk import Stage
     from swamp.sync.engine import Engine
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Commit:
+class LoggedCommit:
     """One line of `datastore log`."""
 
     seq: int
@@ -60,17 +60,17 @@ class Maintenance:
 
     def status(self) -> dict[str, Any]:
         """What is known here, and whether the store answers. Never raises for a store that does not."""
-        from swamp.repo.status import Status
+        from swamp.repo.status import DatastoreStatus
 
-        return Status(self._datastore).document()
+        return DatastoreStatus(self._datastore).document()
 
     def root(self) -> Root | None:
         """The store's root as it is now, or None where there is none. Raises when it does not answer in seconds."""
-        from swamp.repo.status import Status
+        from swamp.repo.status import DatastoreStatus
 
-        return Status(self._datastore).root()
+        return DatastoreStatus(self._datastore).root()
 
-    def _age_ms(self, seen: Observed) -> int:
+    def _age_ms(self, seen: ObservedLease) -> int:
         from swamp.repo.status import age_ms
 
         return age_ms(self._context.env, seen)
@@ -174,7 +174,7 @@ class Maintenance:
 
     # -- history
 
-    def log(self, limit: int = 20) -> Iterator[Commit]:
+    def log(self, limit: int = 20) -> Iterator[LoggedCommit]:
         """The commits of the store, newest first."""
         from swamp.commit.log import names
 
@@ -186,7 +186,7 @@ class Maintenance:
         for name in list(names(store))[-limit:][::-1]:
             yield self._commit_of(decode(store.get(name.key).body))
 
-    def _commit_of(self, root: Root) -> Commit:
+    def _commit_of(self, root: Root) -> LoggedCommit:
         from swamp.data.names import version_of
         from swamp.index.tally import tally
 
@@ -195,7 +195,7 @@ class Maintenance:
         names = tuple(dict.fromkeys((ref.data.model_id, ref.data.name) for ref in refs))
         command = str(root.writer.get("command") or "")
         counts = (did.added, did.changed, did.deleted)
-        return Commit(root.seq, root.op, root.committed_at, dict(root.writer), *counts, command, names)
+        return LoggedCommit(root.seq, root.op, root.committed_at, dict(root.writer), *counts, command, names)
 
     def commit(self, seq: int, most: int) -> dict[str, Any]:
         """One commit of the log with the paths that it changed, at most so many. Raises NotFound."""
@@ -239,7 +239,7 @@ class Maintenance:
         info = {} if held is None else {"info": held}
         return {"held": held is not None, **info, "models": leases.model_holders()}
 
-    def _info(self, seen: Observed) -> dict[str, Any]:
+    def _info(self, seen: ObservedLease) -> dict[str, Any]:
         known = {"holder": seen.holder, "ageMs": self._age_ms(seen)}
         if seen.body is None:
             return known

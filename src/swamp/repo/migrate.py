@@ -75,7 +75,7 @@ def _unreadable(error: OSError) -> None:
 
 
 @dataclass(frozen=True)
-class Copier:
+class TierCopier:
     """Copies tier files into `target`. `conflicts` is where bytes go whose place is taken; None: that is an error."""
 
     target: Tree

@@ -18,7 +18,7 @@ from swamp.locks.flock import FileLock
 from swamp.repo.config import DatastoreConfig, Hydrate, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.layout import LOCAL_DIRECTORY
-from swamp.repo.migrate import Copied, Copier, Proof, Source, clean_up, has_tiers, proven_in_tree
+from swamp.repo.migrate import Copied, Proof, Source, TierCopier, clean_up, has_tiers, proven_in_tree
 from swamp.store.port import UNSAFE, Capabilities
 from swamp.sync.result import SyncResult
 
@@ -182,7 +182,7 @@ class _Move:
             self._settle_old()
             sources.append(Source(self._old.must_sync().root, False))
         conflicts = new.cache.conflicts if new.synced else None
-        copier = Copier(new.tree, conflicts, new.context)
+        copier = TierCopier(new.tree, conflicts, new.context)
         return [copier.copy(source) for source in sources]
 
     def _local_directories(self) -> list[Path]:

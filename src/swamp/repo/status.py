@@ -17,7 +17,7 @@ from swamp.repo.patience import in_time
 from swamp.store.port import Capabilities
 
 if TYPE_CHECKING:
-    from swamp.locks.decide import Observed
+    from swamp.locks.decide import ObservedLease
     from swamp.repo.datastore import Datastore
     from swamp.store.layers import MeterStore
     from swamp.sync.engine import Engine, EngineStatus
@@ -27,7 +27,7 @@ PATIENCE_S: Final = 2.0
 """How long one answer is waited for: two of them, and what is here, are shown within five seconds."""
 
 
-class Status:
+class DatastoreStatus:
     """One look at a datastore."""
 
     def __init__(self, datastore: Datastore) -> None:
@@ -190,7 +190,7 @@ class Status:
         return {"held": True, "holder": seen.holder, "ageMs": age_ms(self._env, seen)}
 
 
-def age_ms(env: Env, seen: Observed) -> int:
+def age_ms(env: Env, seen: ObservedLease) -> int:
     """For people only: nothing is decided by it. inv[lease.no-clock]"""
     try:
         since = parse_rfc3339(seen.body.acquired_at) if seen.body else seen.last_modified

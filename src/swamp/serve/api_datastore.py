@@ -15,7 +15,7 @@ from swamp.serve.ask import Cursor, Limit, decode_cursor, encode_cursor, needs, 
 from swamp.serve.respond import json_response
 
 if TYPE_CHECKING:
-    from swamp.repo.maintain import Commit
+    from swamp.repo.maintain import LoggedCommit
     from swamp.serve.state import Server
 
 router = APIRouter(prefix="/api/v1/datastore", tags=["datastore"])
@@ -59,7 +59,7 @@ def log(request: Request, limit: Limit = 20, cursor: Cursor = None) -> Response:
     return json_response(server.clean({"items": items, "commits": items, "next": following}))
 
 
-def commit_items(server: Server, commits: Iterable[Commit]) -> list[dict[str, Any]]:
+def commit_items(server: Server, commits: Iterable[LoggedCommit]) -> list[dict[str, Any]]:
     """Commits as documents, with the data that they touched by the names of its models."""
     called = {model_id: name or model_id for _, model_id, name in server.repo.catalog.models()}
     return [

@@ -14,7 +14,7 @@ from swamp.repo.data import parse_since
 from swamp.serve import documents as doc
 from swamp.serve.ask import Cursor, Limit, needs, page_of, server_of
 from swamp.serve.dispatch import driving, trigger_of
-from swamp.serve.queue import Delivery
+from swamp.serve.queue import QueuedDelivery
 from swamp.serve.respond import json_response
 from swamp.serve.state import Server
 from swamp.workflows.decide import as_seen, cancel_run, decide
@@ -74,7 +74,7 @@ def start_named_run(
     return start_run(request, workflow, inputs, tags, idempotency_key)
 
 
-def queued_document(made: Delivery) -> dict[str, Any]:
+def queued_document(made: QueuedDelivery) -> dict[str, Any]:
     """A run that has no record yet."""
     return {
         "id": made.run_id,

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.catalog.expression import Scope, render
+from swamp.catalog.expression import CelScope, render
 from swamp.data.run_record import RunState
 from swamp.errors import NotFound, SwampError, UsageError
-from swamp.serve.queue import Delivery, Queue
+from swamp.serve.queue import Queue, QueuedDelivery
 from swamp.serve.spawn import Spawner
-from swamp.serve.work import Job
+from swamp.serve.work import WorkerJob
 from swamp.workflows.decide import note_interrupted, seen_summary
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ class Dispatcher:
     repo: Repo
     config: ServeConfig
     queue: Queue
-    tell: Callable[[Delivery], None]
+    tell: Callable[[QueuedDelivery], None]
     """Hears of every delivery whose state has changed."""
     over: Callable[[str, RunState | None], None]
     """Hears of every run whose process has ended, with its record if it has one."""
-    _active: dict[str, Delivery] = field(default_factory=dict)
+    _active: dict[str, QueuedDelivery] = field(default_factory=dict)
     _exits: dict[str, int] = field(default_factory=dict)
     _wake: threading.Event = field(default_factory=threading.Event)
     _stopping: bool = False
@@ -164,7 +164,7 @@ class Dispatcher:
         count = Counter(delivery.workflow for delivery in self._active.values())
         return {workflow for workflow, runs in count.items() if runs >= self.config.per_workflow}
 
-    def _may_start(self, delivery: Delivery) -> bool:
+    def _may_start(self, delivery: QueuedDelivery) -> bool:
         """In turn; a schedule that queues its ticks waits for runs on other servers too."""
         if delivery.kind != "api" and delivery.workflow in self._busy():
             return False
@@ -176,7 +176,7 @@ class Dispatcher:
             running = driver.runs.search(status="running", workflow_id=self._workflow_id(driver, delivery)).results
             return not any(seen_summary(driver, one)[0].status == "running" for one in running)
 
-    def _begin(self, delivery: Delivery) -> bool:
+    def _begin(self, delivery: QueuedDelivery) -> bool:
         try:
             job = self._job(delivery)
         except SwampError as error:
@@ -193,8 +193,8 @@ class Dispatcher:
         self.tell(self.queue.by_number(delivery.n))
         return True
 
-    def _job(self, delivery: Delivery) -> Job:
-        return Job(
+    def _job(self, delivery: QueuedDelivery) -> WorkerJob:
+        return WorkerJob(
             repo=str(self.repo.path),
             run_id=delivery.run_id,
             workflow=delivery.workflow,
@@ -204,18 +204,18 @@ class Dispatcher:
             from_step=delivery.event.get("fromStep"),
         )
 
-    def _inputs(self, delivery: Delivery) -> Mapping[str, Any]:
+    def _inputs(self, delivery: QueuedDelivery) -> Mapping[str, Any]:
         if delivery.kind != "webhook":
             return dict(delivery.event.get("inputs") or {})
         hook = self._hooks.get(delivery.route)
         if hook is None:
             raise UsageError(f"the route {delivery.route} is not configured any more", hint="add it, then replay")
-        inputs: Mapping[str, Any] = render(dict(hook.inputs), Scope({"event": dict(delivery.event)}))
+        inputs: Mapping[str, Any] = render(dict(hook.inputs), CelScope({"event": dict(delivery.event)}))
         return inputs
 
     # -- what became of it
 
-    def _settle(self, delivery: Delivery, code: int | None) -> None:
+    def _settle(self, delivery: QueuedDelivery, code: int | None) -> None:
         """The record decides. Without one, the run has not begun: it is tried again, or its error is told."""
         run = self._record(delivery)
         if run is None and code is None and self._is_alive(delivery):
@@ -231,39 +231,39 @@ class Dispatcher:
         else:
             self._finish(delivery, "done", run.error if run.status == "failed" else None, run)
 
-    def _record(self, delivery: Delivery) -> RunState | None:
+    def _record(self, delivery: QueuedDelivery) -> RunState | None:
         with driving(self.repo) as driver:
             try:
                 return driver.runs.get(delivery.run_id, self._workflow_id(driver, delivery))
             except NotFound:
                 return None
 
-    def _is_alive(self, delivery: Delivery) -> bool:
+    def _is_alive(self, delivery: QueuedDelivery) -> bool:
         with driving(self.repo) as driver:
             workflow_id = self._workflow_id(driver, delivery)
             if workflow_id is None:
                 return False
             return driver.locks.verdict(workflow_id, delivery.run_id, fresh=True) == "alive"
 
-    def _workflow_id(self, driver: Driver, delivery: Delivery) -> str | None:
+    def _workflow_id(self, driver: Driver, delivery: QueuedDelivery) -> str | None:
         try:
             return driver.files.find(delivery.workflow).workflow.id
         except (NotFound, UsageError):
             return None  # its file is gone or broken now: the record is looked for among all
 
-    def _interrupted(self, delivery: Delivery) -> RunState | None:
+    def _interrupted(self, delivery: QueuedDelivery) -> RunState | None:
         with driving(self.repo) as driver:
             note_interrupted(driver)
         return self._record(delivery)
 
-    def _not_begun(self, delivery: Delivery, code: int | None) -> None:
+    def _not_begun(self, delivery: QueuedDelivery, code: int | None) -> None:
         again = code is None or code < 0 or code in TRY_AGAIN
         if again or (code == 1 and delivery.attempts < ATTEMPTS):
             self._again(delivery, None if code is None else f"its process ended with {code} before the run began")
             return
         self._finish(delivery, "failed", self._reason(delivery) or f"its process ended with {code}")
 
-    def _reason(self, delivery: Delivery) -> str | None:
+    def _reason(self, delivery: QueuedDelivery) -> str | None:
         """What the process itself said last."""
         import json
 
@@ -276,20 +276,20 @@ class Dispatcher:
             return None
         return str(said["error"]) if said.get("event") == "failed" else None
 
-    def _again(self, delivery: Delivery, why: str | None) -> None:
+    def _again(self, delivery: QueuedDelivery, why: str | None) -> None:
         self._active.pop(delivery.run_id, None)
         pause = 0.0 if why is None else min(LONGEST_PAUSE, 0.5 * 2 ** min(delivery.attempts, 10))
         self.queue.put_back(delivery, why, pause)
         self.tell(self.queue.by_number(delivery.n))
 
-    def _finish(self, delivery: Delivery, status: Any, error: str | None, run: RunState | None = None) -> None:
+    def _finish(self, delivery: QueuedDelivery, status: Any, error: str | None, run: RunState | None = None) -> None:
         self.queue.finish(delivery, status, error)
         self._active.pop(delivery.run_id, None)
         self.over(delivery.run_id, run)
         self.tell(self.queue.by_number(delivery.n))
 
 
-def trigger_of(delivery: Delivery) -> dict[str, Any]:
+def trigger_of(delivery: QueuedDelivery) -> dict[str, Any]:
     """What the run's record says about why it ran."""
     found: dict[str, Any] = {"kind": delivery.kind, "deliveryId": delivery.id}
     if delivery.kind == "webhook":

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from swamp.errors import SwampError
 
 if TYPE_CHECKING:
-    from swamp.serve.queue import Delivery
+    from swamp.serve.queue import QueuedDelivery
     from swamp.serve.state import Server
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -45,7 +45,7 @@ class Metrics:
         if path != "/api/v1/events":
             self._took.labels(scope["method"]).observe(seconds)
 
-    def delivered(self, delivery: Delivery) -> None:
+    def delivered(self, delivery: QueuedDelivery) -> None:
         self._deliveries.labels(delivery.kind, delivery.status).inc()
 
     def run_ended(self, workflow: str, status: str, seconds: float | None) -> None:

@@ -31,7 +31,7 @@ class QueueFull(Failed):
 
 
 @dataclass(frozen=True)
-class Delivery:
+class QueuedDelivery:
     """One row: what is to be run, because of what, and how far it is."""
 
     n: int
@@ -92,12 +92,12 @@ class Queue:
         event: Mapping[str, Any],
         *,
         action: str = "run",
-    ) -> tuple[Delivery, bool]:
+    ) -> tuple[QueuedDelivery, bool]:
         """The row, on disk when this returns, and whether it is new. Raises QueueFull."""
         body = json.dumps(event, ensure_ascii=False)
         values = (kind, route, identity, workflow, run_id, action, rfc3339(self.env.clock.now()), body)
 
-        def change(db: sqlite3.Connection) -> tuple[Delivery, bool]:
+        def change(db: sqlite3.Connection) -> tuple[QueuedDelivery, bool]:
             known = db.execute(_ONE, (kind, route, identity)).fetchone()
             if known is not None:
                 return _row(known), False
@@ -111,28 +111,28 @@ class Queue:
 
     # -- working it off
 
-    def waiting(self, limit: int, busy: Collection[str] = ()) -> list[Delivery]:
+    def waiting(self, limit: int, busy: Collection[str] = ()) -> list[QueuedDelivery]:
         """The oldest that may be started now; events for workflows that are `busy` wait, and hold up no others."""
         now = self.env.clock.now().timestamp()
         free = f"(kind = 'api' OR workflow NOT IN ({', '.join('?' * len(busy))}))"
         sql = f"SELECT * FROM deliveries WHERE status = 'queued' AND not_before <= ? AND {free} ORDER BY n LIMIT ?"
         return [_row(row) for row in self.db.all(sql, (now, *busy, limit))]
 
-    def under_way(self) -> list[Delivery]:
+    def under_way(self) -> list[QueuedDelivery]:
         return [_row(row) for row in self.db.all("SELECT * FROM deliveries WHERE status = 'started' ORDER BY n")]
 
-    def begin(self, delivery: Delivery) -> bool:
+    def begin(self, delivery: QueuedDelivery) -> bool:
         """The intent, before the run's process exists; False if somebody cancelled it meanwhile."""
         sql = "UPDATE deliveries SET status = 'started', attempts = attempts + 1 WHERE n = ? AND status = 'queued'"
         return bool(self.db.write(lambda db: db.execute(sql, (delivery.n,)).rowcount))
 
-    def put_back(self, delivery: Delivery, error: str | None, seconds: float) -> None:
+    def put_back(self, delivery: QueuedDelivery, error: str | None, seconds: float) -> None:
         """Its run has not begun: it is tried again later."""
         at = self.env.clock.now().timestamp() + seconds
         sql = "UPDATE deliveries SET status = 'queued', error = ?, not_before = ? WHERE n = ? AND status = 'started'"
         self.db.write(lambda db: db.execute(sql, (error, at, delivery.n)).rowcount)
 
-    def finish(self, delivery: Delivery, status: Status, error: str | None = None) -> None:
+    def finish(self, delivery: QueuedDelivery, status: Status, error: str | None = None) -> None:
         now = rfc3339(self.env.clock.now())
         sql = "UPDATE deliveries SET status = ?, error = ?, finished_at = ? WHERE n = ? AND finished_at IS NULL"
         self.db.write(lambda db: db.execute(sql, (status, error, now, delivery.n)).rowcount)
@@ -149,16 +149,16 @@ class Queue:
         row = self.db.one("SELECT COUNT(*) FROM deliveries WHERE status IN ('queued', 'started')")
         return int(row[0]) if row else 0
 
-    def by_number(self, n: int) -> Delivery:
+    def by_number(self, n: int) -> QueuedDelivery:
         row = self.db.one("SELECT * FROM deliveries WHERE n = ?", (n,))
         assert row is not None, "rows under way are never swept"
         return _row(row)
 
-    def of_run(self, run_id: str) -> Delivery | None:
+    def of_run(self, run_id: str) -> QueuedDelivery | None:
         row = self.db.one("SELECT * FROM deliveries WHERE run_id = ? ORDER BY n DESC LIMIT 1", (run_id,))
         return None if row is None else _row(row)
 
-    def by_id(self, identity: str) -> Delivery:
+    def by_id(self, identity: str) -> QueuedDelivery:
         """The newest with this delivery id. Raises NotFound."""
         row = self.db.one("SELECT * FROM deliveries WHERE id = ? ORDER BY n DESC LIMIT 1", (identity,))
         if row is None:
@@ -167,7 +167,7 @@ class Queue:
 
     def list(
         self, *, kinds: Sequence[str] = (), status: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[Delivery]:
+    ) -> list[QueuedDelivery]:
         """The newest that fit; `before` is the number of the last one of an earlier page."""
         clauses, args = ["1"], []
         if kinds:
@@ -182,7 +182,7 @@ class Queue:
         sql = f"SELECT * FROM deliveries WHERE {' AND '.join(clauses)} ORDER BY n DESC LIMIT ?"
         return [_row(row) for row in self.db.all(sql, (*args, limit))]
 
-    def replay(self, identity: str, repo_id: str) -> Delivery:
+    def replay(self, identity: str, repo_id: str) -> QueuedDelivery:
         """The same event once more, as a new delivery with a run of its own."""
         old = self.by_id(identity)
         again = f"{old.id.partition('#')[0]}#{self.env.ulid().lower()[-8:]}"
@@ -207,8 +207,8 @@ _INSERT: Final = (
 )
 
 
-def _row(row: sqlite3.Row) -> Delivery:
-    return Delivery(
+def _row(row: sqlite3.Row) -> QueuedDelivery:
+    return QueuedDelivery(
         n=row["n"],
         kind=row["kind"],
         route=row["route"],

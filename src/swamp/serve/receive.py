@@ -14,7 +14,7 @@ from swamp.serve import documents as doc
 from swamp.serve.ask import server_of
 from swamp.serve.queue import QueueFull, run_id_of
 from swamp.serve.respond import HttpError, json_response
-from swamp.serve.sign import NotSigned, Sent, verify
+from swamp.serve.sign import NotSigned, SignedRequest, verify
 from swamp.serve.state import Server
 
 router = APIRouter(tags=["webhooks"])
@@ -46,13 +46,13 @@ async def receive(request: Request, route: str) -> Response:
     return await run_in_threadpool(_accepted, server, hook.route, hook.workflow, sent)
 
 
-def _challenge(sent: Sent) -> Any:
+def _challenge(sent: SignedRequest) -> Any:
     """Slack asks once whether somebody is there."""
     body = sent.body
     return body.get("challenge") if isinstance(body, Mapping) and body.get("type") == "url_verification" else None
 
 
-def _accepted(server: Server, route: str, workflow: str, sent: Sent) -> Response:
+def _accepted(server: Server, route: str, workflow: str, sent: SignedRequest) -> Response:
     """inv[serve.accepted]: the row is committed and synced to disk before anybody reads 202."""
     event = {"body": sent.body, "headers": dict(sent.headers), "route": route}
     run_id = run_id_of(server.repo.id, "webhook", route, sent.id)

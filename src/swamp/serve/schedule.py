@@ -18,12 +18,12 @@ from swamp.serve.dispatch import driving
 from swamp.serve.queue import Queue, run_id_of
 from swamp.workflows.decide import cancel_run, seen_summary
 from swamp.workflows.schedule import tick_after, tick_before
-from swamp.workflows.schema import Workflow
+from swamp.workflows.schema import WorkflowFile
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
     from swamp.serve.dispatch import Dispatcher
-    from swamp.serve.queue import Delivery
+    from swamp.serve.queue import QueuedDelivery
     from swamp.serve.summarize import RunIndex
 
 LOOK_SECONDS: Final = 0.2
@@ -38,7 +38,7 @@ _log = logging.getLogger("swamp.serve")
 class _Lost:
     """A tick that another server has claimed, until its run has begun."""
 
-    workflow: Workflow
+    workflow: WorkflowFile
     tick: dt.datetime
     seen: Claim
     until: float
@@ -52,10 +52,10 @@ class Scheduler:
     queue: Queue
     dispatcher: Dispatcher
     index: RunIndex
-    tell: Callable[[Delivery], None]
+    tell: Callable[[QueuedDelivery], None]
     claim_seconds: float
     _due: dict[str, tuple[str, dt.datetime]] = field(default_factory=dict)
-    _workflows: dict[str, Workflow] = field(default_factory=dict)
+    _workflows: dict[str, WorkflowFile] = field(default_factory=dict)
     _lost: list[_Lost] = field(default_factory=list)
     _read_at: float = float("-inf")
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -112,7 +112,7 @@ class Scheduler:
             if known is None or known[0] != _spelled(workflow):
                 self._due[workflow_id] = (_spelled(workflow), self._first(workflow, now, new=known is None))
 
-    def _first(self, workflow: Workflow, now: dt.datetime, *, new: bool) -> dt.datetime:
+    def _first(self, workflow: WorkflowFile, now: dt.datetime, *, new: bool) -> dt.datetime:
         """The first tick to look at: the last one that was missed, if the workflow wants that, else the next."""
         following = self._next(workflow, now)
         if not new or workflow.catchup != "last":
@@ -125,10 +125,10 @@ class Scheduler:
             return following
         return missed
 
-    def _next(self, workflow: Workflow, after: dt.datetime) -> dt.datetime:
+    def _next(self, workflow: WorkflowFile, after: dt.datetime) -> dt.datetime:
         return tick_after(str(workflow.schedule), workflow.timezone, after)
 
-    def _is_wanted(self, workflow: Workflow, due: dt.datetime, following: dt.datetime, now: dt.datetime) -> bool:
+    def _is_wanted(self, workflow: WorkflowFile, due: dt.datetime, following: dt.datetime, now: dt.datetime) -> bool:
         """A tick in time; of those that were missed, at most the last."""
         if (now - due).total_seconds() <= LATE_SECONDS:
             return True
@@ -144,7 +144,7 @@ class Scheduler:
 
     # -- firing
 
-    def _fire(self, workflow: Workflow, tick: dt.datetime) -> None:
+    def _fire(self, workflow: WorkflowFile, tick: dt.datetime) -> None:
         if self.claims.take(workflow.id, tick):
             self._run(workflow, tick)
             self.claims.sweep(workflow.id)
@@ -154,7 +154,7 @@ class Scheduler:
             until = self.repo.env.clock.monotonic() + self.claim_seconds
             self._lost.append(_Lost(workflow, tick, seen, until))
 
-    def _run(self, workflow: Workflow, tick: dt.datetime) -> None:
+    def _run(self, workflow: WorkflowFile, tick: dt.datetime) -> None:
         identity = f"{workflow.name}@{rfc3339(tick)}"
         event: dict[str, Any] = {"tick": rfc3339(tick), "inputs": {}, "serial": workflow.overlap != "skip"}
         others = self._running(workflow)
@@ -171,11 +171,11 @@ class Scheduler:
         self.tell(self.queue.by_number(made.n))
         self.dispatcher.wake()
 
-    def run_id(self, workflow: Workflow, tick: dt.datetime) -> str:
+    def run_id(self, workflow: WorkflowFile, tick: dt.datetime) -> str:
         """The same on every server of the bucket, as the claim is; their checkouts may have ids of their own."""
         return run_id_of(_TICKS, "schedule", workflow.id, rfc3339(tick))
 
-    def _running(self, workflow: Workflow) -> list[str]:
+    def _running(self, workflow: WorkflowFile) -> list[str]:
         """The runs of this workflow that are under way anywhere, or wait in this server's queue."""
         waiting = [d.run_id for d in self.queue.list(status="queued") if d.workflow == workflow.name]
         waiting += [d.run_id for d in self.queue.under_way() if d.workflow == workflow.name]
@@ -236,5 +236,5 @@ class Scheduler:
         ]
 
 
-def _spelled(workflow: Workflow) -> str:
+def _spelled(workflow: WorkflowFile) -> str:
     return f"{workflow.schedule} {workflow.timezone}"

@@ -28,7 +28,7 @@ _SIGNATURES: Final = ("x-hub-signature", "x-hub-signature-256", "linear-signatur
 
 
 @dataclass(frozen=True)
-class Sent:
+class SignedRequest:
     """A request that was proven to come from who knows the secret."""
 
     id: str
@@ -40,7 +40,7 @@ class NotSigned(Exception):
     """The one answer to whatever is wrong with a signature."""
 
 
-def verify(scheme: str, secret: bytes, headers: Mapping[str, str], raw: bytes, now: float) -> Sent:
+def verify(scheme: str, secret: bytes, headers: Mapping[str, str], raw: bytes, now: float) -> SignedRequest:
     """Raises NotSigned; nobody learns whether header, time or signature was wrong. inv[serve.signed]"""
     body = _parsed(headers, raw) if scheme in ("linear",) else None
     signed, given, at = _signed(scheme, headers, raw, body)
@@ -52,7 +52,7 @@ def verify(scheme: str, secret: bytes, headers: Mapping[str, str], raw: bytes, n
         raise NotSigned
     body = _parsed(headers, raw)
     kept = {k: v for k, v in headers.items() if k not in _NEVER_KEPT and k not in _SIGNATURES}
-    return Sent(_identity(scheme, headers, body, raw, at if at is not None else now), body, kept)
+    return SignedRequest(_identity(scheme, headers, body, raw, at if at is not None else now), body, kept)
 
 
 def _signed(scheme: str, headers: Mapping[str, str], raw: bytes, body: Any) -> tuple[bytes, list[str], float | None]:

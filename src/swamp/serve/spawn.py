@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from swamp.serve.work import Job, log_file, runs_directory, work
+from swamp.serve.work import WorkerJob, log_file, runs_directory, work
 
 _NEEDED: Final = """
 yaml swamp.index.frames swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
@@ -58,7 +58,7 @@ def main() -> int:
                     return 0
                 *lines, waiting = (waiting + got).split(b"\n")
                 for line in lines:
-                    job = Job.decode(line)
+                    job = WorkerJob.decode(line)
                     children[_fork(job, (reading, writing))] = job.run_id
 
 
@@ -76,7 +76,7 @@ def _import_everything() -> None:
     check_inputs({"name": ""}, {"type": "object"}, "")
 
 
-def _fork(job: Job, close: tuple[int, ...]) -> int:
+def _fork(job: WorkerJob, close: tuple[int, ...]) -> int:
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -137,7 +137,7 @@ class Spawner:
         self._asked: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, job: Job) -> None:
+    def start(self, job: WorkerJob) -> None:
         """Asks for the process of a run."""
         line = job.encode()
         with self._lock:

@@ -18,7 +18,7 @@ from swamp.serve.dispatch import Dispatcher, driving
 from swamp.serve.events import Events
 from swamp.serve.follow import Follower, Puller
 from swamp.serve.metrics import Metrics
-from swamp.serve.queue import Delivery, Queue, run_id_of
+from swamp.serve.queue import Queue, QueuedDelivery, run_id_of
 from swamp.serve.respond import Clean
 from swamp.serve.schedule import Scheduler
 from swamp.serve.summarize import RunIndex
@@ -56,7 +56,7 @@ class Server:
     def hooks(self) -> Mapping[str, Webhook]:
         return {hook.route: hook for hook in self.config.webhooks}
 
-    def told(self, delivery: Delivery) -> None:
+    def told(self, delivery: QueuedDelivery) -> None:
         """Everybody who listens hears how far a delivery is."""
         self.events.add([("delivery", delivery.run_id, self.clean(delivery.to_json()))])
         if delivery.status in ("done", "failed"):
@@ -72,7 +72,7 @@ class Server:
 
     def enqueue(
         self, workflow: str, inputs: Mapping[str, Any], identity: str | None, tags: Mapping[str, str]
-    ) -> Delivery:
+    ) -> QueuedDelivery:
         """A run that somebody asked for; with an `identity` that was used before, the run that it was for."""
         with driving(self.repo) as driver:
             found = driver.files.find(workflow).workflow
@@ -86,7 +86,9 @@ class Server:
             self.dispatcher.wake()
         return made
 
-    def enqueue_resume(self, run_id: str, workflow: str, from_step: str | None, inputs: Mapping[str, Any]) -> Delivery:
+    def enqueue_resume(
+        self, run_id: str, workflow: str, from_step: str | None, inputs: Mapping[str, Any]
+    ) -> QueuedDelivery:
         """An existing run that goes on in a process of its own."""
         event = {"inputs": dict(inputs), "fromStep": from_step}
         made, _ = self.queue.accept("api", "resume", self.repo.env.uuid(), workflow, run_id, event, action="resume")

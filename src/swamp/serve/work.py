@@ -88,7 +88,7 @@ def _trigger(run: RunState) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """What a worker is told to do."""
 
     repo: str
@@ -103,11 +103,11 @@ class Job:
         return json.dumps(self.__dict__, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes) -> Job:
+    def decode(cls, line: bytes) -> WorkerJob:
         return cls(**json.loads(line))
 
 
-def work(job: Job) -> int:
+def work(job: WorkerJob) -> int:
     """Does the run to its end in this process; its exit code. Never raises."""
     repo = Path(job.repo)
     teller = Teller(events_file(repo, job.run_id))
@@ -126,7 +126,7 @@ def work(job: Job) -> int:
         flush()
 
 
-def _run(job: Job, repo: Path, teller: Teller, cancel: Cancel) -> int:
+def _run(job: WorkerJob, repo: Path, teller: Teller, cancel: Cancel) -> int:
     from swamp.models.run_context import RunContext
     from swamp.repo.open import COMMAND
     from swamp.wiring import open_repo

@@ -22,7 +22,7 @@ from swamp.datasets.place import Folder
 from swamp.datasets.tables import TABLES, Row, Table
 from swamp.errors import Failed, SwampError, UsageError
 from swamp.extras import needs
-from swamp.sql.relations import Written, place_in, quoted
+from swamp.sql.relations import EngineQuery, place_in, quoted
 from swamp.sql.tables import MAP, arrow_reader
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Duck:
             self._db.execute(f'CREATE TABLE {view} AS SELECT * FROM "~rows"')
         self._db.unregister("~rows")
 
-    def run(self, query: Written, typed: str, known: Callable[[], Sequence[str]]) -> Found:
+    def run(self, query: EngineQuery, typed: str, known: Callable[[], Sequence[str]]) -> Found:
         """The answer, whole. Raises UsageError with the place of a mistake in what was `typed`, Failed at a bound."""
         import duckdb
 
@@ -150,7 +150,7 @@ class Duck:
             raise explained(self._told(error, query), query, typed, (known(), self._columns())) from error
         return Found(list(relation.columns), relation)
 
-    def _told(self, error: duckdb.Error, query: Written) -> duckdb.Error:
+    def _told(self, error: duckdb.Error, query: EngineQuery) -> duckdb.Error:
         """The same error with its place in the text: a relation leaves that out, a plain statement says it."""
         import duckdb
 
@@ -207,7 +207,7 @@ def _texts(values: Sequence[str]) -> str:
 
 
 def explained(
-    error: duckdb.Error, query: Written, typed: str, known: tuple[Sequence[str], Sequence[str]]
+    error: duckdb.Error, query: EngineQuery, typed: str, known: tuple[Sequence[str], Sequence[str]]
 ) -> SwampError:
     """DuckDB's sentence, with the place in what the user typed and what was probably meant; `known` are tables and
     columns."""
@@ -242,7 +242,7 @@ def _first(message: str) -> str:
     return " ".join(message.split("\n")[0].split())[:600]
 
 
-def _where(said: dict[str, str], query: Written, typed: str) -> str:
+def _where(said: dict[str, str], query: EngineQuery, typed: str) -> str:
     if not said.get("position", "").isdigit():
         return ""
     before = query.text.encode()[: int(said["position"])].decode(errors="ignore")  # DuckDB counts bytes

@@ -97,7 +97,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Written:
+class EngineQuery:
     """A query as an engine gets it, and where each piece of it stood in what was typed."""
 
     text: str
@@ -276,7 +276,7 @@ class _Finder:
         )
 
 
-def written(query: Query, views: Mapping[Relation, str], dialect: Dialect) -> Written:
+def written(query: Query, views: Mapping[Relation, str], dialect: Dialect) -> EngineQuery:
     """The query with datasets replaced by views, and names and strings quoted as this engine quotes them."""
     pieces: list[str] = []
     origins: list[tuple[int, int]] = []
@@ -290,7 +290,7 @@ def written(query: Query, views: Mapping[Relation, str], dialect: Dialect) -> Wr
         pieces.append(piece)
         length += len(piece)
         number = number + 1 if relation is None else relation.last + 1
-    return Written("".join(pieces), tuple(origins))
+    return EngineQuery("".join(pieces), tuple(origins))
 
 
 def _view(relation: Relation, view: str, dialect: Dialect) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from obstore import exceptions as foreign
 
 from swamp.errors import StoreError, Unavailable
-from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, redact, scrub
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Refusal, redact, scrub
 from swamp.store.port import ObjectMeta, Token
 from swamp.store.upload import MIB, PART_BYTES
 
@@ -117,7 +117,7 @@ _KIND = re.compile(r"kind: (Connect|Timeout|Interrupted|Request|Decode)\b")
 _FAILURES: Final = {"Connect": CONNECT, "Timeout": TIMEOUT, "Interrupted": CUT, "Request": CUT, "Decode": CUT}
 
 
-def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
+def read_refusal(error: BaseException, verb: str, key: str | None) -> Refusal:
     """Takes an obstore error apart: its text is the only place where status, code and request id stand."""
     text = str(error)
     status, code = _defaults(error)
@@ -126,7 +126,7 @@ def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
     if number and not isinstance(error, _DECISIVE):
         status = int(number.group(1) or number.group(2))
     if _METADATA_SERVICE.search(text) or (not number and _NO_LOGIN.search(text.partition("Debug source")[0])):
-        return Answer(verb, key, code="NoCredentials")
+        return Refusal(verb, key, code="NoCredentials")
     if not number and (one := _ONE_OF_MANY.search(text)):
         found = {"Message": one.group(1), "Code": one.group(2)}
         status = 403 if one.group(2) == "AccessDenied" else status
@@ -139,7 +139,7 @@ def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
         message = _plain_reason(text)
     if azure:
         request, message = azure.group(1), message.partition("RequestId:")[0].strip()
-    return Answer(verb, key, status, code, message, request, region, failure=failure)
+    return Refusal(verb, key, status, code, message, request, region, failure=failure)
 
 
 def _defaults(error: BaseException) -> tuple[int | None, str | None]:

@@ -278,11 +278,11 @@ class DirectoryStore:
         self._ready = True
 
     @contextmanager
-    def _temporary(self) -> Iterator[tuple[Writer, Path]]:
+    def _temporary(self) -> Iterator[tuple[WholeWriter, Path]]:
         if not self._ready:
             self._prepare()
         path = self._root / INTERNAL / "unfinished" / self._env.ulid()
-        file = Writer(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        file = WholeWriter(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         try:
             yield file, path
         finally:
@@ -310,7 +310,7 @@ class DirectoryStore:
             raise explain_os(error, self.url, key) from error
 
 
-class Writer:
+class WholeWriter:
     """A descriptor that writes everything it is given."""
 
     def __init__(self, descriptor: int) -> None:

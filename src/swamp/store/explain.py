@@ -1,6 +1,6 @@
 """Turns a store's refusal into one of our errors: one table for every HTTP backend, one for file systems.
 
-Adapters take a foreign error apart into an `Answer`; here it becomes the error whose class says what the caller
+Adapters take a foreign error apart into an `Refusal`; here it becomes the error whose class says what the caller
 does next. Only fields we picked reach a message, so that no signature, token or key of the user can.
 """
 
@@ -73,7 +73,7 @@ _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 @value
-class Place:
+class Endpoint:
     """Who answered: what messages need to know about a store."""
 
     kind: str
@@ -82,7 +82,7 @@ class Place:
 
 
 @value
-class Answer:
+class Refusal:
     """A refusal taken apart. `failure` says why there is no status: connect, timeout, cut or foreign."""
 
     verb: str
@@ -100,7 +100,7 @@ class Answer:
         return self.verb == "PUT"
 
 
-def to_error(place: Place, answer: Answer) -> StoreError:
+def to_error(place: Endpoint, answer: Refusal) -> StoreError:
     """The one of our errors that says what the caller does next."""
     for judge in (_configuration, _access, _condition, _absence):
         error = judge(place, answer)
@@ -118,7 +118,7 @@ def scrub(text: str) -> str:
     return _USERINFO.sub("***@", _SECRET_LIKE.sub(lambda m: m.group(1) + "=***", text))
 
 
-def _configuration(place: Place, answer: Answer) -> StoreError | None:
+def _configuration(place: Endpoint, answer: Refusal) -> StoreError | None:
     nameless = answer.status == 404 and answer.code is None and answer.verb in ("LIST", "PUT")
     if answer.code in _NO_BUCKET or nameless:
         return _make(
@@ -133,7 +133,7 @@ def _configuration(place: Place, answer: Answer) -> StoreError | None:
     return None
 
 
-def _access(place: Place, answer: Answer) -> StoreError | None:
+def _access(place: Endpoint, answer: Refusal) -> StoreError | None:
     """What was refused comes first. A login is advised only to who is not logged in: others lack a right."""
     if answer.status not in (401, 403) and answer.code not in _DENIED:
         return None
@@ -154,7 +154,7 @@ def _access(place: Place, answer: Answer) -> StoreError | None:
     return _make(AccessDenied, place, answer, f"{refused}: {why}{where}; {remedy}", remedy)
 
 
-def _condition(place: Place, answer: Answer) -> StoreError | None:
+def _condition(place: Endpoint, answer: Refusal) -> StoreError | None:
     # A write on a condition over a key that is not there: 412 from some, "no such key" from others, Amazon among them.
     absent = answer.write and answer.status in (404, None) and answer.code in _MISSING
     if absent or answer.status in (412, 304) or (answer.status in (409, None) and answer.code in _EXISTS):
@@ -168,13 +168,13 @@ def _condition(place: Place, answer: Answer) -> StoreError | None:
     return None
 
 
-def _absence(place: Place, answer: Answer) -> StoreError | None:
+def _absence(place: Endpoint, answer: Refusal) -> StoreError | None:
     if not answer.write and (answer.status == 404 or answer.code in _MISSING):
         return _make(ObjectMissing, place, answer, f"no object {answer.key!r} in {place.url}", "check the name")
     return None
 
 
-def _weather(place: Place, answer: Answer) -> StoreError:
+def _weather(place: Endpoint, answer: Refusal) -> StoreError:
     """What is left: transient trouble, and refusals that no retry changes."""
     if answer.failure == CONNECT:
         error = _make(
@@ -196,13 +196,13 @@ def _weather(place: Place, answer: Answer) -> StoreError:
     return _make(Unavailable, place, answer, what, "try again later")
 
 
-def _definite(answer: Answer) -> bool:
+def _definite(answer: Refusal) -> bool:
     """Refused, and nothing happened. An upload that is "not there" any more may just have been completed."""
     refused = answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429)
     return refused and answer.code != "NoSuchUpload"
 
 
-def _cause(answer: Answer) -> str:
+def _cause(answer: Refusal) -> str:
     causes = {
         TIMEOUT: "timed out",
         CUT: "connection closed",
@@ -212,7 +212,7 @@ def _cause(answer: Answer) -> str:
     return f"HTTP {answer.status}" if answer.status else causes.get(answer.failure or "", "no usable response")
 
 
-def _make(kind: type[StoreError], place: Place, answer: Answer, what: str, hint: str) -> StoreError:
+def _make(kind: type[StoreError], place: Endpoint, answer: Refusal, what: str, hint: str) -> StoreError:
     facts: dict[str, object] = {
         "status": answer.status,
         "code": answer.code,

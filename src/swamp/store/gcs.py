@@ -24,7 +24,7 @@ from google.cloud import storage
 
 from swamp.env import SYSTEM, UTC, Env
 from swamp.errors import ConditionFailed, ObjectMissing, Unavailable
-from swamp.store.explain import CUT, Answer, Place, to_error
+from swamp.store.explain import CUT, Endpoint, Refusal, to_error
 from swamp.store.gcs_errors import CAUGHT, read_refusal, read_response, safe_cause
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.layers import WIRE
@@ -40,7 +40,7 @@ _LISTED: Final = "items(name,size,generation,updated),prefixes,nextPageToken"
 
 def connect(bucket: str, endpoint: str | None, timeout: float, env: Env = SYSTEM) -> GoogleStore:
     """A store on `bucket`; an endpoint (an emulator's) is spoken to without credentials."""
-    place = Place("gcs", f"gs://{bucket}" + (f"?endpoint={endpoint}" if endpoint else ""))
+    place = Endpoint("gcs", f"gs://{bucket}" + (f"?endpoint={endpoint}" if endpoint else ""))
     try:
         if endpoint:
             credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ class GoogleStore:
 
     on_wire = True
 
-    def __init__(self, place: Place, client: Any, bucket: str, timeout: float, env: Env = SYSTEM) -> None:
+    def __init__(self, place: Endpoint, client: Any, bucket: str, timeout: float, env: Env = SYSTEM) -> None:
         self._place = place
         self._client = client
         self._bucket = client.bucket(bucket)
@@ -160,7 +160,7 @@ class GoogleStore:
             received += len(chunk)
             yield chunk
         if expected >= 0 and received != expected:
-            raise to_error(self._place, Answer("GET", key, failure=CUT))
+            raise to_error(self._place, Refusal("GET", key, failure=CUT))
 
     # -- writing
 
@@ -263,7 +263,7 @@ class GoogleStore:
         except CAUGHT as error:
             raise to_error(self._place, read_refusal(error, verb, key)) from safe_cause(error)
         except OSError as error:
-            raise to_error(self._place, Answer(verb, key, failure=CUT, text=type(error).__name__)) from error
+            raise to_error(self._place, Refusal(verb, key, failure=CUT, text=type(error).__name__)) from error
 
 
 class GoogleBody:

@@ -10,7 +10,7 @@ from google.cloud.storage import exceptions as media
 from requests import exceptions as http
 from urllib3 import exceptions as wire
 
-from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Refusal
 
 # inv[store.errors-mapped]: what each foreign class means when it carries no HTTP status: a failure or a code.
 FOREIGN: Final[dict[type[BaseException], tuple[str | None, str | None]]] = {
@@ -40,7 +40,7 @@ CAUGHT: Final = (
 )
 
 
-def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
+def read_refusal(error: BaseException, verb: str, key: str | None) -> Refusal:
     """Takes an error of the Google client apart."""
     response = getattr(error, "response", None)
     if response is not None and getattr(response, "status_code", None):
@@ -49,7 +49,7 @@ def read_refusal(error: BaseException, verb: str, key: str | None) -> Answer:
     if isinstance(error, http.ConnectionError) and _never_connected(error):
         failure = CONNECT
     status = getattr(error, "code", None)
-    return Answer(verb, key, status if isinstance(status, int) else None, code, failure=failure)
+    return Refusal(verb, key, status if isinstance(status, int) else None, code, failure=failure)
 
 
 def _never_connected(error: BaseException) -> bool:
@@ -57,12 +57,12 @@ def _never_connected(error: BaseException) -> bool:
     return any(sign in str(error) for sign in signs)
 
 
-def read_response(response: Any, verb: str, key: str | None) -> Answer:
+def read_response(response: Any, verb: str, key: str | None) -> Refusal:
     code, text = _reason(response)
     if "bucket does not exist" in text.lower():
         code = "NoSuchBucket"
     after = response.headers.get("Retry-After", "")
-    return Answer(
+    return Refusal(
         verb,
         key,
         response.status_code,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swamp.errors import AccessDenied, Misconfigured
-from swamp.store.explain import Answer, Place, to_error
+from swamp.store.explain import Endpoint, Refusal, to_error
 
 _SECRETS = ("secret", "password", "token", "accesskey", "accountkey", "sas", "credential", "privatekey")
 _AWS_ENV = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE")
@@ -75,7 +75,7 @@ def aws_login(environ: Mapping[str, str]) -> Login:
         return Login(provider=_boto_provider(profile), **place)
     if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         # Nothing is left that could log in; the client would go on and ask the machine's metadata service.
-        raise to_error(Place("s3", "s3", profile), Answer("OPEN", code="NoCredentials"))
+        raise to_error(Endpoint("s3", "s3", profile), Refusal("OPEN", code="NoCredentials"))
     return Login(**place)
 
 

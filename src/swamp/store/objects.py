@@ -23,7 +23,7 @@ from swamp.store.clients import (
     safe_cause,
     start_runtime,
 )
-from swamp.store.explain import CUT, FOREIGN, Answer, Place, to_error
+from swamp.store.explain import CUT, FOREIGN, Endpoint, Refusal, to_error
 from swamp.store.keys import byte_before, check_key, check_prefix
 from swamp.store.layers import WIRE
 from swamp.store.port import (
@@ -41,7 +41,7 @@ from swamp.store.port import (
 from swamp.store.upload import MIB, PART_BYTES, SMALL_BYTES, ByteBudget, HashedFile, part_bytes, read_whole
 
 if TYPE_CHECKING:
-    from swamp.store.s3_listing import Page, RawListing
+    from swamp.store.s3_listing import ListingPage, RawListing
 
 CHUNK_BYTES: Final = MIB
 LIST_CHUNK: Final = 1000
@@ -53,7 +53,7 @@ class Objects:
     """An ObjectStore on obstore."""
 
     def __init__(
-        self, place: Place, clients: Clients, env: Env = SYSTEM, raw: Callable[[], RawListing | None] = lambda: None
+        self, place: Endpoint, clients: Clients, env: Env = SYSTEM, raw: Callable[[], RawListing | None] = lambda: None
     ) -> None:
         self._place = place
         self._raw = raw
@@ -146,7 +146,7 @@ class Objects:
     def _own(self, meta: Any, verb: str, key: str) -> Any:
         """inv[store.own-answer]: obstore takes any 200 for the object, a proxy's page too. A store tags it."""
         if meta["e_tag"] is None and meta["version"] is None:
-            raise to_error(self._place, Answer(verb, key, failure=FOREIGN))
+            raise to_error(self._place, Refusal(verb, key, failure=FOREIGN))
         return meta
 
     def _collected(self, result: Any, meta: ObjectMeta, size: int) -> Fetched:
@@ -160,7 +160,7 @@ class Objects:
         return Fetched(meta, body)
 
     def _cut(self, key: str) -> StoreError:
-        return to_error(self._place, Answer("GET", key, failure=CUT))
+        return to_error(self._place, Refusal("GET", key, failure=CUT))
 
     # -- writing
 
@@ -271,13 +271,13 @@ class Objects:
             url = obstore.sign(self._clients.quick, "DELETE", key, dt.timedelta(minutes=1))
         except (*CAUGHT, TypeError) as error:
             # Memory, and logins that cannot sign.
-            raise to_error(self._place, Answer("DELETE", key, 501)) from safe_cause(error)
+            raise to_error(self._place, Refusal("DELETE", key, 501)) from safe_cause(error)
         from swamp.store.s3_listing import send_delete
 
         WIRE.count()
         status = send_delete(url, _quote(token) if self._quoted else token)
         if status is None or status >= 300:
-            raise to_error(self._place, Answer("DELETE", key, status, failure=None if status else CUT))
+            raise to_error(self._place, Refusal("DELETE", key, status, failure=None if status else CUT))
 
     # -- listing
 
@@ -305,7 +305,7 @@ class Objects:
             """obstore takes any 200, a proxy's HTML too, for the last page. So S3 is asked once more, by us, whether
             that was the end; that also shows a page that was stale."""
             if raw is not None and not raw.ends(where, last):
-                raise to_error(self._place, Answer("LIST", folder or None, failure=CUT))
+                raise to_error(self._place, Refusal("LIST", folder or None, failure=CUT))
 
         try:
             for page in whole_listing(self._streamed(folder, after), must_end, after):
@@ -324,7 +324,7 @@ class Objects:
             WIRE.count(1 if number else 0)
             yield [m for m in map(meta_of, chunk) if m.size or not self._is_marker(m)]
 
-    def _few(self, prefix: str, after: str | None) -> Page | None:
+    def _few(self, prefix: str, after: str | None) -> ListingPage | None:
         """A few names, behind one or with a common beginning: one page, read by us, that says it is the last."""
         raw = self._raw() if after or (prefix and prefix[-1] != "/") else None
         page = raw.page_if_plain(prefix, after) if raw is not None else None

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured
 from swamp.extras import needs
-from swamp.store.explain import Place, redact
+from swamp.store.explain import Endpoint, redact
 from swamp.store.keys import check_key
 from swamp.store.layers import LimitStore, PrefixStore
 from swamp.store.login import aws_login, azure_login, refuse_secrets
@@ -49,7 +49,7 @@ CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True)
-class Target:
+class StoreUrl:
     """An address taken apart: which cloud, which bucket, what lies under the prefix, and how to talk to it."""
 
     kind: str
@@ -119,7 +119,7 @@ def _open_plugged(kind: str, config: dict[str, Any], env: Env, policy: RetryPoli
 
     refuse_secrets(config)
     _check_numbers(config)
-    target = Target("plug-in", kind, "", config)
+    target = StoreUrl("plug-in", kind, "", config)
     return RetryStore(
         _limited(target, open_plugin(kind, config, env)), env, policy or RetryPolicy(seconds=target.timeout)
     )
@@ -130,7 +130,7 @@ def is_plugin_type(kind: str) -> bool:
     return "://" not in kind and kind != "filesystem" and not kind.startswith("@swamp/")
 
 
-def parse_target(url: str, config: Mapping[str, Any] | None = None) -> Target:
+def parse_target(url: str, config: Mapping[str, Any] | None = None) -> StoreUrl:
     """Raises Misconfigured for an address that names no bucket we can speak to."""
     config = dict(config or {})
     refuse_secrets(config)
@@ -148,14 +148,14 @@ def parse_target(url: str, config: Mapping[str, Any] | None = None) -> Target:
     path = "/".join(p.strip("/") for p in (unquote(parts.path), str(config.get("prefix") or "")) if p.strip("/"))
     if not parts.netloc and kind != "memory":
         raise _bad_url(url)
-    return Target(kind, parts.netloc, check_key(path) if path else "", config)
+    return StoreUrl(kind, parts.netloc, check_key(path) if path else "", config)
 
 
-def _directory_target(host: str, path: str, config: Mapping[str, Any], url: str) -> Target:
+def _directory_target(host: str, path: str, config: Mapping[str, Any], url: str) -> StoreUrl:
     if host not in ("", "localhost") or not path.startswith("/"):
         raise _bad_url(url)
     prefix = str(config.get("prefix") or "").strip("/")
-    return Target("file", path, check_key(prefix) if prefix else "", config)
+    return StoreUrl("file", path, check_key(prefix) if prefix else "", config)
 
 
 def _bad_url(url: str) -> Misconfigured:
@@ -173,7 +173,7 @@ def _refuse_unknown(config: Mapping[str, Any]) -> None:
         raise Misconfigured(f"unknown store configuration: {', '.join(unknown)}", hint=f"known are: {known}")
 
 
-def _open_file(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+def _open_file(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectStore:
     from swamp.store.directory import DirectoryStore
 
     return DirectoryStore(Path(target.bucket), env)
@@ -183,7 +183,7 @@ _memories: dict[str, ObjectStore] = {}
 _memories_lock = threading.Lock()
 
 
-def _open_memory(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+def _open_memory(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectStore:
     """The same name is the same store within a process."""
     from obstore.store import MemoryStore
 
@@ -193,12 +193,12 @@ def _open_memory(target: Target, env: Env, environ: Mapping[str, str]) -> Object
     with _memories_lock:
         if target.bucket not in _memories:
             store = MemoryStore()
-            place = Place("memory", f"memory://{target.bucket}")
+            place = Endpoint("memory", f"memory://{target.bucket}")
             _memories[target.bucket] = Objects(place, Clients(lambda _factor, _retries, _stall: store), env)
         return _memories[target.bucket]
 
 
-def _open_s3(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+def _open_s3(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectStore:
     from obstore.store import S3Store
 
     endpoint = _endpoint(target.config.get("endpoint") or _aws_endpoint(environ))
@@ -210,7 +210,7 @@ def _open_s3(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStor
     if login.provider is not None:
         settings["credential_provider"] = login.provider
     url = f"s3://{target.bucket}" + (f"?endpoint={endpoint}" if endpoint else "")
-    place = Place("s3", url, login.profile)
+    place = Endpoint("s3", url, login.profile)
 
     def raw() -> RawListing | None:
         return _raw_listing(target, env, environ, place, settings, endpoint)
@@ -219,10 +219,10 @@ def _open_s3(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStor
 
 
 def _raw_listing(
-    target: Target,
+    target: StoreUrl,
     env: Env,
     environ: Mapping[str, str],
-    place: Place,
+    place: Endpoint,
     settings: Mapping[str, Any],
     endpoint: str | None,
 ) -> RawListing | None:
@@ -242,7 +242,7 @@ def _aws_endpoint(environ: Mapping[str, str]) -> str | None:
     return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
 
 
-def _addressing(target: Target, endpoint: str | None) -> dict[str, Any]:
+def _addressing(target: StoreUrl, endpoint: str | None) -> dict[str, Any]:
     """Path style where an endpoint is given (most of them know nothing else), virtual hosts at Amazon."""
     asked = target.config.get("forcePathStyle")
     path_style = bool(endpoint) or "." in target.bucket if asked is None else _truth(asked)
@@ -253,7 +253,7 @@ def _addressing(target: Target, endpoint: str | None) -> dict[str, Any]:
     return {"virtual_hosted_style_request": True, "endpoint": f"{scheme}://{target.bucket}.{host}"}
 
 
-def _open_azure(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+def _open_azure(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectStore:
     from obstore.store import AzureStore
 
     login = azure_login(environ)
@@ -269,13 +269,13 @@ def _open_azure(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectS
             hint="set AZURE_STORAGE_ACCOUNT_NAME or AZURE_STORAGE_CONNECTION_STRING, or config `account`",
         )
     where = endpoint or f"{settings.get('account_name', 'emulator')}"
-    place = Place(
+    place = Endpoint(
         "azure", f"az://{target.bucket}?endpoint={where}" if endpoint else f"az://{target.bucket}?account={where}"
     )
     return _layered(target, env, place, lambda http: AzureStore(target.bucket, **settings, **http), endpoint)
 
 
-def _open_gcs(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectStore:
+def _open_gcs(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectStore:
     needs("google.cloud.storage", "Google Cloud Storage", "gcs")
     from swamp.store.gcs import connect
 
@@ -284,9 +284,9 @@ def _open_gcs(target: Target, env: Env, environ: Mapping[str, str]) -> ObjectSto
 
 
 def _layered(
-    target: Target,
+    target: StoreUrl,
     env: Env,
-    place: Place,
+    place: Endpoint,
     build: Any,
     endpoint: str | None,
     raw: Callable[[], RawListing | None] = lambda: None,
@@ -310,7 +310,7 @@ def _layered(
     return _limited(target, Objects(place, clients, env, raw))
 
 
-def _limited(target: Target, store: ObjectStore) -> ObjectStore:
+def _limited(target: StoreUrl, store: ObjectStore) -> ObjectStore:
     uploads = int(_number(target.config, "pushConcurrency", CONNECTIONS))
     downloads = int(_number(target.config, "pullConcurrency", CONNECTIONS))
     return LimitStore(store, uploads=uploads, downloads=downloads)
@@ -331,7 +331,7 @@ def _http(timeout: float, silence: float, retries: int, insecure: bool) -> dict[
     }
 
 
-def _misbuilt(place: Place, error: Exception) -> Misconfigured:
+def _misbuilt(place: Endpoint, error: Exception) -> Misconfigured:
     text = redact(str(error).partition("\n")[0])
     return Misconfigured(f"cannot open {place.url}: {text}", hint="check its name, endpoint and account")
 

@@ -264,7 +264,7 @@ SKEW_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbedPromise:
     """One promise, whether it was kept, and what that means to a person."""
 
     name: str
@@ -278,7 +278,7 @@ class Probed:
 
     url: str
     capabilities: Capabilities
-    findings: tuple[Finding, ...]
+    findings: tuple[ProbedPromise, ...]
     skew: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -339,10 +339,10 @@ class _Notes:
     """What has been found so far."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[ProbedPromise] = []
 
     def add(self, name: str, kept: bool, texts: tuple[str, str]) -> None:
-        self.findings.append(Finding(name, kept, texts[0] if kept else texts[1]))
+        self.findings.append(ProbedPromise(name, kept, texts[0] if kept else texts[1]))
 
     def add_if_tried(self, name: str, kept: bool | None, texts: tuple[str, str]) -> None:
         if kept is not None:
@@ -380,4 +380,6 @@ def _clean(store: ObjectStore, trial: Trial, notes: _Notes) -> None:
         store.delete(sorted(trial.used))
     except StoreError as error:
         # What stays is a few bytes under an internal name; the finding says so.
-        notes.findings.append(Finding("cleanUp", False, f"some objects under {trial.prefix} stayed ({error.kind})"))
+        notes.findings.append(
+            ProbedPromise("cleanUp", False, f"some objects under {trial.prefix} stayed ({error.kind})")
+        )

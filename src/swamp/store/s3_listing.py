@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote_plus, urlsplit
 
 from swamp.env import Env, parse_rfc3339
 from swamp.errors import StoreError, Unavailable
-from swamp.store.explain import CONNECT, CUT, TIMEOUT, Answer, Place, to_error
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Endpoint, Refusal, to_error
 from swamp.store.keys import is_key
 from swamp.store.layers import WIRE
 from swamp.store.port import Level, ObjectMeta
@@ -42,7 +42,7 @@ class Keys:
 
 
 @value
-class Page:
+class ListingPage:
     """One answer: some objects in key order, and whether there are no more."""
 
     objects: Sequence[ObjectMeta]
@@ -53,7 +53,7 @@ class Page:
 class RawListing:
     """One bucket, page by page. `keys` returns None for a bucket that wants no signature."""
 
-    place: Place
+    place: Endpoint
     bucket_url: str
     region: str
     keys: Callable[[], Keys | None]
@@ -81,7 +81,7 @@ class RawListing:
         except StoreError:
             return None
 
-    def page_if_plain(self, prefix: str, after: str | None) -> Page | None:
+    def page_if_plain(self, prefix: str, after: str | None) -> ListingPage | None:
         """The first page; None where the store refuses it to us, or where it has keys that are no file's."""
         try:
             answer = next(self._answers(_asked(prefix, after)))
@@ -93,7 +93,7 @@ class RawListing:
         last, plain = _text(answer, "IsTruncated") != "true", all(is_key(meta.key) for meta in found)
         if _text(answer, "EncodingType") != "url":  # it did not encode what was decoded here
             plain = plain and not any("%" in key or "+" in key for key in _raw_keys(answer))
-        return Page(found, last) if plain and (found or last) else None
+        return ListingPage(found, last) if plain and (found or last) else None
 
     def ends(self, prefix: str, after: str | None) -> bool:
         """Whether no file's key stands behind `after`; also where the store refuses to say so. One that does not answer
@@ -124,13 +124,13 @@ class RawListing:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
                 found = xml.fromstring(answer.read())
         except urllib.error.HTTPError as refusal:
-            raise to_error(self.place, Answer("LIST", None, refusal.code, code=_code(refusal))) from None
+            raise to_error(self.place, Refusal("LIST", None, refusal.code, code=_code(refusal))) from None
         except (OSError, xml.ParseError, HTTPException) as error:
             if isinstance(getattr(error, "reason", None), SSLError):
                 raise StoreError("Python does not trust its certificate", hint="set SSL_CERT_FILE") from None
-            raise to_error(self.place, Answer("LIST", None, failure=_failure(error))) from None
+            raise to_error(self.place, Refusal("LIST", None, failure=_failure(error))) from None
         if _tag(found) != "ListBucketResult":
-            raise to_error(self.place, Answer("LIST", None, failure=CUT))
+            raise to_error(self.place, Refusal("LIST", None, failure=CUT))
         return found
 
     def _headers(self, query: str) -> dict[str, str]:
@@ -185,7 +185,7 @@ def send_delete(url: str, if_match: str) -> int | None:
         return None
 
 
-def unnameable(place: Place, error: StoreError) -> StoreError:
+def unnameable(place: Endpoint, error: StoreError) -> StoreError:
     """For stores where nothing but obstore can list: which key is in the way, and what to do about it."""
     what = error.message.partition("[")[2] or error.message
     return StoreError(

@@ -34,7 +34,7 @@ from swamp.sync.progress import Cancel, Patience, Progress, Silent
 from swamp.sync.recall import recalled
 from swamp.sync.record import EngineContext, trusted_stat
 from swamp.sync.result import LOST, Mode, SyncResult, unfetched
-from swamp.sync.run import Run, refresh
+from swamp.sync.run import SyncRun, refresh
 from swamp.sync.transfer import download_one
 from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_deferred
 from swamp.sync.units import unit_of
@@ -317,7 +317,7 @@ class Engine:
             sweep_staging(self.cache.staging, clock.now().timestamp())
             if mode != "push":
                 self.mender.note(scope or ("",))
-            run = Run(self, self._planner(patience), patience, scope, full, want, after_pull)
+            run = SyncRun(self, self._planner(patience), patience, scope, full, want, after_pull)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
         result = replace(result, warnings=(*result.warnings, *run.planner.warnings))
         if not self.committer.enforced:

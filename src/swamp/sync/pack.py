@@ -65,13 +65,13 @@ def upload_group(
     """
     if len(jobs) == 1 and not jobs[0].packed:
         return [upload_one(store, jobs[0], env, patience)]
-    told = _Told(store, env, patience)
+    told = _PackOutcome(store, env, patience)
     with turn:
         body = _packed(jobs, told)
     return told.sent + (_sent_pack(store, body, told.packed, env, patience) if told.packed else [])
 
 
-def _packed(jobs: list[Upload], told: _Told) -> bytes:
+def _packed(jobs: list[Upload], told: _PackOutcome) -> bytes:
     writer = PackWriter()
     for tree, some in _by_tree(jobs):
         if tree is None:
@@ -82,7 +82,7 @@ def _packed(jobs: list[Upload], told: _Told) -> bytes:
     return writer.seal()
 
 
-class _Told:
+class _PackOutcome:
     """What became of each file so far."""
 
     def __init__(self, store: ObjectStore, env: Env, patience: Patience | None) -> None:
@@ -103,7 +103,7 @@ def _by_tree(jobs: list[Upload]) -> Iterator[tuple[str | None, list[Upload]]]:
     yield from found.items()
 
 
-def _add(writer: PackWriter, places: Places, jobs: list[Upload], told: _Told) -> None:
+def _add(writer: PackWriter, places: Places, jobs: list[Upload], told: _PackOutcome) -> None:
     trials = Trials()
     for job in jobs:
         try:

@@ -28,7 +28,7 @@ class Silent:
     def end(self) -> None: ...
 
 
-class Longer:
+class PortionedProgress:
     """One bar over a stage that is done in portions."""
 
     def __init__(self, inner: Progress, files: int) -> None:

@@ -18,7 +18,7 @@ from swamp.index.root import Root
 from swamp.sync.bulk import Work
 from swamp.sync.observe import Comparison, Planner
 from swamp.sync.plan import Action, Plan, UnitPlan
-from swamp.sync.progress import Longer, Patience
+from swamp.sync.progress import Patience, PortionedProgress
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
 from swamp.sync.recall import refuse_put_back
@@ -35,7 +35,7 @@ ROUNDS: Final = 8
 
 
 @dataclass
-class Run:
+class SyncRun:
     """One push, pull or sync inside the lock."""
 
     engine: Engine
@@ -88,7 +88,7 @@ class Run:
         self.planner.bind(read.root)
         self._foresee(read.root)
         before = engine.state.meta("pulledOp")
-        stats, bar = SyncStats("pull"), Longer(engine.context.progress, read.root.files_at_most)
+        stats, bar = SyncStats("pull"), PortionedProgress(engine.context.progress, read.root.files_at_most)
         try:
             for compared in self.planner.portions(read, self.scope, full=full, hydrating=self.hydrating):
                 _note_comparison(stats, compared)

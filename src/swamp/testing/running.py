@@ -15,7 +15,7 @@ ACCESS, SECRET = "swamptesting", "swamptesting-secret"
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningServer:
     """A server that answers. `url` and `config` open its bucket, `environ` holds the login it wants."""
 
     name: str

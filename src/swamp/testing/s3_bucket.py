@@ -62,7 +62,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Page:
+class BucketPage:
     """One answer of a listing: what it shows, and where the next one begins."""
 
     objects: list[tuple[str, Stored]]
@@ -132,7 +132,7 @@ class S3Bucket:
 
     def list(
         self, prefix: str, delimiter: str, after: str, limit: int, *, begin: str = "", stale: bool = False
-    ) -> Page:
+    ) -> BucketPage:
         """The keys below `prefix` behind `after` (and behind `begin`, where a page before this one ended)."""
         objects: list[tuple[str, Stored]] = []
         folders: list[str] = []
@@ -143,13 +143,13 @@ class S3Bucket:
             if key <= after or shown <= begin or (folders and shown == folders[-1]):
                 continue
             if len(objects) + len(folders) == min(limit, self.manners.page):
-                return Page(objects, folders, last)
+                return BucketPage(objects, folders, last)
             last = shown
             if cut < 0:
                 objects.append((key, found))
             else:
                 folders.append(shown)
-        return Page(objects, folders, None)
+        return BucketPage(objects, folders, None)
 
     def _below(self, prefix: str, stale: bool) -> Iterator[tuple[str, Stored]]:
         with self.lock:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swamp.env import SYSTEM, Env
 from swamp.testing.listen import LoopbackHandler, LoopbackServer
-from swamp.testing.running import ACCESS, SECRET, Running
+from swamp.testing.running import ACCESS, SECRET, RunningServer
 from swamp.testing.s3_bucket import Manners, S3Bucket, S3Refusal
 from swamp.testing.s3_lies import FOR_EVER, Lie, LieKind, RandomLies
 from swamp.testing.s3_requests import Asked, Told, act, as_if, refusal, unchunked
@@ -78,10 +78,10 @@ class S3Double:
         """The login, for the environment of a command."""
         return {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
 
-    def running(self, bucket: str | None = None, **config: Any) -> Running:
+    def running(self, bucket: str | None = None, **config: Any) -> RunningServer:
         """As a server that runs; `config` adds to its configuration."""
         name = bucket or next(iter(self.buckets))
-        return Running("s3-double", f"s3://{name}", {**self.config, **config}, self.environ, self.endpoint)
+        return RunningServer("s3-double", f"s3://{name}", {**self.config, **config}, self.environ, self.endpoint)
 
     def add(self, *lies: Lie) -> None:
         with self._lock:

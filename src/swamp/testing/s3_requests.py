@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 from swamp.env import rfc3339
-from swamp.testing.s3_bucket import Manners, Page, S3Bucket, S3Refusal, Stored, checked
+from swamp.testing.s3_bucket import BucketPage, Manners, S3Bucket, S3Refusal, Stored, checked
 
 _XMLNS: Final = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
@@ -110,7 +110,7 @@ def _listed(name: str, bucket: S3Bucket, query: Mapping[str, str], stale: bool) 
     return _document("ListBucketResult", _rows(name, prefix, page, query.get("encoding-type") == "url"))
 
 
-def _rows(name: str, prefix: str, page: Page, encoded: bool) -> str:
+def _rows(name: str, prefix: str, page: BucketPage, encoded: bool) -> str:
     def shown(key: str) -> str:
         return quote(key) if encoded else escape(key)
 

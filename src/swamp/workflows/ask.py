@@ -11,10 +11,10 @@ from swamp.catalog.expression import OPEN, Expression, compile_expression, parse
 from swamp.catalog.syntax import Call, Constant, Name, walk
 from swamp.data.names import suggest
 from swamp.errors import NotFound, UsageError
-from swamp.models.define import Models
+from swamp.models.define import ModelDefinitions
 from swamp.models.document import Path
 from swamp.models.shell import SHELL
-from swamp.workflows.schema import ModelTask, Workflow
+from swamp.workflows.schema import ModelTask, WorkflowFile
 
 BARE = ("guard", "expression")
 """Keys whose text is an expression also without `${{ }}`."""
@@ -57,7 +57,7 @@ def _calls(expression: Expression) -> Iterator[tuple[str, str | None]]:
 class Makers:
     """Who makes data: models that are defined, steps that make models on the spot, and whoever made what is there."""
 
-    models: Models
+    models: ModelDefinitions
     known: Mapping[str, set[str]]
     made: Mapping[str, str] = field(default_factory=dict)
     """Model name -> type, of steps that name their model plainly."""
@@ -65,7 +65,7 @@ class Makers:
     """What the names of other such models look like."""
 
     @classmethod
-    def of(cls, workflows: Iterable[Workflow], models: Models, known: Mapping[str, set[str]]) -> Makers:
+    def of(cls, workflows: Iterable[WorkflowFile], models: ModelDefinitions, known: Mapping[str, set[str]]) -> Makers:
         made: dict[str, str] = {}
         patterns: list[re.Pattern[str]] = []
         for task in (step.task for one in workflows for job in one.jobs for step in job.steps):

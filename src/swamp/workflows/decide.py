@@ -20,7 +20,7 @@ Decision = Literal["approved", "rejected"]
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedRun:
     """The run after a decision, and whether steps wait for `resume`."""
 
     run: RunState
@@ -30,7 +30,7 @@ class Decided:
 
 def decide(
     driver: Driver, run_id: str, decision: Decision, *, step: str | None = None, reason: str | None = None
-) -> Decided:
+) -> DecidedRun:
     """Answers the question that a run waits with. What has to run for it runs with `resume`."""
     known = driver.find_anywhere(run_id)
     with (
@@ -46,13 +46,15 @@ def decide(
         with recorder.change():
             state.extra["approval"] |= _words(driver, decision, reason)
         left = driver.settle(recorder, workflow, hold)
-    return Decided(run, state.name, left)
+    return DecidedRun(run, state.name, left)
 
 
-def _decide_inside(driver: Driver, run: RunState, state: StepState, decision: Decision, reason: str | None) -> Decided:
+def _decide_inside(
+    driver: Driver, run: RunState, state: StepState, decision: Decision, reason: str | None
+) -> DecidedRun:
     """The question is asked by a nested run: it is answered there."""
     inner = decide(driver, str(state.extra["childRunId"]), decision, reason=reason)
-    return Decided(run, inner.step, True)
+    return DecidedRun(run, inner.step, True)
 
 
 def _words(driver: Driver, decision: Decision, reason: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from swamp.env import Env
 from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.sync.progress import Cancel
 from swamp.workflows.recorder import RunRecorder
-from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, Workflow, build, holds
+from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, WorkflowFile, build, holds
 from swamp.workflows.state import job_outcome, overall, run_outcome
 
 DEFAULT_CONCURRENCY = 8
@@ -66,7 +66,7 @@ class Execution:
 
     def __init__(
         self,
-        workflow: Workflow,
+        workflow: WorkflowFile,
         recorder: RunRecorder,
         runner: StepRunner,
         *,

@@ -10,12 +10,12 @@ from swamp.data.names import check_name, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.declare import Method, argument_names
-from swamp.models.define import Definition, Models, write_atomically
-from swamp.models.document import Document, Problem, parse, read_text, refuse
+from swamp.models.define import Definition, ModelDefinitions, write_atomically
+from swamp.models.document import ParsedFile, Problem, parse, read_text, refuse
 from swamp.models.expressions import has_expression
 from swamp.workflows.ask import Makers, asked_for
 from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
-from swamp.workflows.schema import ModelTask, Step, Workflow, WorkflowTask
+from swamp.workflows.schema import ModelTask, Step, WorkflowFile, WorkflowTask
 
 FOLDER = "workflows"
 PREFIX = "workflow-"
@@ -42,16 +42,16 @@ jobs:
 class FoundWorkflow:
     """A workflow and the file it stands in."""
 
-    workflow: Workflow
+    workflow: WorkflowFile
     file: str
 
 
 @dataclass(frozen=True)
-class Workflows:
+class WorkflowFiles:
     """The workflow files of one repository."""
 
     repo: Path
-    models: Models
+    models: ModelDefinitions
     env: Env
     known_data: Callable[[], Mapping[str, set[str]]] = dict
     """Model name -> the names of its data, as far as this machine knows."""
@@ -124,7 +124,7 @@ class Workflows:
             )
         return self.save_text(text, self._source(file))
 
-    def _checked(self, text: str, source: str) -> Workflow:
+    def _checked(self, text: str, source: str) -> WorkflowFile:
         document, workflow, problems = inspect(text, source)
         if workflow is not None:
             problems += self._against_models(workflow, document, source)
@@ -166,7 +166,7 @@ class Workflows:
                 return self.repo / candidate.resolve().relative_to(root)
         return self.repo / self.find(name).file
 
-    def _against_models(self, workflow: Workflow, document: Document, source: str) -> list[Problem]:
+    def _against_models(self, workflow: WorkflowFile, document: ParsedFile, source: str) -> list[Problem]:
         found: list[Problem] = []
         for i, job in enumerate(workflow.jobs):
             for j, step in enumerate(job.steps):
@@ -178,7 +178,7 @@ class Workflows:
         del source
         return [*found, *self._data_problems(workflow, document)]
 
-    def _data_problems(self, workflow: Workflow, document: Document) -> list[Problem]:
+    def _data_problems(self, workflow: WorkflowFile, document: ParsedFile) -> list[Problem]:
         """Data that an expression asks for by name and that nothing makes, and nobody has."""
         asked = list(asked_for(document.value))
         if not asked:
@@ -190,7 +190,7 @@ class Workflows:
             for message, meant in makers.problems(model, name)
         ]
 
-    def _task_problems(self, step: Step, workflow: Workflow) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    def _task_problems(self, step: Step, workflow: WorkflowFile) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
         task = step.task
         if isinstance(task, WorkflowTask) and not has_expression(task.workflow_id_or_name):
             yield from self._nested_problems(task, workflow)
@@ -198,7 +198,7 @@ class Workflows:
             yield from self._model_problems(task)
 
     def _nested_problems(
-        self, task: WorkflowTask, workflow: Workflow
+        self, task: WorkflowTask, workflow: WorkflowFile
     ) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
         if task.workflow_id_or_name in (workflow.name, workflow.id):
             yield ("workflowIdOrName",), "a workflow cannot run itself", None

@@ -13,7 +13,7 @@ from swamp.errors import NotFound
 from swamp.models.context import Log
 from swamp.models.run_context import RunContext
 from swamp.workflows.recorder import Watcher
-from swamp.workflows.schema import Workflow
+from swamp.workflows.schema import WorkflowFile
 
 EVALUATED = "workflows-evaluated"
 MOST_SHARED = 4 << 20
@@ -89,7 +89,7 @@ class Listener:
 
 
 def keep_evaluated(
-    context: RunContext, workflow: Workflow, run: RunState, tasks: Mapping[tuple[str, str], Any]
+    context: RunContext, workflow: WorkflowFile, run: RunState, tasks: Mapping[tuple[str, str], Any]
 ) -> None:
     """The workflow as this run saw it: expanded steps with their tasks, without secrets.
 

@@ -9,14 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from swamp.data.names import suggest
-from swamp.models.document import Document, Path, Problem, parse, refuse, spell
+from swamp.models.document import ParsedFile, Path, Problem, parse, refuse, spell
 from swamp.models.inputs import check_schema
-from swamp.workflows.schema import TAGS_IN_LOC, Job, Step, Workflow
+from swamp.workflows.schema import TAGS_IN_LOC, Job, Step, WorkflowFile
 
 RESERVED_NAMES = frozenset({"search"})
 
 
-def parse_workflow(text: str, source: str) -> Workflow:
+def parse_workflow(text: str, source: str) -> WorkflowFile:
     """The workflow, or one UsageError that lists all its problems."""
     document, workflow, problems = inspect(text, source)
     del document
@@ -25,24 +25,24 @@ def parse_workflow(text: str, source: str) -> Workflow:
     return workflow
 
 
-def inspect(text: str, source: str) -> tuple[Document, Workflow | None, list[Problem]]:
+def inspect(text: str, source: str) -> tuple[ParsedFile, WorkflowFile | None, list[Problem]]:
     """Everything there is to say about a workflow file without looking at anything else."""
     document = parse(text, source)
     if not isinstance(document.value, Mapping):
         return document, None, [document.problem((), "a workflow is a mapping with id, name and jobs")]
     try:
-        workflow = Workflow.model_validate(document.value)
+        workflow = WorkflowFile.model_validate(document.value)
     except ValidationError as error:
         return document, None, _located(error, document)
     return document, workflow, sorted(_meaning(workflow, document), key=lambda problem: problem.line or 0)
 
 
-def _located(error: ValidationError, document: Document) -> list[Problem]:
+def _located(error: ValidationError, document: ParsedFile) -> list[Problem]:
     found = [problem for detail in error.errors() for problem in _problems_of(detail, document)]
     return sorted(found, key=lambda problem: problem.line or 0)
 
 
-def _problems_of(detail: Any, document: Document) -> Iterator[Problem]:
+def _problems_of(detail: Any, document: ParsedFile) -> Iterator[Problem]:
     """One pydantic complaint as problems at the right line."""
     where: Path = _real_path(detail["loc"], document)
     context = detail.get("ctx") or {}
@@ -64,7 +64,7 @@ def _problems_of(detail: Any, document: Document) -> Iterator[Problem]:
             yield document.problem(where, f"{spell(where)}: {message[:1].lower()}{message[1:]}")
 
 
-def _unknown_word(detail: Any, where: Path, document: Document) -> Problem:
+def _unknown_word(detail: Any, where: Path, document: ParsedFile) -> Problem:
     """A `type` that nobody knows, or none at all."""
     allowed = detail["ctx"]["allowed"]
     value = _value_at(document.value, where)
@@ -94,7 +94,7 @@ def _owner(where: Path) -> str:
     return f"`{spell(where)}`" if where else "the workflow"
 
 
-def _real_path(loc: tuple[Any, ...], document: Document) -> Path:
+def _real_path(loc: tuple[Any, ...], document: ParsedFile) -> Path:
     """Without the names of union members, which pydantic adds and the file does not have."""
     kept: list[Any] = []
     for part in loc:
@@ -104,7 +104,7 @@ def _real_path(loc: tuple[Any, ...], document: Document) -> Path:
     return tuple(kept)
 
 
-def _meaning(workflow: Workflow, document: Document) -> Iterator[Problem]:
+def _meaning(workflow: WorkflowFile, document: ParsedFile) -> Iterator[Problem]:
     """What is well-formed and still wrong: names twice, dependencies on nothing, circles, a bad input schema."""
     if workflow.name in RESERVED_NAMES:
         yield document.problem(("name",), f"no workflow may be called `{workflow.name}`: it is a command")
@@ -121,7 +121,7 @@ def _meaning(workflow: Workflow, document: Document) -> Iterator[Problem]:
     yield from _circle(("jobs",), {job.name: [d.job for d in job.depends_on] for job in workflow.jobs}, document)
 
 
-def _schedule_meaning(workflow: Workflow, document: Document) -> Iterator[Problem]:
+def _schedule_meaning(workflow: WorkflowFile, document: ParsedFile) -> Iterator[Problem]:
     from swamp.workflows.schedule import fault_of
 
     if workflow.schedule is None:
@@ -136,7 +136,7 @@ def _schedule_meaning(workflow: Workflow, document: Document) -> Iterator[Proble
             yield document.problem(("schedule",), f"nobody gives `{name}` to a run that a schedule starts")
 
 
-def _job_meaning(path: Path, job: Job, document: Document) -> Iterator[Problem]:
+def _job_meaning(path: Path, job: Job, document: ParsedFile) -> Iterator[Problem]:
     steps = [step.name for step in job.steps]
     yield from _twice("step", (*path, "steps"), steps, document)
     for i, step in enumerate(job.steps):
@@ -147,7 +147,7 @@ def _job_meaning(path: Path, job: Job, document: Document) -> Iterator[Problem]:
     yield from _circle((*path, "steps"), graph, document)
 
 
-def _step_meaning(path: Path, step: Step, document: Document) -> Iterator[Problem]:
+def _step_meaning(path: Path, step: Step, document: ParsedFile) -> Iterator[Problem]:
     from swamp.models.expressions import check_expressions
 
     if step.concurrency is not None and step.for_each is None:
@@ -156,14 +156,14 @@ def _step_meaning(path: Path, step: Step, document: Document) -> Iterator[Proble
         yield document.problem(where, message)
 
 
-def _twice(what: str, path: Path, names: list[str], document: Document) -> Iterator[Problem]:
+def _twice(what: str, path: Path, names: list[str], document: ParsedFile) -> Iterator[Problem]:
     for i, name in enumerate(names):
         if name in names[:i]:
             yield document.problem((*path, i, "name"), f"two {what}s are called `{name}`")
 
 
 def _dangling(
-    path: Path, what: str, wanted: list[str], names: list[str], own: str, document: Document
+    path: Path, what: str, wanted: list[str], names: list[str], own: str, document: ParsedFile
 ) -> Iterator[Problem]:
     for i, name in enumerate(wanted):
         place = (*path, "dependsOn", i, what)
@@ -173,7 +173,7 @@ def _dangling(
             yield document.problem(place, f"there is no {what} `{name}`", suggest(name, names))
 
 
-def _circle(path: Path, graph: Mapping[str, list[str]], document: Document) -> Iterator[Problem]:
+def _circle(path: Path, graph: Mapping[str, list[str]], document: ParsedFile) -> Iterator[Problem]:
     known = {name: [d for d in wanted if d in graph and d != name] for name, wanted in graph.items()}
     try:
         TopologicalSorter(known).prepare()

@@ -21,7 +21,7 @@ from swamp.sync.progress import Cancel
 from swamp.trace import traced
 from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
-from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, Workflow, WorkflowTask
+from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, WorkflowFile, WorkflowTask
 
 if TYPE_CHECKING:
     from swamp.workflows.locks import Hold
@@ -44,7 +44,7 @@ class TaskRunner:
     """Does the tasks of one run's steps: methods of models, assertions, nested workflows (`execute.StepRunner`)."""
 
     context: RunContext
-    workflow: Workflow
+    workflow: WorkflowFile
     recorder: RunRecorder
     nesting: Nesting
     hold: Hold

@@ -13,7 +13,7 @@ from swamp.data.run_record import RUNS, JobState, RunState, StepState
 from swamp.errors import Failed, UsageError
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import MASK, Masker
-from swamp.workflows.schema import Workflow, after
+from swamp.workflows.schema import WorkflowFile, after
 from swamp.workflows.state import job_outcome
 
 
@@ -33,7 +33,7 @@ def must_not_be_cancelled_since(known: RunState, run: RunState) -> None:
         )
 
 
-def inputs_again(masker: Masker, workflow: Workflow, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
+def inputs_again(masker: Masker, workflow: WorkflowFile, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of the record and those `given` now. A record holds no secrets: they have to be given again."""
     known = {**run.inputs, **given}
     lost = [name for name, value in known.items() if MASK in json.dumps(value, default=str)]
@@ -46,7 +46,7 @@ def inputs_again(masker: Masker, workflow: Workflow, run: RunState, given: Mappi
     return values
 
 
-def do_again(workflow: Workflow, run: RunState, wanted: str) -> None:
+def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
     """Forget what `wanted` (job.step, or step) and all that depends on it did; their data stays as it is."""
     targets = {(job.name, step.template) for job, step in run.steps if wanted in _names(job, step)}
     if not targets:

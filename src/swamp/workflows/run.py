@@ -20,7 +20,7 @@ from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
 from swamp.workflows.execute import Execution
-from swamp.workflows.files import Workflows
+from swamp.workflows.files import WorkflowFiles
 from swamp.workflows.locks import Hold, RunLocks, run_locks_of
 from swamp.workflows.logs import Listener, RunLogs, keep_evaluated
 from swamp.workflows.perform import TaskRunner
@@ -35,7 +35,7 @@ from swamp.workflows.resume import (
     stop_all,
     stop_path,
 )
-from swamp.workflows.schema import Workflow
+from swamp.workflows.schema import WorkflowFile
 
 DEEPEST_NESTING = 10
 
@@ -51,8 +51,8 @@ class Driver:
     _sharing: bool = False
 
     @cached_property
-    def files(self) -> Workflows:
-        return Workflows(self.context.repo.path, self.context.models, self.context.env, self._known_data)
+    def files(self) -> WorkflowFiles:
+        return WorkflowFiles(self.context.repo.path, self.context.models, self.context.env, self._known_data)
 
     def _known_data(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
@@ -128,7 +128,7 @@ class Driver:
 
     def new_run(
         self,
-        workflow: Workflow,
+        workflow: WorkflowFile,
         inputs: dict[str, Any],
         tags: dict[str, str],
         trigger: Mapping[str, Any],
@@ -214,7 +214,7 @@ class Driver:
             engine.pull((RUNS,))
             return self.runs.resolve(wanted)
 
-    def workflow_of(self, run: RunState) -> Workflow:
+    def workflow_of(self, run: RunState) -> WorkflowFile:
         try:
             return self.files.find(run.workflow_id).workflow
         except NotFound as error:
@@ -226,7 +226,9 @@ class Driver:
     # -- the run itself
 
     @traced(lambda driver, workflow, recorder, *_, **__: ("run", {"workflow": workflow.name, "run": recorder.run.id}))
-    def _go(self, workflow: Workflow, recorder: RunRecorder, hold: Hold, command: str, *, retry: bool = True) -> None:
+    def _go(
+        self, workflow: WorkflowFile, recorder: RunRecorder, hold: Hold, command: str, *, retry: bool = True
+    ) -> None:
         """One pass, then the final record and its push. The error that stopped a run is raised after that."""
         run, stopped = recorder.run, None
         began = self.context.env.clock.monotonic()
@@ -247,7 +249,7 @@ class Driver:
 
     def _end(
         self,
-        workflow: Workflow,
+        workflow: WorkflowFile,
         recorder: RunRecorder,
         runner: TaskRunner,
         began: float,
@@ -275,7 +277,7 @@ class Driver:
                 hint=f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others",
             )
 
-    def _task_runner(self, workflow: Workflow, recorder: RunRecorder, hold: Hold) -> TaskRunner:
+    def _task_runner(self, workflow: WorkflowFile, recorder: RunRecorder, hold: Hold) -> TaskRunner:
         stop_file = stop_path(recorder.run.workflow_id, recorder.run.id)
         return TaskRunner(
             self.context, workflow, recorder, self, hold, scope_paths=(stop_file,), share_log=self.logs.share
@@ -363,7 +365,7 @@ class Driver:
 
     # -- passes without work: after a decision
 
-    def settle(self, recorder: RunRecorder, workflow: Workflow, hold: Hold) -> bool:
+    def settle(self, recorder: RunRecorder, workflow: WorkflowFile, hold: Hold) -> bool:
         """Let a decision take effect as far as nothing has to run for it; whether steps are left to run."""
         runner = self._task_runner(workflow, recorder, hold)
         execution = Execution(workflow, recorder, runner, env=self.context.env, launch=False, retry=False)

@@ -186,7 +186,7 @@ class Job(Strict):
         return next(step for step in self.steps if step.name == name)
 
 
-class Workflow(Strict):
+class WorkflowFile(Strict):
     id: Name
     name: Name
     jobs: tuple[Job, ...] = Field(min_length=1)
@@ -208,7 +208,7 @@ class Workflow(Strict):
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
 
 
-for _model in (Several, Not, Step, Job, Workflow):
+for _model in (Several, Not, Step, Job, WorkflowFile):
     _model.model_rebuild()
 
 
@@ -221,7 +221,7 @@ class GraphNode:
     step: str = ""
 
 
-def build(workflow: Workflow) -> TopologicalSorter[GraphNode]:
+def build(workflow: WorkflowFile) -> TopologicalSorter[GraphNode]:
     """Ready to hand out nodes in order. Circles were refused when the file was read."""
     sorter: TopologicalSorter[GraphNode] = TopologicalSorter()
     for job in workflow.jobs:
@@ -250,7 +250,7 @@ def holds(condition: Condition, status: str) -> bool:
     return condition.type == status
 
 
-def after(workflow: Workflow, targets: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+def after(workflow: WorkflowFile, targets: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """The steps named and every step that runs because of them: what `resume --from` does again."""
     again = set(targets)
     while True:
@@ -260,7 +260,7 @@ def after(workflow: Workflow, targets: Iterable[tuple[str, str]]) -> set[tuple[s
         again = grown
 
 
-def _next_steps(workflow: Workflow, again: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def _next_steps(workflow: WorkflowFile, again: set[tuple[str, str]]) -> set[tuple[str, str]]:
     jobs = {job for job, _ in again}
     found: set[tuple[str, str]] = set()
     for job in workflow.jobs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from swamp.data.run_record import JobState, RunState, RunStatus, StepState, StepStatus
 
 if TYPE_CHECKING:
-    from swamp.workflows.decide import Decided
+    from swamp.workflows.decide import DecidedRun
     from swamp.workflows.files import FoundWorkflow
 
 
@@ -101,7 +101,7 @@ def workflow_item(found: FoundWorkflow) -> dict[str, Any]:
     }
 
 
-def decided_document(run_id: str, decision: str, found: Decided) -> dict[str, Any]:
+def decided_document(run_id: str, decision: str, found: DecidedRun) -> dict[str, Any]:
     """What became of a run that waited for a person."""
     return {
         "id": run_id,
