@@ -9,6 +9,7 @@ between them is not in it, nor the files that were moved in process while it sta
 
 import json
 import os
+import resource
 import shutil
 import statistics
 import sys
@@ -23,8 +24,10 @@ from peers import HERE, PEERS, Swamp
 
 RESULT = Path(__file__).parent / "results" / "spark-files.md"
 TRANSFER = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
+sys.path.insert(0, os.environ["BENCH_HOME"])
+from cpu import cpu_of_all
 from swamp.bulk import transfer
 
 stages = []
@@ -42,8 +45,8 @@ begun = time.monotonic()
 try:
     main()
 finally:
-    found = {"whole": time.monotonic() - begun, "jobs": stages}
-    Path(__import__("os").environ["BENCH_STAGES"]).write_text(json.dumps(found))
+    found = {"whole": time.monotonic() - begun, "jobs": stages, "cpu": cpu_of_all()}
+    Path(os.environ["BENCH_STAGES"]).write_text(json.dumps(found))
 """
 
 
@@ -53,13 +56,20 @@ class OnSpark(Swamp):
     def _swamp(self, *args, machine="a"):
         command = super()._swamp(*args, machine=machine)
         self.env |= {"SWAMP_SPARK_MASTER": "local[2]", "BENCH_STAGES": str(self.work / "stages.json")}
+        self.env["BENCH_HOME"] = str(Path(__file__).parent)
         if "sync" not in args and not (machine == "b" and "setup" in args):
             return command
         return [str(HERE / "python"), "-c", TRANSFER, *command, "--engine", "spark"]
 
     def stages(self, name):
-        found = json.loads((self.work / "stages.json").read_text())
-        return sum(seconds for stage, seconds in found["jobs"] if stage == name)
+        return sum(seconds for stage, seconds in self._found()["jobs"] if stage == name)
+
+    def cpu(self):
+        """With the JVM, which nobody waits for."""
+        return self._found()["cpu"]
+
+    def _found(self):
+        return json.loads((self.work / "stages.json").read_text())
 
 
 KINDS = {"rclone": PEERS["rclone"], "s5cmd": PEERS["s5cmd"], "inline": Swamp, "spark": OnSpark}
@@ -85,7 +95,7 @@ def main(files="100000", size="2048", tools="rclone,s5cmd,inline,spark", runs="3
 
 
 def measured(name, home, source):
-    """Push and transfer, pull and transfer, on a server and a copy of the files of their own."""
+    """Push and pull on a server and a copy of the files of their own: seconds, seconds of transfers, CPU, each."""
     kind = KINDS[name]
     home.mkdir()
     with server(home) as env:
@@ -93,12 +103,23 @@ def measured(name, home, source):
         peer.prepare(source)
         if kind is Swamp:
             peer.env["SWAMP_ENGINE"] = "inline"
-        push = peer.push(first=True)
-        up = peer.stages("upload") if kind is OnSpark else None
+        push = command(peer, lambda: peer.push(first=True), "upload")
         look_over(env, name)
-        pull = peer.pull()
-        down = peer.stages("download") if kind is OnSpark else None
-    return tuple(None if seconds is None else round(seconds, 1) for seconds in (push, up, pull, down))
+        pull = command(peer, peer.pull, "download")
+    return tuple(None if seconds is None else round(seconds, 1) for seconds in (*push, *pull))
+
+
+def command(peer, run, stage):
+    before = spent()
+    seconds = run()
+    on_spark = isinstance(peer, OnSpark)
+    return seconds, peer.stages(stage) if on_spark else None, peer.cpu() if on_spark else spent() - before
+
+
+def spent():
+    """CPU of the commands that have ended; not that of the server, which runs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def middle(seconds):
@@ -107,7 +128,7 @@ def middle(seconds):
 
 def report(rows, raw, command):
     peers = [r for r in rows if r[0] in PEERS]
-    fastest = {"push": min(r[1] for r in peers), "pull": min(r[3] for r in peers)}
+    fastest = {"push": min(r[1] for r in peers), "pull": min(r[4] for r in peers)}
 
     def cell(seconds, operation):
         return "" if seconds is None else f"{seconds:.1f} s ({seconds / fastest[operation]:.2f})"
@@ -119,11 +140,12 @@ def report(rows, raw, command):
         f"machine, {os.cpu_count()} cores, `local[2]`, medians, files below {tempfile.gettempdir()}. In brackets: "
         "beside the fastest peer.",
         "",
-        "| tool | first push | transfer alone | fresh pull | transfer alone |",
-        "|---|---|---|---|---|",
+        "| tool | first push | transfer alone | CPU | fresh pull | transfer alone | CPU |",
+        "|---|---|---|---|---|---|---|",
         *[
-            f"| {name} | {cell(push, 'push')} | {cell(up, 'push')} | {cell(pull, 'pull')} | {cell(down, 'pull')} |"
-            for name, push, up, pull, down in rows
+            f"| {name} | {cell(push, 'push')} | {cell(up, 'push')} | {used:.1f} s "
+            f"| {cell(pull, 'pull')} | {cell(down, 'pull')} | {spent:.1f} s |"
+            for name, push, up, used, pull, down, spent in rows
         ],
         "",
         *[f"    {line}" for line in raw],

@@ -206,6 +206,14 @@ def test_somebody_elses_name_is_refused(spark, shared_repo):
         save(spark.range(1), shared_repo)
 
 
+def counted(spark, repo):
+    """The rows, by a read of none of the columns: of Parquet that opens footers and nothing else."""
+    from pyspark.sql.types import StructType
+
+    options = {"repo": str(repo), "model": "web", "name": "events"}
+    return spark.read.format("swamp").schema(StructType([])).options(**options).load().count()
+
+
 def test_only_the_columns_asked_for_are_read(spark, shared_repo):
     save(spark.range(10).selectExpr("id", "id * 2 twice", "'x' text"), shared_repo)
     narrow = load(spark, shared_repo, columns="twice,id")
@@ -220,6 +228,7 @@ def test_only_the_columns_asked_for_are_read(spark, shared_repo):
         .load()
     )
     assert set(by_schema.collect()) == {("x", None)}
+    assert counted(spark, shared_repo) == 10
 
 
 def test_the_plain_datastore_takes_and_gives_datasets_too(spark, plain_repo):
@@ -265,6 +274,7 @@ def test_other_contents_are_read_as_rows(spark, plain_repo, content_type, body, 
     put(plain_repo, "web", "events", body, content_type)
     found = [row.asDict(recursive=True) for row in load(spark, plain_repo).collect()]
     assert found == rows
+    assert counted(spark, plain_repo) == len(rows)
 
 
 def test_what_is_not_rows_says_what_to_do(spark, plain_repo):

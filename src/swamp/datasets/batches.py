@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from swamp.datasets.content import Piece
+from swamp.datasets.parse import batch_of
 from swamp.datasets.place import Bucket, Folder, Span
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def as_batches(found: Iterator[dict[str, Any]], schema: StructType) -> Iterator[
 
     def batch() -> pa.RecordBatch:
         columns = [pa.array([row.get(f.name) for row in page], f.type) for f in target]
-        return pa.RecordBatch.from_arrays(columns, schema=target)
+        return batch_of(columns, target, len(page))
 
     for row in found:
         page.append(row)

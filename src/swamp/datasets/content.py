@@ -17,9 +17,9 @@ from swamp.data.metadata import Metadata
 from swamp.data.names import DataName, VersionRef, described_by, normalise_type, version_of
 from swamp.datasets.infer import schema_of_json
 from swamp.datasets.parse import (
-    BATCH_ROWS,
     PLAIN,
     Dialect,
+    batch_of,
     csv_batches,
     csv_schema,
     csv_texts,
@@ -63,6 +63,8 @@ OPEN_BYTES: Final = 512 << 10
 """What opening one more part counts in a task of `TASK_BYTES`: small parts share tasks."""
 MOST_LOOKS: Final = 32
 """Looking for one name costs about a row group of the index, 16,384 rows."""
+GROUP_BATCH_ROWS: Final = 32_768
+"""Measured with nine columns: a fifth less CPU than 8,192 rows at a time, and no more from there on."""
 WHOLE_BYTES: Final = 1 << 20
 """Parts up to so large come with one request."""
 
@@ -338,11 +340,12 @@ class _InMemory:
 def _read_parquet(file: BinaryIO, piece: Piece, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    opened = pq.ParquetFile(file)
+    # Columns of a row group lie side by side: fetched as one range where all of them are wanted, not one by one.
+    opened = pq.ParquetFile(file, pre_buffer=True)
     groups = list(piece.groups) if piece.groups is not None else list(range(opened.num_row_groups))
     if groups:
         wanted = [name for name in target.names if name in opened.schema_arrow.names]
-        yield from opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=False)
+        yield from opened.iter_batches(GROUP_BATCH_ROWS, row_groups=groups, columns=wanted, use_threads=False)
 
 
 def shaped(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
@@ -357,4 +360,4 @@ def shaped(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         else:
             column = batch.column(at)
             arrays.append(column if column.type == wanted.type else column.cast(wanted.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=target)
+    return batch_of(arrays, target, batch.num_rows)

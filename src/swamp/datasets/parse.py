@@ -96,6 +96,15 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
+def batch_of(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Columns as a batch of so many rows: Arrow takes one without columns for empty, and its rows are to be counted."""
+    import pyarrow as pa
+
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, schema=target)
+    return pa.RecordBatch.from_arrays([pa.nulls(rows)], ["none"]).select([])
+
+
 def json_batches(rows: Iterable[dict[str, Any]], target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows as batches of exactly these columns."""
     import pyarrow as pa
@@ -103,7 +112,7 @@ def json_batches(rows: Iterable[dict[str, Any]], target: pa.Schema) -> Iterator[
     source = iter(rows)
     while page := list(islice(source, BATCH_ROWS)):
         columns = [pa.array([fitted(row.get(f.name), f.type) for row in page], f.type) for f in target]
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
+        yield batch_of(columns, target, len(page))
 
 
 def fitted(value: Any, kind: pa.DataType) -> Any:
@@ -209,7 +218,7 @@ def csv_batches(texts: Iterator[pa.RecordBatch], target: pa.Schema) -> Iterator[
         have = dict(zip(batch.schema.names, batch.columns, strict=True))
         empty = pa.nulls(batch.num_rows, pa.string())
         columns = [converted(have.get(f.name, empty), f.type) for f in target]
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
+        yield batch_of(columns, target, batch.num_rows)
 
 
 _SHAPES: Final[Sequence[tuple[str, tuple[str, ...]]]] = (
