@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from machines import Machine, Place, Ran, Team
 from swamp.testing.s3_bucket import Manners
 from swamp.testing.s3_double import S3Double
 from swamp.testing.s3_lies import Lie, RandomLies
+from warm import Process
 
 QUICK = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "15000", "SWAMP_LOCK_TIMEOUT_MS": "60000"}
 REQUEST_MS = 3000
@@ -124,7 +124,7 @@ class Actor:
         return "kill" if dice < 0.22 else "term" if dice < 0.27 else "pause" if dice < 0.29 else None
 
     @contextlib.contextmanager
-    def _struck(self, process: subprocess.Popen[str], doom: str | None) -> Iterator[None]:
+    def _struck(self, process: Process, doom: str | None) -> Iterator[None]:
         """The process meets its doom at one of its requests, before or after its effect; or in the midst of things."""
         kind = self.rng.choice(("cut", "cut after")) if doom != "pause" else "delay"
         skip, method, wait = self.rng.randrange(14), self.rng.choice((None, "PUT")), self.rng.uniform(0.2, 4.0)
@@ -150,7 +150,7 @@ class Actor:
     def _is_mine(self, headers: Mapping[str, str]) -> bool:
         return f"Credential={self.key}/" in headers.get("authorization", "")
 
-    def _strike(self, process: subprocess.Popen[str], doom: str) -> None:
+    def _strike(self, process: Process, doom: str) -> None:
         if process.poll() is not None:
             return
         with self.ledger.lock:

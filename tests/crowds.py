@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from networks import QUICK, BadNetwork, Record
 from swamp.data.lifetimes import KEEP_DEFAULT
 from swamp.errors import ObjectMissing
 from swamp.locks.acquire import GLOBAL_KEY
+from warm import Process
 
 PATIENT = {**QUICK, "SWAMP_LOCK_TIMEOUT_MS": "60000"}
 Words = tuple[str, ...]
@@ -31,7 +31,7 @@ def retired(where: tuple[str, str, int], there: Versions) -> bool:
     return len(newer) >= KEEP_DEFAULT
 
 
-def at_risk(team: Team, machine: Machine, process: subprocess.Popen[str]) -> bool:
+def at_risk(team: Team, machine: Machine, process: Process) -> bool:
     """Whether its machine owes something, or it holds the lease of the whole store: a collector, a compaction."""
     if owed_locally(machine):
         return True
@@ -42,7 +42,7 @@ def at_risk(team: Team, machine: Machine, process: subprocess.Popen[str]) -> boo
     return bool(held.get("state") == "held" and held.get("pid") == process.pid)
 
 
-def _doom(team: Team, machine: Machine, process: subprocess.Popen[str], moment: float) -> None:
+def _doom(team: Team, machine: Machine, process: Process, moment: float) -> None:
     """Kills it a moment after something is at risk, if it still is. One that never risks anything ends by itself."""
     while process.poll() is None:
         if at_risk(team, machine, process):
@@ -52,11 +52,13 @@ def _doom(team: Team, machine: Machine, process: subprocess.Popen[str], moment: 
         time.sleep(0.02)
 
 
-def _halted(process: subprocess.Popen[str]) -> bool:
+def _halted(process: Process) -> bool:
     """Lets the group stand still, so that what is at risk now is at risk when it dies; False if it has ended."""
     if process.poll() is not None:
         return False
     try:
+        if isinstance(process, Process):
+            return process.halt()
         os.killpg(process.pid, signal.SIGSTOP)
         found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     except (ProcessLookupError, ChildProcessError):
@@ -64,7 +66,7 @@ def _halted(process: subprocess.Popen[str]) -> bool:
     return found is not None and found.si_code == os.CLD_STOPPED
 
 
-def _ended_at_risk(team: Team, machine: Machine, process: subprocess.Popen[str]) -> bool:
+def _ended_at_risk(team: Team, machine: Machine, process: Process) -> bool:
     """Kills the halted group if something is at risk, else lets it go on."""
     risky = False
     try:

@@ -13,13 +13,12 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from machines import SWAMP, Machine, Place, Ran
+from machines import Machine, Place, Ran
 from servers.proxy import FaultProxy, Rule
 from swamp.cache.layout import caches_of
 from swamp.data.metadata import decode
@@ -29,6 +28,7 @@ from swamp.index.keys import is_pack
 from swamp.index.root import ROOT_KEY
 from swamp.locks.acquire import GLOBAL_KEY
 from swamp.store.port import ObjectStore
+from warm import Process
 
 HOOK = """
 import itertools, os, signal, sys
@@ -86,9 +86,10 @@ class Killer:
     def kill(self, machine: Machine, at: int, *args: str, late: bool = False) -> Died:
         """Kills it at that step: before it, or (`late`, requests only) after its effect and before its answer."""
         if self.proxy is None:
-            return self._finish(self._start(machine, args, self._hooked(at)), args)
+            env, hook = self._hooked(at)
+            return self._finish(machine.start(*args, env=env, group=True, first=hook), args)
         numbers, started = itertools.count(), threading.Event()
-        process: list[subprocess.Popen[str]] = []
+        process: list[Process] = []
 
         def end() -> None:
             started.wait(30)
@@ -97,7 +98,7 @@ class Killer:
         rule = Rule("lose" if late else "drop", times=None, when=lambda _: next(numbers) == at, then=end)
         self.proxy.rules.insert(0, rule)
         try:
-            process.append(self._start(machine, args, {}))
+            process.append(machine.start(*args, group=True))
             started.set()
             return self._finish(process[0], args)
         finally:
@@ -107,28 +108,16 @@ class Killer:
     def _log(self) -> Path:
         return self.directory / "steps.log"
 
-    def _hooked(self, at: int) -> dict[str, str]:
+    def _hooked(self, at: int) -> tuple[dict[str, str], Path]:
         site = self.directory / "killing"
         site.mkdir(exist_ok=True)
         (site / "sitecustomize.py").write_text(HOOK)
         self._log.unlink(missing_ok=True)
         log = self._log.parent.resolve() / self._log.name
         found = {"SWAMP_TEST_BELOW": str(self.directory), "SWAMP_TEST_STEP": str(at), "SWAMP_TEST_LOG": str(log)}
-        return {**found, "PYTHONPATH": str(site)}
+        return found, site
 
-    def _start(self, machine: Machine, args: tuple[str, ...], env: Mapping[str, str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(SWAMP), *args, "--json"],
-            env=machine.environment(dict(env)),
-            cwd=machine.repo,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def _finish(self, process: subprocess.Popen[str], args: tuple[str, ...]) -> Died:
+    def _finish(self, process: Process, args: tuple[str, ...]) -> Died:
         try:
             out, err = process.communicate(timeout=self.timeout)
         finally:
@@ -136,7 +125,7 @@ class Killer:
         return Died(Ran(args, process.returncode, out, err), process.returncode == -signal.SIGKILL)
 
 
-def end_group(process: subprocess.Popen[str]) -> None:
+def end_group(process: Process) -> None:
     """Kills the process and everything it has started in its group. One that was waited for has given its number
     back: by now it may be somebody else's."""
     if process.poll() is None:

@@ -13,8 +13,10 @@ from typing import Any
 from swamp.index.root import ROOT_KEY
 from swamp.store.open import StoreSpec
 from swamp.store.port import ObjectStore
+from warm import Nursery, Process
 
 SWAMP = Path(sys.executable).with_name("swamp")
+NURSERY = Nursery(SWAMP)
 _PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "JDK_JAVA_OPTIONS", "TMPDIR", "COVERAGE_PROCESS_START", "SWAMP_PACKS")
 
 
@@ -70,29 +72,21 @@ class Machine:
 
     def __call__(self, *args: str, json: bool = True, timeout: float = 120, env: dict[str, str] | None = None) -> Ran:
         words = (*args, "--json") if json else args
-        done = subprocess.run(
-            [str(SWAMP), *words],
-            env=self.environment(env),
-            cwd=self.repo if self.repo.exists() else self.home,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-        )
-        return Ran(words, done.returncode, done.stdout, done.stderr)
+        process = NURSERY.start(words, self.environment(env), self.repo if self.repo.exists() else self.home)
+        with process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert process.returncode is not None
+        return Ran(words, process.returncode, out, err)
 
-    def start(self, *args: str, env: dict[str, str] | None = None, group: bool = False) -> subprocess.Popen[str]:
+    def start(
+        self, *args: str, env: dict[str, str] | None = None, group: bool = False, first: Path | None = None
+    ) -> Process:
         """The same command, left running; in a process group of its own if asked, to be killed as a whole."""
-        return subprocess.Popen(
-            [str(SWAMP), *args, "--json"],
-            env=self.environment(env),
-            cwd=self.repo,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=group,
-        )
+        return NURSERY.start((*args, "--json"), self.environment(env), self.repo, group=group, first=first)
 
     # -- short forms
 

@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,8 @@ from zlib import crc32
 
 import requests
 
-from machines import SWAMP, Machine
+from machines import Machine
+from warm import Process
 
 SECRET = "a secret of the webhook"
 WORKFLOW = """\
@@ -84,7 +84,7 @@ class Serving:
     """One server process and somebody who talks to it."""
 
     machine: Machine
-    process: subprocess.Popen[str]
+    process: Process
     url: str
     login: str | None
     err: list[str] = field(default_factory=list)
@@ -145,16 +145,7 @@ class Serving:
 
 def start(machine: Machine, *args: str, env: dict[str, str] | None = None, seconds: float = 60.0) -> Serving:
     """`swamp serve --port 0 --json`, when it has said that it is ready."""
-    process = subprocess.Popen(
-        [str(SWAMP), "serve", "--port", "0", "--json", *args],
-        env=machine.environment(env),
-        cwd=machine.repo,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    process = machine.start("serve", "--port", "0", *args, env=env, group=True)
     err: list[str] = []
     assert process.stderr is not None and process.stdout is not None
     threading.Thread(target=lambda: err.extend(process.stderr or ()), daemon=True).start()

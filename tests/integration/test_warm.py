@@ -1,0 +1,69 @@
+"""Commands that are forked from a process which has imported swamp (tests/warm.py) are what they stand for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+from machines import NURSERY, SWAMP, Machine
+from warm import Process
+
+ASKED = (("data", "list"), ("data", "get", "web", "nothing"), ("no-such-command",), ("data", "--help"), ("--version",))
+
+
+@pytest.fixture
+def machine(tmp_path) -> Machine:
+    return Machine.make(tmp_path, "a")
+
+
+def test_the_answers_are_those_of_the_installed_command(machine, monkeypatch):
+    warm = [machine(*words, json=False) for words in ASKED]
+    monkeypatch.setenv("SWAMP_TEST_COLD", "1")
+    cold = [machine(*words, json=False) for words in ASKED]
+    assert warm == cold
+    assert {ran.code for ran in warm} >= {0, 2} and warm[-1].out.startswith("swamp ")
+
+
+def test_each_is_a_process_of_its_own(machine):
+    with machine.start("data", "list", group=True) as first, machine.start("data", "list") as second:
+        assert isinstance(first, Process) and isinstance(second, Process)
+        assert len({first.pid, second.pid, os.getpid()}) == 3
+        for process in (first, second):
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+
+
+def test_its_settings_are_its_own(machine, tmp_path):
+    other = Machine.make(tmp_path, "b")
+    machine.put("web", "report", "of a")
+    assert machine.names() == [("web", "report")] and other.names() == []
+    assert machine("data", "list", env={"SWAMP_REPO_DIR": str(other.repo)}).ok()["items"] == []
+
+
+def test_a_killed_one_says_by_what(machine, tmp_path):
+    began = tmp_path / "began"
+    machine("model", "create", "command/shell", "slow", "--arg", f"execute.run=touch {began}; sleep 60").ok()
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)):
+        began.unlink(missing_ok=True)
+        process = machine.start("model", "method", "run", "slow", "execute", group=True)
+        by = time.monotonic() + 60
+        while not began.exists():
+            assert time.monotonic() < by and process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        os.kill(process.pid, number)
+        assert process.wait(timeout=60) == code
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_another_interpreter_is_started_as_one(machine):
+    """What an interpreter reads when it starts cannot be given to one that has started."""
+    machine("data", "list").ok()
+    process = NURSERY.start(("--version",), {**machine.environment(), "PYTHONUTF8": "0"}, machine.repo)
+    with process:
+        assert not isinstance(process, Process) and process.args[0] == str(SWAMP)
+        assert process.communicate(timeout=60)[0].startswith("swamp ")
