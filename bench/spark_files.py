@@ -33,8 +33,8 @@ from swamp.bulk import transfer
 stages = []
 finish = transfer.Jobs.finish
 
-def timed(self, job, patience):
-    table = finish(self, job, patience)
+def timed(self, job, idle_timeout):
+    table = finish(self, job, idle_timeout)
     stages.append((job._stage, job.seconds))
     return table
 

@@ -45,7 +45,7 @@ from swamp.index.root import first_root
 from swamp.store.open import StoreSpec
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Gathered, Gatherer, Snapshot
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.view import View
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,7 +110,7 @@ class Bench:
         self.session = open_session(SparkSettings(master, None, conf).for_work(rows))
         self.jobs = Jobs(self.session)
         self.committer = committer_for(self.spec)
-        self.on = OnStore(self.jobs, self.spec, self.committer, Patience(SYSTEM, 3600))
+        self.on = OnStore(self.jobs, self.spec, self.committer, IdleTimeout(SYSTEM, 3600))
         self.note("session")
 
     def note(self, what, detail=""):
@@ -134,14 +134,14 @@ class Bench:
         env = self.committer.env
         root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), self.committer.writer)
         refs = self.on._segments(generated(self.session, self.rows, 1, 1), self.rows, root.seq)
-        self.committer.create(replace(root, segments=tuple(refs)), self.on.patience.check)
+        self.committer.create(replace(root, segments=tuple(refs)), self.on.idle_timeout.check)
         size = sum(ref.bytes for ref in refs)
         self.note("generate and publish", f"{len(refs)} segments, {size / 1e6:.0f} MB")
 
     def change(self):
         frame = generated(self.session, self.rows, 0.01, 2)
         refs = self.on._segments(frame, self.rows // 100, 0)
-        self.committer.commit(lambda root: Changes(segments=tuple(refs)), self.on.patience.check)
+        self.committer.commit(lambda root: Changes(segments=tuple(refs)), self.on.idle_timeout.check)
         self.note("1 % changed, published", f"{sum(ref.rows for ref in refs)} rows")
 
     def fill_cache(self, before):
@@ -167,7 +167,7 @@ class Bench:
         state = State.open(self.cache.state_db)
         view = View(self.root(), self.spec.open(), full=True, in_history=True)
         gatherer = Gatherer(state, self.cache.tree, view, Snapshot((), 0), (), True, nothing_excluded, {})
-        comparison = Compared(self.on, gatherer, self.cache, self.on.patience, self.rows)
+        comparison = Compared(self.on, gatherer, self.cache, self.on.idle_timeout, self.rows)
         verbs = Counter()
         for triple in comparison.run(Gathered()):
             verbs[Facts(*triple).decision().verb] += 1
@@ -178,7 +178,7 @@ class Bench:
     def merge(self):
         before, after, rows = self.on.compact()
         self.note("merge and publish", f"{before} -> {after} segments, {rows} rows")
-        live = self.jobs.run("count", lambda: self.on.entries(self.root()).count(), self.on.patience)
+        live = self.jobs.run("count", lambda: self.on.entries(self.root()).count(), self.on.idle_timeout)
         self.note("count live paths", str(live))
         assert live == self.rows
 

@@ -21,7 +21,7 @@ from swamp.index.payload import read_payload
 from swamp.index.root import ROOT_KEY, Root, Writer
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 from swamp.sync.engine import Engine, Policy
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import SyncResult
 
 MODEL = "data/command/shell/0b54a7a1-6c1f-4c0e-a8c7-4f5f3f6b1d10"
@@ -208,7 +208,7 @@ class Peer:
         return self.engine.sync(scope, full=full)
 
     def pace(self) -> None:
-        Patience(self.env, 60.0).check()
+        IdleTimeout(self.env, 60.0).check()
 
 
 def files_below(top: Path) -> dict[str, str]:

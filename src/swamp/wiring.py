@@ -61,6 +61,6 @@ def open_as(
 
 def stoppable(env: Env, cancel: Cancel) -> Env:
     """The same environment, whose waits end when the user has had enough."""
-    from swamp.repo.patience import StoppableClock
+    from swamp.repo.wait import StoppableClock
 
     return Env(StoppableClock(env.clock, cancel), env.rng)

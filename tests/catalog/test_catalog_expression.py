@@ -130,7 +130,7 @@ def test_a_hostile_expression_ends_in_a_value_or_an_error_never_in_a_crash(sourc
 
 def test_the_library_is_loaded_without_its_terminal_application():
     code = (
-        "import sys; from swamp.catalog.expression import evaluate, Scope; evaluate('1 + 1', Scope());"
+        "import sys; from swamp.catalog.expression import evaluate, CelScope; evaluate('1 + 1', CelScope());"
         "print([m for m in ('prompt_toolkit', 'pygments', 'typer', 'cel', 'yaml', 'sqlite3') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

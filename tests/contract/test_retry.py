@@ -18,7 +18,7 @@ from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.retry import RetryPolicy, RetryStore
 from swamp.sync.bulk import Download, Upload
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.transfer import download_one, upload_one
 from swamp.testing.faulty import Chance, Fault, FaultyStore
 
@@ -312,12 +312,12 @@ def test_chance_is_the_same_for_the_same_seed(fresh_prefix):
 def test_a_transfer_is_not_tried_for_longer_than_anybody_waits(faulty, clock, tmp_path, kind):
     """Half a minute of retries once kept a command alive that had said `no progress for 4 s` long before."""
     env = Env(clock, random.Random(7))
-    patience = Patience(env, 4.0)
+    idle_timeout = IdleTimeout(env, 4.0)
     faulty.add(Fault("before", None, times=None))
     if kind == "upload":
         (tmp_path / "f").write_bytes(b"x")
-        error = upload_one(faulty, Upload("f", str(tmp_path / "f"), 1), env, patience).error
+        error = upload_one(faulty, Upload("f", str(tmp_path / "f"), 1), env, idle_timeout).error
     else:
-        error = download_one(faulty, Download("f", "k", 1, None, str(tmp_path / "staging")), env, patience).error
+        error = download_one(faulty, Download("f", "k", 1, None, str(tmp_path / "staging")), env, idle_timeout).error
     assert error is not None
     assert 4.0 <= clock.at < 12.0

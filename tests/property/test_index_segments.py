@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swamp.errors import CorruptData, NotFound
 from swamp.index.columns import BATCH, ROW_GROUP, check_segment
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import all_rows, live_rows, lookup, rows_since, winning_rows
 from swamp.index.merge import forgettable, merge_segments, winner
 from swamp.index.root import Root
@@ -30,12 +30,12 @@ _entries = st.builds(
     Entry, _paths, _text, _numbers, _hashes, _text, _numbers, st.booleans(), st.sampled_from(["", '{"new":1}'])
 )
 _tombs = st.builds(Tombstone, _paths, _text, _numbers, _hashes, _numbers)
-_drops = st.builds(Dropped, _text, st.one_of(st.just(""), _paths), _numbers)
+_drops = st.builds(Unreferenced, _text, st.one_of(st.just(""), _paths), _numbers)
 _rows = st.lists(st.one_of(_entries, _tombs, _drops), max_size=30)
 
 
 def by_order(row):
-    return row.path, isinstance(row, Dropped), row.seq, row.key
+    return row.path, isinstance(row, Unreferenced), row.seq, row.key
 
 
 def numbered(rows, seq):
@@ -44,14 +44,14 @@ def numbered(rows, seq):
 
 @settings(deadline=None, max_examples=150)
 @given(_rows)
-@example([Entry("p", "k", BIG, None, "", BIG), Tombstone("ü~", "", 0, None, 1), Dropped("k", "", 0)])
+@example([Entry("p", "k", BIG, None, "", BIG), Tombstone("ü~", "", 0, None, 1), Unreferenced("k", "", 0)])
 @pytest.mark.inv("segment.added-seq")
 def test_a_segment_gives_back_its_rows_sorted_and_numbered(rows):
     segment = write_segment(rows)
     back = list(read_segment(segment.data, BIG))
     assert sorted(map(repr, back)) == sorted(map(repr, numbered(rows, BIG)))
     assert [r.path for r in back] == sorted(r.path for r in rows)
-    deciding = [r.path for r in rows if not isinstance(r, Dropped)]
+    deciding = [r.path for r in rows if not isinstance(r, Unreferenced)]
     assert segment.rows == len(rows)
     assert (segment.min_path, segment.max_path) == (min(deciding, default=""), max(deciding, default=""))
 
@@ -64,7 +64,7 @@ def test_a_range_and_a_set_of_paths_read_exactly_those_rows(rows, one, other):
     whole = list(read_segment(segment.data, BIG))
     assert list(read_segment(segment.data, BIG, start=start, stop=stop)) == [r for r in whole if start <= r.path < stop]
     assert list(read_segment(segment.data, BIG, paths={one})) == [r for r in whole if r.path == one]
-    assert list(read_segment(segment.data, BIG, dropped=False)) == [r for r in whole if not isinstance(r, Dropped)]
+    assert list(read_segment(segment.data, BIG, dropped=False)) == [r for r in whole if not isinstance(r, Unreferenced)]
 
 
 def many(count, seq=0):
@@ -138,7 +138,7 @@ def test_damaged_bytes_raise_corrupt_data_or_read_as_rows_but_never_anything_els
     cut = data.draw(st.one_of(st.none(), st.integers(0, len(GOOD))))
     try:
         for row in read_segment(bytes(damaged[:cut]), BIG):
-            assert isinstance(row, Entry | Tombstone | Dropped)
+            assert isinstance(row, Entry | Tombstone | Unreferenced)
     except CorruptData as error:
         assert error.hint
 
@@ -370,16 +370,16 @@ def test_L33_a_deleted_and_re_created_path_keeps_its_old_key_as_dropped_from_its
         [(refs[0], [Tombstone("p", "k1", 1, None, 10)]), (refs[1], [Entry("p", "k2", 1, None, "", 20)])],
         lambda _: True,
     )
-    assert list(rows) == [Entry("p", "k2", 1, None, "", 20), Dropped("k1", "p", 10)]
+    assert list(rows) == [Entry("p", "k2", 1, None, "", 20), Unreferenced("k1", "p", 10)]
 
 
 def test_an_undeleted_key_is_no_longer_dropped_and_dropped_keys_go_only_by_permission():
     ref = Bucket().add([], 30)
-    rows = [Tombstone("p", "k1", 1, None, 10), Dropped("k1", "p", 5), Dropped("k0", "p", 4), Dropped("k0", "p", 3),
-            Entry("p", "k1", 1, None, "", 20)]  # fmt: skip
+    rows = [Tombstone("p", "k1", 1, None, 10), Unreferenced("k1", "p", 5), Unreferenced("k0", "p", 4),
+            Unreferenced("k0", "p", 3), Entry("p", "k1", 1, None, "", 20)]  # fmt: skip
     assert list(merge_segments([(ref, rows)], lambda _: True)) == [
         Entry("p", "k1", 1, None, "", 20),
-        Dropped("k0", "p", 4),
+        Unreferenced("k0", "p", 4),
     ]
     kept = merge_segments([(ref, rows)], lambda _: True, keep=lambda d: d.seq > 4)
     assert list(kept) == [Entry("p", "k1", 1, None, "", 20)]
@@ -417,8 +417,8 @@ def test_a_segment_with_another_hash_or_range_than_the_root_says_is_corrupt():
 
 def test_collection_sees_every_row_there_is():
     bucket = Bucket()
-    rows = [Entry("p", "k1", 1, None, "", 1), Dropped("k0", "p", 1)]
-    root = root_of(3, [bucket.add(rows, 1)], [Entry("p", "k2", 1, None, "", 2)], [Dropped("k1", "p", 2)])
+    rows = [Entry("p", "k1", 1, None, "", 1), Unreferenced("k0", "p", 1)]
+    root = root_of(3, [bucket.add(rows, 1)], [Entry("p", "k2", 1, None, "", 2)], [Unreferenced("k1", "p", 2)])
     assert {r.key for r in all_rows(root, bucket.fetch)} == {"k0", "k1", "k2"}
 
 

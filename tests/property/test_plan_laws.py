@@ -17,7 +17,7 @@ from swamp.cache.files import StatFingerprint
 from swamp.cache.rows import BaseRow, decode_row, encode_row
 from swamp.cache.scan import Observed
 from swamp.commit.commit import Changes, Committer, build
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.lookup import all_rows, winning_rows
 from swamp.index.root import Root, Writer, decode, encode, first_root, successor
 from swamp.store.layers import PrefixStore
@@ -317,7 +317,7 @@ def roots(draw: st.DrawFn) -> Root:
     for path in draw(st.lists(keys_, unique=True, max_size=3)):
         deleted[path] = Tombstone(path, draw(keys_), draw(number), draw(hashes), draw(number))
     for key in draw(st.lists(keys_, unique=True, max_size=3)):
-        dropped[key] = Dropped(key, draw(keys_), draw(number))
+        dropped[key] = Unreferenced(key, draw(keys_), draw(number))
     ops = draw(st.lists(st.tuples(keys_, number), max_size=4))
     return Root(
         store_id=draw(keys_), seq=draw(number), op=draw(keys_), prev_op=draw(keys_), committed_at=draw(keys_),
@@ -370,7 +370,7 @@ def test_commits_forget_nothing_whatever_is_flushed_and_rebased(monkeypatch: pyt
     assert root is not None
     rows = {r.path: r for r in winning_rows(root, one.fetch)}
     assert {p: r.key if isinstance(r, Entry) else None for p, r in rows.items()} == truth
-    found = {r.key for r in all_rows(root, one.fetch) if isinstance(r, Dropped | Tombstone)}
+    found = {r.key for r in all_rows(root, one.fetch) if isinstance(r, Unreferenced | Tombstone)}
     assert dropped <= found, "every key that lost its path is known to the collector"
     assert [seq for _, seq in root.recent_ops] == list(range(root.seq, 0, -1))
 
@@ -397,7 +397,7 @@ def _commit(
     old = {p: k for p in touched if (k := truth.get(p)) is not None}
     if kind == "put":
         puts = tuple(Entry(p, keys[p], 1, None, "") for p in touched)
-        changes = Changes(puts=puts, dropped=tuple(Dropped(k, p) for p, k in old.items()))
+        changes = Changes(puts=puts, dropped=tuple(Unreferenced(k, p) for p, k in old.items()))
         truth.update(keys)
     else:
         changes = Changes(deletes=tuple(Tombstone(p, k, 1, None) for p, k in old.items()))

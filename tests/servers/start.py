@@ -209,10 +209,10 @@ def _quiet_environment() -> dict[str, str]:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Ends a server and its children: politely, then not."""
-    for number, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0)):
+    for number, idle_timeout in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0)):
         try:
             os.killpg(process.pid, number)
-            process.wait(patience)
+            process.wait(idle_timeout)
         except subprocess.TimeoutExpired:
             continue
         except ProcessLookupError:

@@ -21,7 +21,7 @@ from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
 from swamp.index.keys import object_of, slice_of
 from swamp.index.root import Root
 from swamp.locks.acquire import Holder, LeaseClient, Terms, model_key
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import SyncResult
 from swamp.sync.units import unit_of
 from swamp.sync.verify import verify
@@ -176,7 +176,7 @@ class Process(Courier):
     # -- the store's own upkeep
 
     def pace(self) -> Callable[[], None]:
-        return Patience(self.peer.env, 300.0).check
+        return IdleTimeout(self.peer.env, 300.0).check
 
     def do_collect(self) -> None:
         keep = dt.timedelta(seconds=self.world.mix.keep_s)
@@ -210,7 +210,7 @@ class Process(Courier):
 
     def do_verify(self) -> None:
         """Every payload is read; what this machine has the bytes of is uploaded again, the rest is marked."""
-        found = verify(self.engine.context, Patience(self.peer.env, 300.0), threads=1, repair=True)
+        found = verify(self.engine.context, IdleTimeout(self.peer.env, 300.0), threads=1, repair=True)
         self.scheduler.note(f"verified: healed {found.healed} missing {found.missing}")
 
     def do_rot(self) -> None:

@@ -174,9 +174,9 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     ),
     # whether conditions count is the root's word, for every machine
     "store.one-verdict": (
-        ("swamp.commit.obey:Word.hear", _nothing),
-        ("swamp.commit.obey:Word.must_agree", _nothing),
-        ("swamp.commit.obey:Word.refuse_lost", _nothing),
+        ("swamp.commit.conditions:ConditionsVerdict.hear", _nothing),
+        ("swamp.commit.conditions:ConditionsVerdict.must_agree", _nothing),
+        ("swamp.commit.conditions:ConditionsVerdict.refuse_lost", _nothing),
     ),
     # an error says nothing about what a store enforces
     "probe.evidence": (
@@ -284,7 +284,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     "pack.identity": (
         ("swamp.index.entry:Known.identity", property(lambda self: self.key)),
         ("swamp.index.entry:Known.number", property(lambda self: self.seq)),
-        ("swamp.index.entry:Dropped.identity", property(lambda self: self.key)),
+        ("swamp.index.entry:Unreferenced.identity", property(lambda self: self.key)),
     ),
     # tombstones, dropped rows and base name the place that the newest root names
     "pack.place-now": (

@@ -56,14 +56,14 @@ class Reader:
         return rows
 
     def _parse(self, body: bytes, added: int) -> list[tuple[str, int, Live | None]]:
-        from swamp.index.entry import Dropped
+        from swamp.index.entry import Unreferenced
         from swamp.index.segment import read_segment
 
         rows: list[tuple[str, int, Live | None]] = []
         for row in read_segment(body, added):
             if isinstance(row, Entry):
                 rows.append((row.path, row.seq, self._live(row)))
-            elif not isinstance(row, Dropped):
+            elif not isinstance(row, Unreferenced):
                 rows.append((row.path, row.seq, None))
         return rows
 

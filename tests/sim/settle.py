@@ -13,7 +13,7 @@ from sim.upgrade import make_known
 from sim.world import Peer, World
 from swamp.errors import SwampError
 from swamp.sync.engine import Engine
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.verify import verify
 
 ROUNDS = 8
@@ -70,14 +70,14 @@ def _tidy(world: World, peer: Peer, engine: Engine) -> None:
 def _heal(world: World, engines: list[tuple[Peer, Engine]]) -> None:
     """Who has the bytes of what the bucket lost uploads them again; what nobody has any more is given up."""
     for peer, engine in engines:
-        found = verify(engine.context, Patience(peer.env, 300.0), threads=1, repair=True)
+        found = verify(engine.context, IdleTimeout(peer.env, 300.0), threads=1, repair=True)
         world.scheduler.note(f"{peer.name} heals {found.healed}")
     peer, engine = engines[-1]
     for path in found.missing:
         sha = world.oracle.live[path].sha
         world.lost.add(sha)
         world.oracle.deleted(peer.name, path, {sha}).told = True
-    verify(engine.context, Patience(peer.env, 300.0), threads=1, repair=True, drop=found.missing)
+    verify(engine.context, IdleTimeout(peer.env, 300.0), threads=1, repair=True, drop=found.missing)
 
 
 def _until_quiet(world: World, engines: list[tuple[Peer, Engine]]) -> None:

@@ -13,7 +13,7 @@ from swamp.bulk.schemas import BASE, INDEX, JOURNAL, LOCAL
 from swamp.cache.files import StatFingerprint
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.merge import merge_segments
 from swamp.index.root import SegmentRef
 from swamp.sync.decide import TABLE
@@ -139,8 +139,8 @@ SEQS = st.integers(1, 4)
 ROWS = st.one_of(
     st.builds(Entry, PATHS, KEYS, SIZES, MAYBE, st.just("t"), SEQS),
     st.builds(Tombstone, PATHS, KEYS, SIZES, MAYBE, SEQS),
-    st.builds(Dropped, KEYS, PATHS, SEQS),
-    st.builds(Dropped, KEYS, PATHS, SEQS, SIZES, HASHES),
+    st.builds(Unreferenced, KEYS, PATHS, SEQS),
+    st.builds(Unreferenced, KEYS, PATHS, SEQS, SIZES, HASHES),
 )
 
 
@@ -153,7 +153,7 @@ def test_a_compaction_on_spark_keeps_what_the_merge_in_process_keeps(spark, grou
         replace(r, path=f"{n:02d}/{r.path}", key=f"{n}-{r.key}") for n, g in enumerate(groups) for r in _distinct(g)
     ]
     ref = SegmentRef("_index/1.parquet", len(rows), 1, "", "", "~", 9)
-    ordered = sorted(rows, key=lambda r: (r.path, isinstance(r, Dropped), r.seq, r.key))
+    ordered = sorted(rows, key=lambda r: (r.path, isinstance(r, Unreferenced), r.seq, r.key))
     truth = merge_segments([(ref, ordered)], lambda tomb: tomb.seq <= horizon)
     frame = stages.frame_of(spark, INDEX, map(index_row, rows))
     none = stages.frame_of(spark, INDEX, [])
@@ -165,9 +165,9 @@ def test_a_compaction_on_spark_keeps_what_the_merge_in_process_keeps(spark, grou
 def test_of_two_rows_of_one_drop_the_one_that_knows_its_hash_stays(spark):
     """A flush that was overtaken wrote the tombstone; who overtook it dropped its key under the same number."""
     live = Entry("p", "p~01JD0000000000000000000000", 1, "h9", "t", 3)
-    tomb, drop = Tombstone("p", "p", 7, "h1", 2), Dropped("p", "p", 2)
+    tomb, drop = Tombstone("p", "p", 7, "h1", 2), Unreferenced("p", "p", 2)
     unknown = [Entry("q", "q~01JD0000000000000000000000", 1, "h9", "t", 3), Tombstone("q", "q", 7, None, 2)]
-    kept = [Dropped("p", "p", 2, 7, "h1"), Dropped("q", "q", 2), live, unknown[0]]
+    kept = [Unreferenced("p", "p", 2, 7, "h1"), Unreferenced("q", "q", 2), live, unknown[0]]
     for rows in ([live, tomb, drop, *unknown], [live, drop, tomb, *unknown]):
         ref = SegmentRef("_index/1.parquet", 5, 1, "", "", "~", 9)
         assert sorted(merge_segments([(ref, rows)], lambda _: False), key=repr) == kept
@@ -184,7 +184,7 @@ def _distinct(rows):
     """One commit says one thing of a path: no two deciding rows of a path have the same number."""
     seen = {}
     for row in rows:
-        kind = (row.path, row.seq) if not isinstance(row, Dropped) else (row.path, row.key, row.seq)
+        kind = (row.path, row.seq) if not isinstance(row, Unreferenced) else (row.path, row.key, row.seq)
         seen.setdefault(kind, row)
     return list(seen.values())
 

@@ -33,7 +33,7 @@ from swamp.bulk.maintain import OnStore
 from swamp.datasets.publish import committer_for
 from swamp.datasets.source import register
 from swamp.store.open import StoreSpec
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.env import SYSTEM
 
 given = json.loads(sys.argv[1])
@@ -136,7 +136,7 @@ jobs = Jobs(session)
 
 def on(chapter):
     spec = StoreSpec(given[chapter]["bucket"])
-    return spec, OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 200))
+    return spec, OnStore(jobs, spec, committer_for(spec), IdleTimeout(SYSTEM, 200))
 
 def write(frame, chapter):
     frame.write.format("swamp").mode("append").options(**options(chapter)).save()
@@ -145,15 +145,15 @@ def options(chapter):
     return {"repo": given[chapter]["repo"], "model": "web", "name": chapter}
 
 def work():
-    patience = Patience(SYSTEM, 300)
-    check_executors(jobs, settings, patience)
+    idle_timeout = IdleTimeout(SYSTEM, 300)
+    check_executors(jobs, settings, idle_timeout)
     seen, cache = {}, Path(given["work"]["repo"])
     try:
-        check_cache_visible(jobs, settings, cache, patience)
+        check_cache_visible(jobs, settings, cache, idle_timeout)
     except Misconfigured as error:
         seen["cache"] = error.message + " " + error.hint
     shared = SparkSettings(settings.master, None, {**conf, "spark.swamp.sharedCache": "true"})
-    check_cache_visible(jobs, shared, cache, patience)
+    check_cache_visible(jobs, shared, cache, idle_timeout)
     spec, store = on("work")
     seen["discovered"] = sum(s.rows for s in store.discover().root.segments)
     write(session.range(0, 1000, 1, 4), "work")
@@ -316,8 +316,8 @@ def check(seconds, more, plugin=None):
     session = open_session(settings)
     jobs = Jobs(session)
     try:
-        check_executors(jobs, settings, Patience(SYSTEM, seconds), plugin)
-        check_plugin(session, settings, Patience(SYSTEM, seconds), plugin)
+        check_executors(jobs, settings, IdleTimeout(SYSTEM, seconds), plugin)
+        check_plugin(session, settings, IdleTimeout(SYSTEM, seconds), plugin)
         return {"ok": True}
     except (MissingTool, Unavailable) as error:
         return {"error": error.message, "hint": error.hint}

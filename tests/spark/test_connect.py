@@ -83,7 +83,7 @@ from swamp.bulk.session import open_session, stop_session
 from swamp.bulk.settings import SparkSettings, resolve_settings
 from swamp.store.open import StoreSpec
 from swamp.sync.engine import Engine
-from swamp.sync.progress import Patience, Silent
+from swamp.sync.progress import IdleTimeout, Silent
 
 given = json.loads(sys.argv[1])
 seen = {}
@@ -128,7 +128,7 @@ for number in range(6):
         answers.append(sorted(str(row) for row in session.sql(text).collect()))
     seen["differs"] += [] if answers[0] == answers[1] else [text]
 spec = StoreSpec(given["bucket"])
-store = OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 300))
+store = OnStore(jobs, spec, committer_for(spec), IdleTimeout(SYSTEM, 300))
 root = store.committer.read().root
 part = next(entry for path, entry in root.entries.items() if path.endswith(".parquet"))
 spec.open().put(part.key, b"rotten")

@@ -422,7 +422,7 @@ def test_a_catalog_is_rebuilt_on_spark_as_it_is_in_process(jobs, plain_repo, tmp
     from swamp.catalog.parse import parser
     from swamp.env import SYSTEM
     from swamp.sync.port import PlainTree
-    from swamp.sync.progress import Patience
+    from swamp.sync.progress import IdleTimeout
 
     for number in range(30):
         put(plain_repo, f"m{number % 3}", f"n{number % 7}", b"x" * number, "text/plain")
@@ -431,7 +431,7 @@ def test_a_catalog_is_rebuilt_on_spark_as_it_is_in_process(jobs, plain_repo, tmp
     broken.write_bytes(b"{")
     inline, spark = Catalog(tmp_path / "a.db", tree), Catalog(tmp_path / "b.db", tree)
     inline.rebuild()
-    spark.rebuild(parser(jobs, tree.root, Patience(SYSTEM, 120)))
+    spark.rebuild(parser(jobs, tree.root, IdleTimeout(SYSTEM, 120)))
     assert spark.damaged() == inline.damaged() != []
     everything = [list(catalog.select("1 = 1")) for catalog in (inline, spark)]
     assert len(everything[0]) == 29

@@ -30,7 +30,7 @@ from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload, Work
 from swamp.sync.engine import Engine, Policy
 from swamp.sync.plan import plan
-from swamp.sync.progress import Cancel, Patience, Silent
+from swamp.sync.progress import Cancel, IdleTimeout, Silent
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -70,7 +70,7 @@ def machine(tmp_path, bucket, spark):
 
 
 def on_store(jobs, spec):
-    return OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 120))
+    return OnStore(jobs, spec, committer_for(spec), IdleTimeout(SYSTEM, 120))
 
 
 def many(count):
@@ -147,7 +147,7 @@ def test_workers_meet_only_in_directories_that_are_there(jobs, bucket, tmp_path,
         return real(name, seen, *rest)
 
     monkeypatch.setattr(executor, "_batches", batches)
-    sent = list(executor.upload(uploads, Patience(SYSTEM, 120)))
+    sent = list(executor.upload(uploads, IdleTimeout(SYSTEM, 120)))
     assert sorted(s.path for s in sent) == sorted(j.path for j in uploads) and not any(s.error for s in sent)
     assert len(seen) == len(uploads) - 10
 
@@ -422,7 +422,7 @@ def test_the_next_batch_is_under_way_while_the_caller_records_one(jobs, bucket, 
             (tmp_path / str(number)).write_bytes(b"x")
             yield Upload(f"files/{number}", str(tmp_path / str(number)), int(FIRST_COST) * 16)  # a batch of its own
 
-    sent = OnSpark(lambda: at_hand(jobs.session), bucket).upload(uploads(), Patience(SYSTEM, 300))
+    sent = OnSpark(lambda: at_hand(jobs.session), bucket).upload(uploads(), IdleTimeout(SYSTEM, 300))
     assert next(sent).path == "files/0"
     assert taken == [0, 1]
     assert [s.path for s in sent] == ["files/1", "files/2", "files/3"]
@@ -432,14 +432,14 @@ def test_cancel_reaches_the_job(jobs):
     cancel = Cancel()
     threading.Timer(3, cancel.request).start()
     with pytest.raises(Interrupted):
-        jobs.run("sleep", lambda: slow(jobs, 60).count(), Patience(SYSTEM, 300, cancel))
+        jobs.run("sleep", lambda: slow(jobs, 60).count(), IdleTimeout(SYSTEM, 300, cancel))
     assert jobs.session.range(5).count() == 5  # the session is still good
 
 
 def test_a_job_without_progress_meets_its_deadline(jobs):
     begun = time.monotonic()
     with pytest.raises(Unavailable, match="no progress"):
-        jobs.run("sleep", lambda: slow(jobs, 60).count(), Patience(SYSTEM, 3))
+        jobs.run("sleep", lambda: slow(jobs, 60).count(), IdleTimeout(SYSTEM, 3))
     assert time.monotonic() - begun < 40
 
 

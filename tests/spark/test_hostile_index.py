@@ -16,11 +16,11 @@ from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData
 from swamp.index.columns import segment_schema as schema_of_segments
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import all_rows
 from swamp.index.root import ROOT_KEY, Root, Writer, decode, encode, first_root
 from swamp.index.segment import Segment, write_segment
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 
 def segment_schema():
@@ -35,7 +35,7 @@ WRITER = Writer("repo", "host", "user", 1, "0")
 ROWS = [
     Entry("data/a", "data/a~1", 1, "h", "t", 3),
     Tombstone("data/b", "data/b~1", 2, None, 2),
-    Dropped("data/b~0", "data/b", 1),
+    Unreferenced("data/b~0", "data/b", 1),
     Entry("data/c", "data/c~1", 3, None, "", 3),
 ]
 
@@ -174,7 +174,7 @@ def test_a_root_with_numbers_that_no_machine_counts_is_damaged(number):
 
 
 def on_store(jobs, spec):
-    return OnStore(jobs, spec, committer_for(spec), Patience(SYSTEM, 300))
+    return OnStore(jobs, spec, committer_for(spec), IdleTimeout(SYSTEM, 300))
 
 
 def publish(spec, *refs, **fields):

@@ -20,7 +20,7 @@ from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, 
 from swamp.bulk.ranges import cut, pages_of
 from swamp.bulk.schemas import DIRECTORIES, DOWNLOADS, HASHES, INDEX, NAMES, RANGES, SEGMENTS, UPLOADS
 from swamp.bulk.spread import OnBytes, as_bytes, batches_of
-from swamp.index.entry import Dropped, Entry, Tombstone, is_payload_key
+from swamp.index.entry import Entry, Tombstone, Unreferenced, is_payload_key
 from swamp.index.keys import object_of, pack_key
 from swamp.index.pack import PackWriter
 from swamp.index.root import SegmentRef
@@ -193,7 +193,7 @@ def test_segments_round_trip_and_numberless_rows_take_their_number(bucket):
     rows = [
         Entry("a", "a~1", 1, "h", "t", 0),
         Tombstone("b", "b~1", 2, None, 4),
-        Dropped("c~1", "c", 3),
+        Unreferenced("c~1", "c", 3),
         Entry("ü", "u~1", 1, None, "", 2, missing=True, extra='{"x": 1}'),
     ]
     written = run(WriteSegments(bucket, 7), INDEX, [index_row(r) for r in rows])
@@ -217,7 +217,7 @@ def test_segments_are_cut_between_paths_only(bucket, monkeypatch):
     monkeypatch.setattr("swamp.bulk.indexing.SEGMENT_ROWS", 3)
     rows = [
         Entry("a", "a~1", 1, "h", "t", 1),
-        *(Dropped(f"b~{n}", "b", n) for n in range(1, 7)),
+        *(Unreferenced(f"b~{n}", "b", n) for n in range(1, 7)),
         Entry("c", "c~1", 1, "h", "t", 1),
     ]
     batches = [INDEX.batch([index_row(r) for r in rows[i : i + 2]]) for i in range(0, len(rows), 2)]

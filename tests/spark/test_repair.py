@@ -15,7 +15,7 @@ from swamp.bulk.maintain import OnStore
 from swamp.datasets.publish import committer_for
 from swamp.index.root import ROOT_KEY
 from swamp.repo.repair import propose_from_listing, publish_segments
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,7 +39,7 @@ def test_L48_a_listing_on_spark_proposes_what_one_in_memory_proposes(jobs, bucke
     lost(bucket.open())
     committer = committer_for(bucket)
     in_memory = propose_from_listing(committer)
-    on = OnStore(jobs, bucket, committer, Patience(SYSTEM, 300))
+    on = OnStore(jobs, bucket, committer, IdleTimeout(SYSTEM, 300))
     with on.proposal() as (files, write):
         assert files == len(in_memory) == 41
         assert committer.read().root is None  # nothing is published before somebody agrees
@@ -68,7 +68,7 @@ def test_L73_footers_on_spark_propose_what_they_propose_in_memory(jobs, bucket):
     store.put("_packs/01JD0000000000000000000003", b"no pack at all")
     committer = committer_for(bucket)
     in_memory = propose_from_listing(committer)
-    on = OnStore(jobs, bucket, committer, Patience(SYSTEM, 300))
+    on = OnStore(jobs, bucket, committer, IdleTimeout(SYSTEM, 300))
     with on.proposal() as (files, write):
         assert files == len(in_memory) == 44
         publish_segments(committer, lambda: None, write)

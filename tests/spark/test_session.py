@@ -229,7 +229,7 @@ def test_executors_that_may_not_read_the_store_are_found_out_before_the_work(tmp
     away = StoreSpec((tmp_path / "refused").as_uri())
     away.open().put(ROOT_KEY, b"not for you")
     assert executors._reads_store(away)() != "read"
-    monkeypatch.setattr(executors, "_ask", lambda jobs, settings, question, patience: ["read", question()])
+    monkeypatch.setattr(executors, "_ask", lambda jobs, settings, question, idle_timeout: ["read", question()])
     with pytest.raises(Misconfigured, match="a Spark executor cannot read") as error:
         executors.check_store(None, SparkSettings("yarn"), away, None)
     assert "spark.executorEnv" in error.value.hint

@@ -28,7 +28,7 @@ from swamp.bulk.settings import SparkSettings
 from swamp.bulk.transfer import OnSpark, at_hand
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from servers.proxy import FaultProxy, Rule
 
 given = json.loads(sys.argv[1])
@@ -37,7 +37,7 @@ jobs = Jobs(session)
 
 def work(repo):
     spec = spec_of({"repo": repo})
-    store = OnStore(jobs, spec, committer_for(spec, repo), Patience(SYSTEM, 200))
+    store = OnStore(jobs, spec, committer_for(spec, repo), IdleTimeout(SYSTEM, 200))
     client = spec.open()
     for number in range(40):
         client.put(f"files/{number:02d} ü+%", b"x" * number)
@@ -54,7 +54,7 @@ def slow(url, config, file):
         with file.open("wb") as out:
             out.truncate(size)
         started = SYSTEM.clock.monotonic()
-        sent = list(executor.upload([Upload("files/large", str(file), size)], Patience(SYSTEM, seconds)))
+        sent = list(executor.upload([Upload("files/large", str(file), size)], IdleTimeout(SYSTEM, seconds)))
         return SYSTEM.clock.monotonic() - started, sent
 
     with FaultProxy(config["endpoint"]) as proxy:

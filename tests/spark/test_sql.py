@@ -166,9 +166,9 @@ def test_an_answer_is_whole_before_its_first_row_and_only_then_becomes_values(jo
     """Columns are held, a fifth of what the same rows take as Python values."""
     from swamp.datasets.sql import rows_of
     from swamp.env import SYSTEM
-    from swamp.sync.progress import Patience
+    from swamp.sync.progress import IdleTimeout
 
-    rows = rows_of(jobs.session.range(3), jobs, Patience(SYSTEM, 300))
+    rows = rows_of(jobs.session.range(3), jobs, IdleTimeout(SYSTEM, 300))
     assert jobs.stages == 1
     assert iter(rows) is rows and next(rows) == (0,)
 

@@ -11,7 +11,7 @@ from swamp.index.entry import is_payload_key
 from swamp.store.open import open_store
 from swamp.sync.bulk import Download, Hash, Upload
 from swamp.sync.inline import Inline
-from swamp.sync.progress import Cancel, Patience
+from swamp.sync.progress import Cancel, IdleTimeout
 from swamp.sync.transfer import download_one, hash_one, upload_one
 from swamp.testing.faulty import Fault, FaultyStore
 
@@ -92,7 +92,7 @@ def test_no_rights_stop_everything_at_once(store, file, env):
         upload_one(store, Upload("data/x", str(file), 7), env)
     inline = Inline(store, env, 4)
     with pytest.raises(AccessDenied):
-        list(inline.upload([Upload(f"data/{n}", str(file), 7) for n in range(50)], Patience(env, 300)))
+        list(inline.upload([Upload(f"data/{n}", str(file), 7) for n in range(50)], IdleTimeout(env, 300)))
 
 
 def test_a_body_cut_short_is_fetched_again_and_leaves_no_half_file(store, tmp_path, env):
@@ -127,7 +127,7 @@ def test_one_thread_is_the_callers_own_and_in_order(store, file, env):
     inner = store.inner.put_file
     store.inner.put_file = lambda key, path: seen.append((threading.get_ident(), key)) or inner(key, path)
     jobs = [Upload(f"data/{n:02d}", str(file), 7) for n in range(20)]
-    sent = list(Inline(store, env, 1).upload(jobs, Patience(env, 300)))
+    sent = list(Inline(store, env, 1).upload(jobs, IdleTimeout(env, 300)))
     assert [s.path for s in sent] == [j.path for j in jobs]
     assert {thread for thread, _ in seen} == {threading.get_ident()}
 
@@ -146,5 +146,5 @@ def test_when_asked_to_stop_no_more_is_begun(store, file, env):
     store.inner.put_file = put_file
     jobs = [Upload(f"data/{n}", str(file), 7) for n in range(500)]
     with pytest.raises(Interrupted):
-        list(Inline(store, env, 4).upload(jobs, Patience(env, 300, cancel)))
+        list(Inline(store, env, 4).upload(jobs, IdleTimeout(env, 300, cancel)))
     assert len(started) < 100

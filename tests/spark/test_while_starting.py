@@ -58,10 +58,10 @@ def compared(start, monkeypatch):
         seen.append("here")
         start.may_come.set()
 
-    def there(self, committer, patience):
+    def there(self, committer, idle_timeout):
         seen.append("Spark")
         start.may_come.set()
-        return in_bulk(self, committer, patience)
+        return in_bulk(self, committer, idle_timeout)
 
     monkeypatch.setattr(Gatherer, "everything", here)
     monkeypatch.setattr(transfer.OnSpark, "on_store", there)

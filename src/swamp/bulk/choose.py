@@ -20,7 +20,7 @@ from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Executor, Work
 from swamp.sync.inline import Inline
 from swamp.sync.pool import THREADS
-from swamp.sync.progress import Patience, Progress
+from swamp.sync.progress import IdleTimeout, Progress
 from swamp.sync.result import EngineName
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Chooser:
     push_threads: int = THREADS
     pull_threads: int = THREADS
     meter: Meter | None = None
-    patience: Patience = field(default_factory=lambda: Patience(SYSTEM, ANSWER_SECONDS))
+    idle_timeout: IdleTimeout = field(default_factory=lambda: IdleTimeout(SYSTEM, ANSWER_SECONDS))
     reason: str = ""
     _spark: OnSpark | None = None
     _own: bool = False
@@ -162,7 +162,9 @@ class Chooser:
             from swamp.bulk.transfer import spark_executor
 
             settings = with_server(resolve_settings(self.block), os.environ).for_work(work.files)
-            self._spark, self._own = spark_executor(settings, self.address, self.cache, self.progress, self.patience)
+            self._spark, self._own = spark_executor(
+                settings, self.address, self.cache, self.progress, self.idle_timeout
+            )
             self._spark.here = Inline(self.store, threads=self.push_threads)
         if work.stage != "discover":  # a bucket without an index is mostly empty: then nobody lists it by tasks
             self._spark.get_ready()

@@ -30,7 +30,7 @@ from swamp.cache.state import State
 from swamp.env import SYSTEM
 from swamp.index.entry import Row
 from swamp.sync.gather import Gathered, Gatherer
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +80,7 @@ class SparkComparison:
     on: OnStore
     gatherer: Gatherer
     cache: CacheDir
-    patience: Patience
+    idle_timeout: IdleTimeout
 
     def run(self, out: Gathered) -> Iterator[Triple]:
         """Triples in units; what could not be looked at goes to `out` first. Its files are gone afterwards."""
@@ -98,7 +98,7 @@ class SparkComparison:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, stage: str, frame: DataFrame, folder: Path) -> None:
-        self.on.jobs.run(stage, lambda: frame.write.mode("error").parquet(_here(folder)), self.patience)
+        self.on.jobs.run(stage, lambda: frame.write.mode("error").parquet(_here(folder)), self.idle_timeout)
 
     def frame(self) -> DataFrame:
         """Every path of the three sides, classified."""

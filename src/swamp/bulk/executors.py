@@ -10,7 +10,7 @@ from swamp.bulk.jobs import Jobs
 from swamp.bulk.session import context_of
 from swamp.bulk.settings import SHARED_CACHE, SparkSettings
 from swamp.errors import Misconfigured, MissingTool, Unavailable
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,14 +24,14 @@ PACKAGE_HINT: Final = (
 )
 
 
-def check_executors(jobs: Jobs, settings: SparkSettings, patience: Patience, plugin: str | None = None) -> None:
+def check_executors(jobs: Jobs, settings: SparkSettings, idle_timeout: IdleTimeout, plugin: str | None = None) -> None:
     """Raises MissingTool if an executor lacks the package, or the `plugin` that brings the store, or another version
-    runs there, and Unavailable if no executor answers while `patience` lasts. Local mode needs no question."""
+    runs there, and Unavailable if no executor answers while `idle_timeout` lasts. Local mode needs no question."""
     if settings.is_local:
         return
     import swamp
 
-    found = _ask(jobs, settings, _which_package(), patience)
+    found = _ask(jobs, settings, _which_package(), idle_timeout)
     wrong = sorted({text for text in found if text != swamp.__version__})
     if wrong:
         raise MissingTool(
@@ -40,22 +40,22 @@ def check_executors(jobs: Jobs, settings: SparkSettings, patience: Patience, plu
             details={"found": wrong},
         )
     if plugin is not None:
-        _check_plugin(jobs, settings, patience, plugin)
+        _check_plugin(jobs, settings, idle_timeout, plugin)
 
 
-def check_plugin(session: SparkSession, settings: SparkSettings, patience: Patience, plugin: str | None) -> None:
+def check_plugin(session: SparkSession, settings: SparkSettings, idle_timeout: IdleTimeout, plugin: str | None) -> None:
     """For queries and steps: whether executors elsewhere can open a plug-in's store, before any task needs it."""
     if settings.is_local or plugin is None:
         return
     jobs = Jobs(session)
     try:
-        check_executors(jobs, settings, patience, plugin)
+        check_executors(jobs, settings, idle_timeout, plugin)
     finally:
         jobs.close()
 
 
-def _check_plugin(jobs: Jobs, settings: SparkSettings, patience: Patience, kind: str) -> None:
-    found = _ask(jobs, settings, _has_plugin(kind), patience)
+def _check_plugin(jobs: Jobs, settings: SparkSettings, idle_timeout: IdleTimeout, kind: str) -> None:
+    found = _ask(jobs, settings, _has_plugin(kind), idle_timeout)
     wrong = sorted({text for text in found if text != "there"})
     if wrong:
         raise MissingTool(
@@ -66,11 +66,11 @@ def _check_plugin(jobs: Jobs, settings: SparkSettings, patience: Patience, kind:
         )
 
 
-def check_store(jobs: Jobs, settings: SparkSettings, store: StoreSpec, patience: Patience) -> None:
+def check_store(jobs: Jobs, settings: SparkSettings, store: StoreSpec, idle_timeout: IdleTimeout) -> None:
     """Executors open the store with what they find where they run: whether they may is asked before they have work."""
     if settings.is_local:
         return
-    wrong = sorted({text for text in _ask(jobs, settings, _reads_store(store), patience) if text != "read"})
+    wrong = sorted({text for text in _ask(jobs, settings, _reads_store(store), idle_timeout) if text != "read"})
     if wrong:
         raise Misconfigured(
             f"a Spark executor cannot read {store.url}: {wrong[0]}",
@@ -80,15 +80,15 @@ def check_store(jobs: Jobs, settings: SparkSettings, store: StoreSpec, patience:
         )
 
 
-def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, patience: Patience) -> None:
+def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, idle_timeout: IdleTimeout) -> None:
     """Stages that touch the cache run where the cache is. Refuses before anything has begun."""
     if settings.is_local:
         return
     if settings.sees_cache:
-        mark = cache / f".swamp-tmp-{patience.env.ulid()}"
+        mark = cache / f".swamp-tmp-{idle_timeout.env.ulid()}"
         mark.write_text(mark.name)
         try:
-            if all(text == "seen" for text in _ask(jobs, settings, _is_seen(str(mark)), patience)):
+            if all(text == "seen" for text in _ask(jobs, settings, _is_seen(str(mark)), idle_timeout)):
                 return
         finally:
             mark.unlink()
@@ -99,7 +99,7 @@ def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, patien
     )
 
 
-def _ask(jobs: Jobs, settings: SparkSettings, question: Question, patience: Patience) -> list[str]:
+def _ask(jobs: Jobs, settings: SparkSettings, question: Question, idle_timeout: IdleTimeout) -> list[str]:
     """One small task per core: the answer of every executor that the scheduler gives us."""
     count = max(2, jobs.parallelism)
 
@@ -121,12 +121,12 @@ def _ask(jobs: Jobs, settings: SparkSettings, question: Question, patience: Pati
         rows = jobs.session.range(0, count, 1, count).mapInArrow(each_batch, "answer string").collect()
         return [str(row.answer) for row in rows]
 
-    patience.progressed()  # the session had limits of its own; an executor may have to be brought up first
+    idle_timeout.progressed()  # the session had limits of its own; an executor may have to be brought up first
     try:
-        return jobs.run("check executors", answers, patience)
+        return jobs.run("check executors", answers, idle_timeout)
     except Unavailable as error:
         raise Unavailable(
-            f"no executor of {settings.where} has answered for {patience.seconds:g} s",
+            f"no executor of {settings.where} has answered for {idle_timeout.seconds:g} s",
             hint="see whether the cluster has workers with as many free cores and as much free memory as spark.conf in "
             ".swamp.yaml asks for; or use --engine inline",
         ) from error

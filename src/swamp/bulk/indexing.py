@@ -17,7 +17,7 @@ from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
 from swamp.index.columns import Columns, listed_columns, segment_schema
-from swamp.index.entry import Dropped, Entry, Tombstone, path_of_key
+from swamp.index.entry import Entry, Tombstone, Unreferenced, path_of_key
 from swamp.index.payload import propose_packed
 from swamp.index.read import read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
@@ -274,7 +274,7 @@ def index_row(row: AnyRow) -> dict[str, Any]:
             return {**made, "kind": ENTRY, "size": row.size, "sha256": row.sha256, "id_seq": row.id_seq or None, **rest}
         case Tombstone():
             return {**made, "kind": DELETED, "size": row.size, "sha256": row.sha256, "id_seq": row.id_seq or None}
-        case Dropped():
+        case Unreferenced():
             known = {"size": row.size, "sha256": row.sha256} if row.sha256 is not None else {}
             return {**made, "kind": DROPPED, **known}
 
@@ -282,7 +282,7 @@ def index_row(row: AnyRow) -> dict[str, Any]:
 def row_from(row: dict[str, Any]) -> AnyRow:
     seq, first = row["seq"] or 0, row["id"] or ""
     if row["kind"] == DROPPED:
-        return Dropped(row["key"], row["path"], seq, row["size"] or 0, row["sha256"], first)
+        return Unreferenced(row["key"], row["path"], seq, row["size"] or 0, row["sha256"], first)
     told, number = (row["path"], row["key"], row["size"], row["sha256"]), row["id_seq"] or 0
     if row["kind"] == ENTRY:
         return Entry(*told, row["last_modified"] or "", seq, bool(row["missing"]), row["extra"] or "", first, number)

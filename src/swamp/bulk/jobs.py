@@ -17,7 +17,7 @@ from swamp.bulk.session import Spark, application_id, context_of, session_of
 from swamp.bulk.spread import Kernel, on_context, on_session
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, SwampError
-from swamp.sync.progress import Patience, Progress, Silent
+from swamp.sync.progress import IdleTimeout, Progress, Silent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,13 @@ class Jobs:
         return int(self._context.defaultParallelism) if self._context is not None else 8
 
     def run(
-        self, stage: str, action: Callable[[], T], patience: Patience, *, files: int | None = None, bar: bool = True
+        self,
+        stage: str,
+        action: Callable[[], T],
+        idle_timeout: IdleTimeout,
+        *,
+        files: int | None = None,
+        bar: bool = True,
     ) -> T:
         """`action` on a thread of its own, watched from here: cancel and deadline reach the job.
 
@@ -75,7 +81,7 @@ class Jobs:
         if bar:
             self.progress.begin(stage, files)
         try:
-            return self.finish(self.begin(stage, action), patience)
+            return self.finish(self.begin(stage, action), idle_timeout)
         finally:
             if bar:
                 self.progress.end()
@@ -92,10 +98,10 @@ class Jobs:
         job.start()
         return job
 
-    def finish(self, job: Running[T], patience: Patience) -> T:
-        """Waits for it; when the patience ends first, the job ends too."""
+    def finish(self, job: Running[T], idle_timeout: IdleTimeout) -> T:
+        """Waits for it; when the idle timeout ends first, the job ends too."""
         try:
-            self._watch(job, patience)
+            self._watch(job, idle_timeout)
         except BaseException:
             job.cancel()
             raise
@@ -113,16 +119,16 @@ class Jobs:
         if self._context is None:
             self._server.removeProgressHandler(self._remote)
 
-    def _watch(self, job: Running[Any], patience: Patience) -> None:
+    def _watch(self, job: Running[Any], idle_timeout: IdleTimeout) -> None:
         done = 0
         while job.running(POLL_SECONDS):
             heard = self._beacon.take()
             finished = job.finished_tasks() + self._remote.tasks
             if heard.alive or finished > done or self._remote.at_work or self._works_unheard(job):
-                patience.progressed()
+                idle_timeout.progressed()
                 self.progress.advance(heard.files, heard.size)
             done = max(done, finished)
-            patience.check()
+            idle_timeout.check()
         last = self._beacon.take()
         self.progress.advance(last.files, last.size)
 

@@ -39,13 +39,13 @@ from swamp.commit.log import names
 from swamp.commit.survive import survive
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, Unavailable
-from swamp.index.entry import Dropped, Entry
+from swamp.index.entry import Entry, Unreferenced
 from swamp.index.keys import PACK_PREFIX, is_pack
 from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.verify import Finding
 from swamp.sync.view import usable
 
@@ -75,7 +75,7 @@ class OnStore:
     jobs: Jobs
     spec: StoreSpec
     committer: Committer
-    patience: Patience
+    idle_timeout: IdleTimeout
 
     # -- the index as a table
 
@@ -118,7 +118,7 @@ class OnStore:
             shared = stages.balanced(entries, bins, total["large"])
             findings = stages.verify(shared, self.spec, self.jobs.beacon)
             bad = findings.where(sf.col("problem").isNotNull())
-            found = self.jobs.run("verify", bad.toArrow, self.patience, files=total["files"]).to_pylist()
+            found = self.jobs.run("verify", bad.toArrow, self.idle_timeout, files=total["files"]).to_pylist()
         unread = [row for row in found if row["problem"] == "unread"]
         if unread:
             raise Unavailable(
@@ -143,7 +143,7 @@ class OnStore:
         large = sf.coalesce(sf.sum((sf.col("size") >= ALONE).cast("int")), sf.lit(0))
         size = sf.coalesce(sf.sum(sf.col("size").cast("decimal(38,0)")), sf.lit(0))  # sizes that lie may overflow
         frame = entries.agg(sf.count("*").alias("files"), size.alias("size"), large.alias("large"))
-        row = self.jobs.run("count", frame.toArrow, self.patience).to_pylist()[0]
+        row = self.jobs.run("count", frame.toArrow, self.idle_timeout).to_pylist()[0]
         return {"files": row["files"], "size": int(row["size"]), "large": min(row["large"], MOST_TASKS)}
 
     # -- discover: cut, adopt, ranged, ordered, write_segments, publish
@@ -169,7 +169,7 @@ class OnStore:
 
     def _refuse_lost(self, entries: DataFrame) -> int:
         """One `~ulid` name means that a root has been lost: publish nothing (L48)."""
-        table = self.jobs.run("discover", entries.groupBy("kind").count().toArrow, self.patience)
+        table = self.jobs.run("discover", entries.groupBy("kind").count().toArrow, self.idle_timeout)
         counts = {row["kind"]: row["count"] for row in table.to_pylist()}
         if counts.get(LOST):
             raise CorruptData(
@@ -180,13 +180,13 @@ class OnStore:
     def _published(self, entries: DataFrame, files: int) -> RootRead:
         root = self.committer.first_root()
         refs = self._segments(entries, files, root.seq)
-        return self.committer.create(replace(root, segments=tuple(refs)), self.patience.check)
+        return self.committer.create(replace(root, segments=tuple(refs)), self.idle_timeout.check)
 
     def _segments(self, rows: DataFrame, count: int, added_seq: int) -> list[SegmentRef]:
         """New segments in path order, written by executors; they are nothing until they are published."""
         ordered = stages.ordered(stages.ranged(rows, tasks_for(count, SEGMENT_TARGET)))
         written = stages.write_segments(ordered, self.spec, added_seq)
-        table = self.jobs.run("write segments", written.toArrow, self.patience)
+        table = self.jobs.run("write segments", written.toArrow, self.idle_timeout)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
 
     # -- re-index: cut, propose, newest_uploads, ranged, ordered, write_segments; the caller publishes
@@ -205,7 +205,7 @@ class OnStore:
         frame = stages.frame_of(self.jobs.session, OBJECTS, packs)
         packed = stages.propose_packed(frame, self.spec, min(len(packs), self.jobs.parallelism * 8))
         with self.kept(stages.newest_uploads(listed.unionByName(met).unionByName(packed))) as newest:
-            files = self.jobs.run("list", newest.count, self.patience)
+            files = self.jobs.run("list", newest.count, self.idle_timeout)
             yield files, lambda seq: self._segments(newest, files, seq) if files else []
 
     # -- compact: read_index, ranged, merge, ordered, write_segments, publish
@@ -219,7 +219,7 @@ class OnStore:
             ranged = stages.ranged(index, tasks_for(rows, SEGMENT_TARGET))
             ordered = stages.ordered(stages.merge(ranged, layer, horizon_seq))
             written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
-            table = self.jobs.run("compact", written.toArrow, self.patience)
+            table = self.jobs.run("compact", written.toArrow, self.idle_timeout)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
 
     def compact(self) -> tuple[int, int, int]:
@@ -240,10 +240,10 @@ class OnStore:
                     return None
                 if not survive(self.committer.store, now, [ref.key for ref in refs], epoch):
                     return None
-                gone = tuple(Dropped(key, "") for key in sorted(taken))
+                gone = tuple(Unreferenced(key, "") for key in sorted(taken))
                 return Changes(segments=tuple(refs), unlisted=taken, dropped=gone, horizon_seq=horizon_seq)
 
-            done = self.committer.commit(propose, self.patience.check)
+            done = self.committer.commit(propose, self.idle_timeout.check)
             if done is not None:
                 return len(inputs), len(done.root.segments), sum(ref.rows for ref in refs)
 
@@ -277,7 +277,7 @@ class OnStore:
         until = orphans_until(root, ages, keep)
         old = sf.lit(False) if until is None else sf.col("last_modified") <= sf.lit(rfc3339(until))
         garbage = found.join(expired, "key", "left").where(sf.coalesce("expired", sf.lit(False)) | (orphan & old))
-        table = self.jobs.run("mark", OBJECTS.select(garbage).toArrow, self.patience)
+        table = self.jobs.run("mark", OBJECTS.select(garbage).toArrow, self.idle_timeout)
         listed = sorted((object_from(row) for row in table.to_pylist()), key=lambda meta: meta.key)
         metas = [meta for meta in listed if may_condemn(meta.key)]
         plain = [meta.key for meta in metas if not is_own_key(meta.key)]
@@ -290,7 +290,9 @@ class OnStore:
         if not plain:
             return []
         rows = given_up.join(self._keys([{"key": key} for key in plain]), "key", "left_semi")
-        return [row_from(row) for row in self.jobs.run("mark", INDEX.select(rows).toArrow, self.patience).to_pylist()]
+        return [
+            row_from(row) for row in self.jobs.run("mark", INDEX.select(rows).toArrow, self.idle_timeout).to_pylist()
+        ]
 
     def _keys(self, rows: list[dict[str, Any]]) -> DataFrame:
         return stages.frame_of(self.jobs.session, OBJECTS, rows).select("key")
@@ -324,7 +326,7 @@ class OnStore:
         kernel = CopyObjects(self.spec, target, self.jobs.beacon)
         copied = stages.balanced(entries, bins, total["large"]).mapInArrow(kernel, FINDINGS.ddl)
         bad = copied.where(sf.col("problem").isNotNull()).limit(REPORTED)
-        failed = self.jobs.run("copy", bad.toArrow, self.patience, files=total["files"]).to_pylist()
+        failed = self.jobs.run("copy", bad.toArrow, self.idle_timeout, files=total["files"]).to_pylist()
         if failed:
             raise Failed(
                 f"{len(failed)} objects were not copied, the first: {failed[0]['key']}: {failed[0]['detail']}",
@@ -336,7 +338,7 @@ class OnStore:
         fresh = there.first_root()
         live = entries.withColumns({"seq": _null_number(), "id_seq": _null_number()})
         refs = replace(self, spec=target)._segments(live, sum(r.rows for r in root.segments), fresh.seq)
-        there.create(replace(fresh, segments=tuple(refs)), self.patience.check)
+        there.create(replace(fresh, segments=tuple(refs)), self.idle_timeout.check)
 
 
 def _null_number() -> Any:

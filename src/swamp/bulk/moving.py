@@ -20,7 +20,7 @@ from swamp.bulk.schemas import INDEX, MOVED, OBJECTS
 from swamp.commit.copy import PackCopier
 from swamp.commit.repack import OLD_DEAD, PackSurvey
 from swamp.env import SYSTEM
-from swamp.index.entry import Dropped, Row
+from swamp.index.entry import Row, Unreferenced
 from swamp.index.keys import MAX_SLICE, PACK_PREFIX, object_of
 from swamp.index.root import Root
 
@@ -61,7 +61,7 @@ def _placed(rows: dict[Row, dict[str, Any]], copier: PackCopier) -> Iterator[dic
 
 def _row(found: dict[str, Any]) -> Row:
     row = row_from(found)
-    assert not isinstance(row, Dropped)
+    assert not isinstance(row, Unreferenced)
     return row
 
 
@@ -87,7 +87,7 @@ class Moving:
             sf.max(~within("seq", ages.young(long))).alias("long_dead"),
         )
         frame = lives.join(dies, "pack", "full")
-        for told in self.bulk.jobs.run("survey", frame.toArrow, self.bulk.patience).to_pylist():
+        for told in self.bulk.jobs.run("survey", frame.toArrow, self.bulk.idle_timeout).to_pylist():
             counted = int(told["live"] or 0), int(told["rows"] or 0)
             yield PackSurvey(told["pack"], *counted, bool(told["waits"]), bool(told["long_dead"]))
 
@@ -100,7 +100,7 @@ class Moving:
         )
         entries = self.bulk.entries(root).withColumn("pack", stages.object_of_column("key"))
         with self.bulk.kept(INDEX.select(entries.join(sf.broadcast(wanted), "pack", "left_semi"))) as rows:
-            table = self.bulk.jobs.run("repack", self._copied(rows).toArrow, self.bulk.patience)
+            table = self.bulk.jobs.run("repack", self._copied(rows).toArrow, self.bulk.idle_timeout)
         moved = [(_row(found), str(found["place"])) for found in table.to_pylist()]
         return sorted(moved, key=lambda move: (object_of(move[0].key), move[0].path))
 

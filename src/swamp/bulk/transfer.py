@@ -39,7 +39,7 @@ from swamp.index.keys import PACK_PREFIX
 from swamp.sync import pack as packs
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.inline import Inline
-from swamp.sync.progress import Patience, Progress, Silent
+from swamp.sync.progress import IdleTimeout, Progress, Silent
 from swamp.sync.result import EngineName
 
 if TYPE_CHECKING:
@@ -100,31 +100,31 @@ class OnSpark:
         """Whether its session is known not to have come up."""
         return "session" in self.__dict__ and self.session.done() and self.session.exception() is not None
 
-    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
+    def upload(self, jobs: Iterable[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
         def stage() -> _Stage[Upload]:
             return _Stage(UPLOADS, by_pack, upload_row, SendFiles(self.store, self.jobs.beacon), SENT)
 
         if self.store.serialize_mkdir:
             opening, jobs = firsts(jobs)
-            yield from self._made(opening, patience)
+            yield from self._made(opening, idle_timeout)
         source, helper = iter(jobs), self._helper(jobs)
         if helper is not None:
-            yield from self._counted(helper.upload(self._until_up(source), patience))
-        yield from self._batches("upload", source, stage, sent_from, patience)
+            yield from self._counted(helper.upload(self._until_up(source), idle_timeout))
+        yield from self._batches("upload", source, stage, sent_from, idle_timeout)
 
-    def _made(self, opening: list[Upload], patience: Patience) -> Iterator[Sent]:
+    def _made(self, opening: list[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
         """One upload into every directory, from here and one at a time in each, before workers meet in them."""
-        yield from self._counted((self.here or Inline(self.store.open())).upload(opening, patience))
+        yield from self._counted((self.here or Inline(self.store.open())).upload(opening, idle_timeout))
 
-    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
+    def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]:
         def stage() -> _Stage[Download]:
             kernel = FetchFiles(self.store, self.jobs.beacon)
             return _Stage(DOWNLOADS, by_object, download_row, kernel, GOT)
 
         source, helper = iter(jobs), self._helper(jobs)
         if helper is not None:
-            yield from self._counted(helper.download(self._until_up(source), patience))
-        yield from self._batches("download", source, stage, got_from, patience)
+            yield from self._counted(helper.download(self._until_up(source), idle_timeout))
+        yield from self._batches("download", source, stage, got_from, idle_timeout)
 
     def _helper(self, jobs: Iterable[J]) -> Inline | None:
         """Who moves some of many files while the session starts, with few threads because it needs the cores too. A
@@ -143,22 +143,22 @@ class OnSpark:
             self.progress.advance(1, result.size)
             yield result
 
-    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
+    def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]:
         def stage() -> _Stage[Hash]:
             return _Stage(HASHES, by_size, upload_row, HashFiles(self.jobs.beacon), HASHED)
 
-        return self._batches("hash", jobs, stage, hashed_from, patience)
+        return self._batches("hash", jobs, stage, hashed_from, idle_timeout)
 
-    def on_store(self, committer: Committer, patience: Patience) -> OnStore:
+    def on_store(self, committer: Committer, idle_timeout: IdleTimeout) -> OnStore:
         """Bulk commands on the same store: verify, mark, compact."""
-        return OnStore(self.jobs, self.store, committer, patience)
+        return OnStore(self.jobs, self.store, committer, idle_timeout)
 
-    def discover(self, committer: Committer, patience: Patience) -> RootRead | None:
+    def discover(self, committer: Committer, idle_timeout: IdleTimeout) -> RootRead | None:
         """A first root over a bucket that something else has filled."""
-        return self.on_store(committer, patience).discover()
+        return self.on_store(committer, idle_timeout).discover()
 
     def compare(
-        self, gatherer: Gatherer, out: Gathered, context: EngineContext, patience: Patience
+        self, gatherer: Gatherer, out: Gathered, context: EngineContext, idle_timeout: IdleTimeout
     ) -> Iterator[tuple[str, BaseRow | None, Observed | None, Row | None]]:
         """The full comparison; what comes back is at least what is not trivial."""
         if self._is_little(gatherer):
@@ -166,7 +166,9 @@ class OnSpark:
             return gatherer.everything(out)
         from swamp.bulk.compare import SparkComparison
 
-        return SparkComparison(self.on_store(context.committer, patience), gatherer, context.cache, patience).run(out)
+        return SparkComparison(
+            self.on_store(context.committer, idle_timeout), gatherer, context.cache, idle_timeout
+        ).run(out)
 
     def _is_little(self, gatherer: Gatherer) -> bool:
         rows, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here
@@ -199,7 +201,7 @@ class OnSpark:
         jobs: Iterable[J],
         stage: Callable[[], _Stage[J]],
         result: Callable[[dict[str, Any]], R],
-        patience: Patience,
+        idle_timeout: IdleTimeout,
     ) -> Iterator[R]:
         """While the caller records what one batch has done, the next one is under way."""
         source, pace = iter(jobs), _Pace()
@@ -214,11 +216,11 @@ class OnSpark:
             return self.jobs.begin(name, lambda: self.jobs.spread(tasks, work.kernel, work.out))
 
         with self._bar(name):
-            self._await_session(patience)
+            self._await_session(idle_timeout)
             running = begin()
             try:
                 while running is not None:
-                    done, table, running = running, self.jobs.finish(running, patience), None
+                    done, table, running = running, self.jobs.finish(running, idle_timeout), None
                     pace.learn(done.seconds)
                     running = begin()
                     for page in table.to_batches(1000):
@@ -227,12 +229,12 @@ class OnSpark:
                 if running is not None:
                     running.cancel()
 
-    def _await_session(self, patience: Patience) -> None:
+    def _await_session(self, idle_timeout: IdleTimeout) -> None:
         """Its start is no standstill, and Ctrl-C is heard meanwhile: then nothing is sent any more."""
         while not wait([self.session], POLL_SECONDS).done:
-            patience.cancel.check()
-        patience.cancel.check()
-        patience.progressed()
+            idle_timeout.cancel.check()
+        idle_timeout.cancel.check()
+        idle_timeout.progressed()
 
     @contextmanager
     def _bar(self, name: str) -> Iterator[None]:
@@ -295,7 +297,7 @@ class _Pace:
 
 
 def spark_executor(
-    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress, patience: Patience
+    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress, idle_timeout: IdleTimeout
 ) -> tuple[OnSpark, bool]:
     """An executor on the live session or a new one; whether it is new. Raises at once what a moment's look can tell.
 
@@ -305,7 +307,7 @@ def spark_executor(
     if own and settings.is_local:
         check_startable(settings)
         return OnSpark(lambda: begin_context(settings), address, progress, settings.compared_here), True
-    session = at_hand(_proven(settings, address, cache, progress, patience, own=own))
+    session = at_hand(_proven(settings, address, cache, progress, idle_timeout, own=own))
     return OnSpark(lambda: session, address, progress).get_ready(), own
 
 
@@ -317,16 +319,22 @@ def at_hand(spark: Spark) -> Future[Spark]:
 
 
 def _proven(
-    settings: SparkSettings, address: StoreSpec, cache: Path, progress: Progress, patience: Patience, *, own: bool
+    settings: SparkSettings,
+    address: StoreSpec,
+    cache: Path,
+    progress: Progress,
+    idle_timeout: IdleTimeout,
+    *,
+    own: bool,
 ) -> Spark:
     """The session, after its executors have shown that they have the package and see the cache."""
     session = open_spark(settings)
     jobs = Jobs(session, progress)
     real = settings if own else of_session(session, settings)
     try:
-        check_executors(jobs, real, patience, address.plugin)
-        check_store(jobs, real, address, patience)
-        check_cache_visible(jobs, real, cache, patience)
+        check_executors(jobs, real, idle_timeout, address.plugin)
+        check_store(jobs, real, address, idle_timeout)
+        check_cache_visible(jobs, real, cache, idle_timeout)
     except BaseException:
         jobs.close()
         if own:

@@ -19,7 +19,7 @@ from swamp.data.versions import DataVersion, VersionReader
 from swamp.errors import CorruptData, NotFound
 from swamp.sync.bulk import Pick, Work
 from swamp.sync.port import Tree
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 PARSED: Final = Boundary("parsed", (("path", "string"), ("metadata", "binary"), ("error", "string")))
 CHUNK: Final = 50_000
@@ -49,24 +49,24 @@ class ParseMetadata:
 
 
 def chosen_parser(
-    pick: Pick, tree: Tree, patience: Patience
+    pick: Pick, tree: Tree, idle_timeout: IdleTimeout
 ) -> Callable[[list[VersionRef]], Iterator[tuple[VersionRef, DataVersion | CorruptData]]]:
     """A `catalog.Parse` by the engine that so many files are worth."""
 
     def parse(refs: list[VersionRef]) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
         executor: Any = pick(Work("hash", len(refs), 0))
         if executor.name == "spark":
-            return parser(executor.jobs, tree.root, patience)(refs)
-        return _one_by_one(VersionReader(tree), refs, patience)
+            return parser(executor.jobs, tree.root, idle_timeout)(refs)
+        return _one_by_one(VersionReader(tree), refs, idle_timeout)
 
     return parse
 
 
 def _one_by_one(
-    reader: VersionReader, refs: list[VersionRef], patience: Patience
+    reader: VersionReader, refs: list[VersionRef], idle_timeout: IdleTimeout
 ) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
     for ref in refs:
-        patience.cancel.check()
+        idle_timeout.cancel.check()
         try:
             yield ref, reader.read(ref)
         except NotFound:
@@ -76,7 +76,7 @@ def _one_by_one(
 
 
 def parser(
-    jobs: Jobs, tree: Path, patience: Patience
+    jobs: Jobs, tree: Path, idle_timeout: IdleTimeout
 ) -> Callable[[list[VersionRef]], Iterator[tuple[VersionRef, DataVersion | CorruptData]]]:
     """A `catalog.Parse` on Spark, for a tree that the executors see."""
 
@@ -88,7 +88,7 @@ def parser(
             frame = frame_of(jobs.session, JOURNAL, ({"path": path} for path in chunk)).select("path")
             spread = frame.repartition(jobs.parallelism * 4)
             parsed = spread.mapInArrow(ParseMetadata(str(tree), jobs.beacon), PARSED.ddl)
-            table = jobs.run("catalog", parsed.toArrow, patience, files=len(chunk))
+            table = jobs.run("catalog", parsed.toArrow, idle_timeout, files=len(chunk))
             for row in table.to_pylist():
                 ref = by_path[row["path"]]
                 yield ref, _result(ref, row)

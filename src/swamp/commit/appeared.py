@@ -20,7 +20,7 @@ from swamp.commit.sweep import unchanged
 from swamp.env import rfc3339
 from swamp.errors import NotFound
 from swamp.index.adopt import own_objects
-from swamp.index.entry import Dropped, Entry, Row, is_payload_key, payload_key
+from swamp.index.entry import Entry, Row, Unreferenced, is_payload_key, payload_key
 from swamp.index.lookup import live_rows, lookup, winning_rows
 from swamp.index.root import Root
 from swamp.store.port import ObjectMeta, ObjectStore
@@ -125,7 +125,7 @@ def adopt(committer: Committer, pace: Pace, wanted: Sequence[Appeared]) -> tuple
         ]
         done.extend(one.path for one in going)
         puts = [copies.get(one.path) or _in_place(one.meta) for one in going]
-        dropped = [Dropped.of(one.row) for one in going if isinstance(one.row, Entry)]
+        dropped = [Unreferenced.of(one.row) for one in going if isinstance(one.row, Entry)]
         return Changes(puts=tuple(puts), dropped=tuple(dropped)) if puts else None
 
     if wanted:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from swamp.env import Env, rfc3339
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.formats import NEEDS
 from swamp.index.keys import object_of
 from swamp.index.root import IGNORED, Root, SegmentRef, Writer, successor
@@ -21,7 +21,7 @@ class Changes:
 
     puts: tuple[Entry, ...] = ()
     deletes: tuple[Tombstone, ...] = ()
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[Unreferenced, ...] = ()
     segments: tuple[SegmentRef, ...] = ()
     unlisted: frozenset[str] = frozenset()
     collecting: tuple[str, ...] | None = None
@@ -53,7 +53,7 @@ class Flush:
     changes: Changes
     ref: SegmentRef
     rows: frozenset[Row]
-    dropped: frozenset[Dropped]
+    dropped: frozenset[Unreferenced]
     epoch: int = 0
     """The collection after which it was uploaded."""
 
@@ -64,8 +64,8 @@ def rebuilt(recorded: Root, env: Env, writer: Writer, step: int = 2) -> Root:
     return replace(root, gc_epoch=recorded.gc_epoch + 2)
 
 
-def numbered(changes: Changes, seq: int) -> list[Row | Dropped]:
-    rows: list[Row | Dropped] = [e.at(seq) for e in changes.puts]
+def numbered(changes: Changes, seq: int) -> list[Row | Unreferenced]:
+    rows: list[Row | Unreferenced] = [e.at(seq) for e in changes.puts]
     rows += [t.at(seq) for t in changes.deletes]
     rows += [d.at(seq) for d in changes.dropped]
     return rows
@@ -73,7 +73,7 @@ def numbered(changes: Changes, seq: int) -> list[Row | Dropped]:
 
 def layer_bytes(root: Root, changes: Changes) -> int:
     """About how much of the root its layer takes with these changes."""
-    rows: list[Row | Dropped] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
+    rows: list[Row | Unreferenced] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
     rows += numbered(changes, 0)
     return sum(len(r.path) + len(r.key) + _ROW_BYTES for r in rows)
 
@@ -94,7 +94,7 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         tomb = deleted.pop(put.path, None)
         dropped.pop(put.key, None)  # undelete: what is live again is not garbage
         if tomb is not None and tomb.key != put.key:
-            dropped[tomb.key] = Dropped.of(tomb)
+            dropped[tomb.key] = Unreferenced.of(tomb)
     if changes.swept:
         dropped = {k: d for k, d in dropped.items() if object_of(k) not in changes.swept}
     for gone in changes.deletes:

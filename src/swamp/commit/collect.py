@@ -17,7 +17,7 @@ from swamp.commit.commit import Committer, Pace
 from swamp.commit.log import LogName, names, put_log, refuse_later_formats
 from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
 from swamp.index.adopt import own_objects
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.keys import PACK_PREFIX, is_pack, object_of
 from swamp.index.lookup import all_rows, winning_rows
 from swamp.index.root import SEGMENT_PREFIX, Root
@@ -212,7 +212,7 @@ def _keys(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> _
     plain: list[AnyRow] = []
     for row in all_rows(root, committer.fetch):
         name = object_of(row.key)
-        if isinstance(row, Dropped | Tombstone) and name not in live:
+        if isinstance(row, Unreferenced | Tombstone) and name not in live:
             (expired if ages.older(row.seq, keep) else waiting).add(name)
             plain += [] if is_own_key(name) else [row]
     return _Keys(live, expired - waiting, waiting, held_by(plain))

@@ -12,8 +12,8 @@ from dataclasses import field
 from typing import Final, Protocol, TypeVar
 
 from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, rebuilt
+from swamp.commit.conditions import ConditionsVerdict
 from swamp.commit.log import has_op, log_key, log_status, newest_whole, put_log, refuse_later_formats
-from swamp.commit.obey import Word
 from swamp.commit.survive import survive
 from swamp.env import Env, rfc3339
 from swamp.errors import (
@@ -90,7 +90,7 @@ class Committer:
     store: ObjectStore
     writer: Writer
     env: Env
-    word: Word = field(default_factory=Word)
+    word: ConditionsVerdict = field(default_factory=ConditionsVerdict)
     """Whether the store enforces conditions, by its root's word."""
     exclusive: Callable[[], AbstractContextManager[CommitLease | None]] = nullcontext
     """Held around every commit on a store that does not enforce conditions: a lease, read back by its nonce."""
@@ -333,7 +333,7 @@ class Committer:
                 return seen
             if isinstance(refusal, AccessDenied | Misconfigured):
                 raise refusal  # the root has not moved and never will by these rights
-            # The token is still the one I matched on: nothing is known. The same bytes again, until patience ends.
+            # The token is still the one I matched on: nothing is known. The same bytes again, until the idle timeout.
             _pause(backoff, pace, refusal if isinstance(refusal, StoreError) else None)
 
     def _shown(self, held: CommitLease, token: Token) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.commit.survive import survive
-from swamp.index.entry import Dropped
+from swamp.index.entry import Unreferenced
 from swamp.index.merge import forgettable, merge_segments
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import listed_rows, write_segment
@@ -50,7 +50,7 @@ def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | N
             return None
         if not survive(committer.store, now, (merged.key,), root.gc_epoch):
             return None
-        dropped = tuple(Dropped(key, "") for key in sorted(taken))
+        dropped = tuple(Unreferenced(key, "") for key in sorted(taken))
         return Changes(segments=(merged,), unlisted=taken, dropped=dropped, horizon_seq=horizon)
 
     done = committer.commit(propose, pace)

@@ -18,7 +18,7 @@ from swamp.commit.copy import PackCopier, cut_of
 from swamp.commit.log import names
 from swamp.commit.survive import survive
 from swamp.errors import ObjectMissing
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import is_pack, object_of
 from swamp.index.lookup import all_rows, live_rows, lookup, winning_rows
 from swamp.index.payload import packed_bytes
@@ -264,7 +264,7 @@ def _changes(committer: Committer, root: Root, moves: _Moves) -> Changes | None:
         return None
     puts = tuple(now.rewritten(key, missing=now.missing) for now, key in moves.moved.items() if isinstance(now, Entry))
     deletes = tuple(now.moved(key) for now, key in moves.moved.items() if isinstance(now, Tombstone))
-    return Changes(puts, deletes, dropped=tuple(Dropped(pack, "") for pack in moves.emptied))
+    return Changes(puts, deletes, dropped=tuple(Unreferenced(pack, "") for pack in moves.emptied))
 
 
 def is_what_was_read(now: Row, read: Row) -> bool:

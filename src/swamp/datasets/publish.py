@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from swamp.bulk.clients import opened
 from swamp.commit.commit import Committer, Pace
-from swamp.commit.obey import Said, Word
+from swamp.commit.conditions import ConditionsVerdict, SaidIgnored
 from swamp.datasets.place import cache_of, spec_of
 from swamp.env import SYSTEM, Env
 from swamp.index.root import Writer
 from swamp.locks.acquire import Holder
 from swamp.locks.leases import commit_lock
 from swamp.store.port import Capabilities, ObjectStore
-from swamp.sync.progress import Cancel, Patience
+from swamp.sync.progress import Cancel, IdleTimeout
 
 if TYPE_CHECKING:
     from swamp.store.open import StoreSpec
@@ -31,11 +31,11 @@ def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committ
     this machine has seen one. A store without a root is measured."""
     store = opened(spec)
     said = _recalled(spec, repo)
-    word = Word(said is not None, said, lambda: not capabilities_of(store, env).safe)
+    word = ConditionsVerdict(said is not None, said, lambda: not capabilities_of(store, env).safe)
     return Committer(store, writer_of(repo, Holder.of_process()), env, word, commit_lock(store, env))
 
 
-def _recalled(spec: StoreSpec, repo: str) -> Said | None:
+def _recalled(spec: StoreSpec, repo: str) -> SaidIgnored | None:
     """What this machine's cache of the store has seen roots say, if it has one."""
     if not repo:
         return None
@@ -92,7 +92,7 @@ def tell_caches(spec: StoreSpec, env: Env = SYSTEM) -> None:
 
 
 def pace_for(env: Env = SYSTEM, cancel: Cancel | None = None, seconds: float = COMMIT_SECONDS) -> Pace:
-    return Patience(env, seconds, cancel or Cancel()).check
+    return IdleTimeout(env, seconds, cancel or Cancel()).check
 
 
 def ensure_root(options: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from swamp.bulk.jobs import Jobs, translated
 from swamp.datasets.tables import TABLES
 from swamp.errors import SwampError, UsageError
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,9 +84,9 @@ def columns_of(frame: DataFrame) -> list[str]:
     return list(frame.columns)
 
 
-def rows_of(frame: DataFrame, jobs: Jobs, patience: Patience) -> Iterator[Sequence[Any]]:
+def rows_of(frame: DataFrame, jobs: Jobs, idle_timeout: IdleTimeout) -> Iterator[Sequence[Any]]:
     """The result, row by row. It is whole, as columns, before the first row is asked for."""
-    table = jobs.run("sql", frame.toArrow, patience)
+    table = jobs.run("sql", frame.toArrow, idle_timeout)
     return (row for batch in table.to_batches(1000) for row in _rows(batch))
 
 
@@ -95,9 +95,9 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Sequence[Any]]:
     return zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)
 
 
-def write_parquet(frame: DataFrame, jobs: Jobs, patience: Patience, file: Path) -> int:
+def write_parquet(frame: DataFrame, jobs: Jobs, idle_timeout: IdleTimeout, file: Path) -> int:
     import pyarrow.parquet as pq
 
-    table = jobs.run("sql", frame.toArrow, patience)
+    table = jobs.run("sql", frame.toArrow, idle_timeout)
     pq.write_table(table, file)
     return int(table.num_rows)

@@ -260,7 +260,7 @@ def _commits(place: Bucket | Folder) -> Iterator[Row]:
         return
     from swamp.commit.log import names
     from swamp.index.root import decode as decode_root
-    from swamp.index.tally import tally
+    from swamp.index.stats import commit_stats
 
     store = place.store
     for name in names(store):
@@ -270,7 +270,7 @@ def _commits(place: Bucket | Folder) -> Iterator[Row]:
             continue
         if root.seq > place.root.seq:
             return
-        writer, did = root.writer, tally(root, place.fetch)
+        writer, did = root.writer, commit_stats(root, place.fetch)
         yield {
             "seq": root.seq,
             "op": root.op,

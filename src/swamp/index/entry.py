@@ -112,9 +112,10 @@ class Tombstone(Known):
 
 
 @value
-class Dropped:
-    """A key that no path names any more: overwritten payload, an unlisted segment, or a whole pack (`path` is then
-    empty). `id` is the content's identity where that is not the key: it proves to its uploader that it landed.
+class Unreferenced:
+    """A key that no path names any more (`dropped` in the format): overwritten payload, an unlisted segment, or a whole
+    pack (`path` is then empty). `id` is the content's identity where that is not the key: it proves to its uploader
+    that it landed.
 
     Of a plain key also the size and hash that were dropped: another tool may write there again, and then it is not
     ours to delete. inv[gc.plain-unchanged]
@@ -132,15 +133,15 @@ class Dropped:
         return self.id or self.key
 
     @classmethod
-    def of(cls, row: Entry | Tombstone | Dropped, sha256: str | None = None) -> Dropped:
+    def of(cls, row: Entry | Tombstone | Unreferenced, sha256: str | None = None) -> Unreferenced:
         """The dropped row of what `row` named; `sha256` where the caller knows the hash and the row does not."""
         known = row.sha256 or sha256
         if known is None or is_payload_key(row.key) or object_of(row.key) != row.key:
             return cls(row.key, row.path, row.seq, id=row.id)
         return cls(row.key, row.path, row.seq, row.size, known, row.id)
 
-    def at(self, seq: int) -> Dropped:
-        return Dropped(self.key, self.path, seq, self.size, self.sha256, self.id)
+    def at(self, seq: int) -> Unreferenced:
+        return Unreferenced(self.key, self.path, seq, self.size, self.sha256, self.id)
 
 
 Row = Entry | Tombstone

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from swamp.cache.paths import is_below
 from swamp.index.columns import listed_paths
-from swamp.index.entry import Dropped, Entry, Row
+from swamp.index.entry import Entry, Row, Unreferenced
 from swamp.index.merge import newer, winner
 from swamp.index.root import Root, SegmentRef
 from swamp.index.segment import AnyRow, listed_rows
@@ -128,5 +128,5 @@ def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegmen
 def _read(ref: SegmentRef, fetch: FetchSegment, span: _Span, paths: Collection[str] | None = None) -> Iterator[Row]:
     """A segment's deciding rows, after it was verified."""
     for row in listed_rows(ref, fetch(ref), start=span.start, stop=span.stop, paths=paths, dropped=False):
-        assert not isinstance(row, Dropped)
+        assert not isinstance(row, Unreferenced)
         yield row

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.root import Root, SegmentRef
 from swamp.index.segment import AnyRow
 
 Forget = Callable[[Tombstone], bool]
-Keep = Callable[[Dropped], bool]
+Keep = Callable[[Unreferenced], bool]
 
 
 def newer(one: Row, other: Row) -> Row:
@@ -50,20 +50,20 @@ def _numbered(ref: SegmentRef, rows: Iterable[AnyRow]) -> Iterator[AnyRow]:
 
 
 def _merged(rows: list[AnyRow], forget: Forget, keep: Keep) -> Iterator[AnyRow]:
-    deciding = [row for row in rows if not isinstance(row, Dropped)]
+    deciding = [row for row in rows if not isinstance(row, Unreferenced)]
     best = winner(deciding) if deciding else None
     if best is not None and not (isinstance(best, Tombstone) and forget(best)):
         yield best
     yield from (d for d in _dropped(rows, best) if keep(d))
 
 
-def _dropped(rows: list[AnyRow], best: Row | None) -> list[Dropped]:
+def _dropped(rows: list[AnyRow], best: Row | None) -> list[Unreferenced]:
     """One row per dropped key, from its newest drop; a key that came back to life later is not dropped."""
-    found: dict[str, Dropped] = {}
+    found: dict[str, Unreferenced] = {}
     for row in rows:
         if isinstance(row, Entry) or (isinstance(row, Tombstone) and best is not None and row.key == best.key):
             continue
-        drop = Dropped.of(row)
+        drop = Unreferenced.of(row)
         if row.key not in found or _told(drop) > _told(found[row.key]):
             found[row.key] = drop
     if isinstance(best, Entry) and best.key in found and found[best.key].seq < best.seq:
@@ -71,7 +71,7 @@ def _dropped(rows: list[AnyRow], best: Row | None) -> list[Dropped]:
     return [found[key] for key in sorted(found)]
 
 
-def _told(drop: Dropped) -> tuple[int, str, int, str]:
+def _told(drop: Unreferenced) -> tuple[int, str, int, str]:
     """Which of two drops of one key stays: the newer one, then the one that knows its hash.
 
     One drop can lie in two segments as two rows: a flush that was overtaken wrote the tombstone, and who overtook it

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from swamp.errors import CorruptData
 from swamp.index.entry import ROOT_KEY as ROOT_KEY
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.formats import NEWEST, check_version
 from swamp.index.formats import REPAIR_HINT as REPAIR_HINT
 from swamp.index.keys import object_of
@@ -79,7 +79,7 @@ class Root:
     horizon_seq: int = 0
     entries: Mapping[str, Entry] = field(default_factory=dict)
     deleted: Mapping[str, Tombstone] = field(default_factory=dict)
-    dropped: Mapping[str, Dropped] = field(default_factory=dict)
+    dropped: Mapping[str, Unreferenced] = field(default_factory=dict)
     segments: tuple[SegmentRef, ...] = ()
     collecting: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -277,15 +277,15 @@ def _tombstone_from(path: str, doc: dict[str, Any]) -> Tombstone:
     )
 
 
-def _dropped_json(dropped: Dropped) -> dict[str, Any]:
+def _dropped_json(dropped: Unreferenced) -> dict[str, Any]:
     doc: dict[str, Any] = {"path": dropped.path, "seq": dropped.seq}
     doc |= {"id": dropped.id} if dropped.id else {}
     return doc if dropped.sha256 is None else {**doc, "size": dropped.size, "sha256": dropped.sha256}
 
 
-def _dropped_from(key: str, doc: dict[str, Any]) -> Dropped:
+def _dropped_from(key: str, doc: dict[str, Any]) -> Unreferenced:
     size, sha256 = _number(doc.get("size", 0)), _hash(doc.get("sha256"))
-    return Dropped(key, _text(doc["path"]), _number(doc["seq"]), size, sha256, _text(doc.get("id", "")))
+    return Unreferenced(key, _text(doc["path"]), _number(doc["seq"]), size, sha256, _text(doc.get("id", "")))
 
 
 def _segment_json(segment: SegmentRef) -> dict[str, Any]:

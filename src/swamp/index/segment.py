@@ -24,13 +24,13 @@ from swamp.index.columns import (
     segment_schema,
 )
 from swamp.index.columns import check_segment as check_segment
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.root import SegmentRef
 from swamp.index.source import Source
 from swamp.values import value
 
-AnyRow = Row | Dropped
-_KINDS: Final = {Entry: "entry", Tombstone: "deleted", Dropped: "dropped"}
+AnyRow = Row | Unreferenced
+_KINDS: Final = {Entry: "entry", Tombstone: "deleted", Unreferenced: "dropped"}
 
 
 @value
@@ -83,7 +83,7 @@ class RowSpan:
 
     def count(self, group: list[AnyRow]) -> None:
         self.rows += len(group)
-        deciding = [row.path for row in group if not isinstance(row, Dropped)]
+        deciding = [row.path for row in group if not isinstance(row, Unreferenced)]
         self.lowest = self.lowest or min(deciding, default="")
         self.highest = max(deciding, default=self.highest)
 
@@ -103,7 +103,7 @@ def batch_of(rows: list[AnyRow]) -> Any:
 
 
 def _order(row: AnyRow) -> tuple[str, bool, int, str]:
-    return row.path, isinstance(row, Dropped), row.seq, row.key
+    return row.path, isinstance(row, Unreferenced), row.seq, row.key
 
 
 _WRITER: Final[dict[str, Any]] = {
@@ -131,14 +131,14 @@ def _columns(rows: list[AnyRow]) -> dict[str, list[Any]]:
         "path": [r.path for r in rows],
         "kind": [_KINDS[type(r)] for r in rows],
         "key": [r.key for r in rows],
-        "size": [None if isinstance(r, Dropped) and r.sha256 is None else r.size for r in rows],
+        "size": [None if isinstance(r, Unreferenced) and r.sha256 is None else r.size for r in rows],
         "sha256": [r.sha256 for r in rows],
         "lastModified": [r.last_modified if isinstance(r, Entry) else None for r in rows],
         "seq": [r.seq or None for r in rows],
         "missing": [(r.missing or None) if isinstance(r, Entry) else None for r in rows],
         "extra": [(r.extra or None) if isinstance(r, Entry) else None for r in rows],
         "id": [r.id or None for r in rows],
-        "idSeq": [None if isinstance(r, Dropped) else r.id_seq or None for r in rows],
+        "idSeq": [None if isinstance(r, Unreferenced) else r.id_seq or None for r in rows],
     }
 
 
@@ -176,7 +176,7 @@ def _rows(found: Iterator[Columns], dropped: bool) -> Iterator[AnyRow]:
         with guarded():
             values = [columns[name] for name in COLUMNS]
             made = [_MAKE[kind](path, *rest) for path, kind, *rest in zip(*values, strict=True)]
-        yield from made if dropped else (row for row in made if not isinstance(row, Dropped))
+        yield from made if dropped else (row for row in made if not isinstance(row, Unreferenced))
 
 
 def _entry(
@@ -200,7 +200,7 @@ def _deleted(path: str, key: str, size: int, sha: str | None, at: Any, seq: int,
 
 
 def _dropped(path: str, key: str, size: Any, sha: Any, at: Any, seq: int, *more: Any) -> AnyRow:
-    return Dropped(key, path, seq, size or 0, sha, more[-2] or "")
+    return Unreferenced(key, path, seq, size or 0, sha, more[-2] or "")
 
 
 _MAKE: Final[dict[str, Callable[..., AnyRow]]] = {"entry": _entry, "deleted": _deleted, "dropped": _dropped}

@@ -198,7 +198,7 @@ def by_lock(file: Path) -> Verdict | None:
 
 
 def _taken_by_the_living(file: Path) -> bool:
-    """Decides about patience only, never about life: a pid may be somebody else's by now."""
+    """Decides how long to wait, never who is alive: a pid may be somebody else's by now."""
     return any(Path(f"/proc/{pid}").exists() for pid in pids_holding(file) if pid)
 
 

@@ -114,15 +114,15 @@ class RunContext:
         from swamp.bulk.settings import resolve_settings
         from swamp.datasets.source import register
         from swamp.env import SYSTEM
-        from swamp.sync.progress import Patience
+        from swamp.sync.progress import IdleTimeout
 
         with self._lock:
             if self._session is None:
                 self._own_session = live_session() is None
                 settings = resolve_settings(self.repo.settings.spark, self.environment)
                 self._session = register(open_session(settings))
-                patience = Patience(SYSTEM, self.repo.settings.sync_timeout, self.repo.cancel)
-                check_plugin(self._session, settings, patience, self.repo.datastore.plugin)
+                idle_timeout = IdleTimeout(SYSTEM, self.repo.settings.sync_timeout, self.repo.cancel)
+                check_plugin(self._session, settings, idle_timeout, self.repo.datastore.plugin)
             return self._session
 
     def close(self) -> None:

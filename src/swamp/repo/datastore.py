@@ -16,7 +16,7 @@ from swamp.repo.open import client_settings, directory_of_bucket, in_namespace, 
 from swamp.settings import Settings
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree
-from swamp.sync.progress import Cancel, Patience, Progress
+from swamp.sync.progress import Cancel, IdleTimeout, Progress
 from swamp.sync.result import Mode, SyncResult
 from swamp.values import value
 
@@ -206,7 +206,7 @@ class Datastore:
             push_threads=settings.push_concurrency,
             pull_threads=settings.pull_concurrency,
             meter=self.store.meter,
-            patience=Patience(self.context.env, settings.sync_timeout, self.context.cancel),
+            idle_timeout=IdleTimeout(self.context.env, settings.sync_timeout, self.context.cancel),
         )
 
     def policy(self) -> Policy:

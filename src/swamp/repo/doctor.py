@@ -15,7 +15,7 @@ from swamp.index.root import IGNORED, ROOT_KEY, Root
 from swamp.repo.repair import change_word
 from swamp.repo.weigh import Weighed, weigh
 from swamp.sync.bulk import Work
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.recall import forget, has_seen_later_format, refuse_put_back
 
 if TYPE_CHECKING:
@@ -303,11 +303,11 @@ class Doctor:
             return None
         from swamp.catalog.parse import chosen_parser
 
-        return chosen_parser(self._datastore.chooser, self._datastore.tree, self._patience())
+        return chosen_parser(self._datastore.chooser, self._datastore.tree, self._idle_timeout())
 
-    def _patience(self) -> Patience:
+    def _idle_timeout(self) -> IdleTimeout:
         context = self._datastore.context
-        return Patience(context.env, context.settings.sync_timeout, context.cancel)
+        return IdleTimeout(context.env, context.settings.sync_timeout, context.cancel)
 
     def _repair_root(self, from_listing: bool, agree: Callable[[str], None]) -> list[str]:
         from swamp.commit.bootstrap import repair
@@ -360,7 +360,7 @@ class Doctor:
             publish_proposal(committer, pace, proposal)
             return len(proposal)
         refuse_whole(committer)
-        with executor.on_store(committer, self._patience()).proposal() as (files, write):
+        with executor.on_store(committer, self._idle_timeout()).proposal() as (files, write):
             agree(question.format(files))
             publish_segments(committer, pace, write)
         return int(files)

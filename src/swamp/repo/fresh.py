@@ -16,7 +16,7 @@ from swamp.cache.state import State, StateRebuilt, once_more
 from swamp.env import Clock, parse_rfc3339
 from swamp.errors import LockTimeout, ObjectMissing, StoreError, SwampError, Unavailable
 from swamp.index.entry import ROOT_KEY
-from swamp.repo.patience import in_time
+from swamp.repo.wait import in_time
 from swamp.sync.result import Mode, SyncResult
 from swamp.sync.unchanged import has_taken_in, unchanged_at
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from swamp.errors import CorruptData, ObjectMissing, StoreError, SwampError
 from swamp.locks.flock import Verdict, by_lock
-from swamp.repo.patience import in_time
+from swamp.repo.wait import in_time
 
 if TYPE_CHECKING:
     from swamp.data.outputs import Output, OutputRepository

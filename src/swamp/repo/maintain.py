@@ -12,7 +12,7 @@ from swamp.cache.files import fingerprint_of, hash_file, move_aside
 from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, SwampError, UsageError
 from swamp.index.root import Root, decode
 from swamp.sync.bulk import Work
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     from swamp.bulk.maintain import OnStore
@@ -83,7 +83,7 @@ class Maintenance:
 
         if drop and not repair:
             raise UsageError("--drop belongs to --repair", hint="swamp datastore verify --repair --drop PATH")
-        engine, patience, given_up = self._datastore.must_sync(), self._patience(), tuple(drop)
+        engine, idle_timeout, given_up = self._datastore.must_sync(), self._idle_timeout(), tuple(drop)
         here = restore_damaged(engine) if repair else ()
         gone = tuple(engine.mender.missing())
         if repair and gone:
@@ -91,13 +91,13 @@ class Maintenance:
             here, gone = (*here, *gone), tuple(engine.mender.missing())
         bulk = self._on_spark("download")
         if bulk is None:
-            found = verify(engine.context, patience, repair=repair, drop=given_up)
+            found = verify(engine.context, idle_timeout, repair=repair, drop=given_up)
         else:
             root = self._committer.read().root
             assert root is not None
             seen = bulk.verify(root)
             bad = list(seen.bad)
-            found = conclude(engine.context, patience, seen.checked, seen.bytes, bad, repair=repair, drop=given_up)
+            found = conclude(engine.context, idle_timeout, seen.checked, seen.bytes, bad, repair=repair, drop=given_up)
         healed = tuple(path for path in dict.fromkeys((*found.healed, *here)) if path not in gone)
         return replace(found, healed=healed, gone=gone)
 
@@ -115,7 +115,7 @@ class Maintenance:
 
             bulk = Moving(on_spark)
         rows = RUN_ROWS if most is None else most
-        return repack(self._committer, self._patience().check, keep=keep, dry_run=dry_run, rows=rows, bulk=bulk)
+        return repack(self._committer, self._idle_timeout().check, keep=keep, dry_run=dry_run, rows=rows, bulk=bulk)
 
     def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
         """Deletes what no path has named for longer than the undo window."""
@@ -123,7 +123,7 @@ class Maintenance:
 
         keep, bulk = dt.timedelta(days=keep_days), self._on_spark("compare")
         marker = bulk.mark if bulk else None
-        return collect(self._committer, self._patience().check, keep=keep, dry_run=dry_run, marker=marker)
+        return collect(self._committer, self._idle_timeout().check, keep=keep, dry_run=dry_run, marker=marker)
 
     def compact(self) -> Compacted:
         """Merges the index segments."""
@@ -131,7 +131,7 @@ class Maintenance:
 
         bulk = self._on_spark("compare")
         if bulk is None:
-            return compact(self._committer, self._patience().check)
+            return compact(self._committer, self._idle_timeout().check)
         return Compacted(*bulk.compact())
 
     def _on_spark(self, stage: Stage) -> OnStore | None:
@@ -147,7 +147,7 @@ class Maintenance:
             return None
         from swamp.bulk.maintain import OnStore
 
-        return OnStore(executor.jobs, executor.store, self._committer, self._patience())
+        return OnStore(executor.jobs, executor.store, self._committer, self._idle_timeout())
 
     def undelete(self, paths: Sequence[str] = (), *, since: dt.datetime | None = None) -> Undeleted:
         """Brings deleted units back, in the store and here."""
@@ -156,7 +156,7 @@ class Maintenance:
 
         if bool(paths) == (since is not None):
             raise UsageError("say what to restore: paths, or --since TIME", hint="such as --since 1h")
-        done = undelete(self._committer, self._patience().check, paths, unit_of, since=since)
+        done = undelete(self._committer, self._idle_timeout().check, paths, unit_of, since=since)
         unmatched = [path for path in paths if not any(_at(path, hit) for hit in (*done.restored, *done.gone))]
         if done.restored or unmatched:
             self._datastore.pull()
@@ -188,9 +188,9 @@ class Maintenance:
 
     def _commit_of(self, root: Root) -> LoggedCommit:
         from swamp.data.names import version_of
-        from swamp.index.tally import tally
+        from swamp.index.stats import commit_stats
 
-        did = tally(root, self._committer.fetch)
+        did = commit_stats(root, self._committer.fetch)
         refs = filter(None, (version_of(path) for path in did.paths))
         names = tuple(dict.fromkeys((ref.data.model_id, ref.data.name) for ref in refs))
         command = str(root.writer.get("command") or "")
@@ -200,7 +200,7 @@ class Maintenance:
     def commit(self, seq: int, most: int) -> dict[str, Any]:
         """One commit of the log with the paths that it changed, at most so many. Raises NotFound."""
         from swamp.commit.log import names
-        from swamp.index.tally import deeds
+        from swamp.index.stats import file_changes
 
         store = self._datastore.store if self._datastore.synced else None
         found = next((name for name in names(store) if name.seq == seq), None) if store is not None else None
@@ -208,7 +208,7 @@ class Maintenance:
             raise NotFound(f"there is no commit {seq} in the log", hint="`swamp datastore log` shows the newest")
         root = decode(store.get(found.key).body)
         try:
-            found_paths = islice(deeds(root, self._committer.fetch), most + 1)
+            found_paths = islice(file_changes(root, self._committer.fetch), most + 1)
             paths = [{"change": deed, "path": path} for path, deed in found_paths]
         except (ObjectMissing, CorruptData):
             paths = []  # compacted away since: the commit itself is still told
@@ -293,9 +293,9 @@ class Maintenance:
     def _committer(self) -> Committer:
         return self._datastore.must_sync().committer
 
-    def _patience(self) -> Patience:
+    def _idle_timeout(self) -> IdleTimeout:
         context = self._context
-        return Patience(context.env, context.settings.sync_timeout, context.cancel)
+        return IdleTimeout(context.env, context.settings.sync_timeout, context.cancel)
 
 
 def _at(path: str, found: str) -> bool:

@@ -91,22 +91,22 @@ def _is_plugin(name: str) -> bool:
     return find("datastores", name) is not None
 
 
-def client_settings(config: DatastoreConfig, extra: Mapping[str, Any], patience: float) -> dict[str, Any]:
+def client_settings(config: DatastoreConfig, extra: Mapping[str, Any], idle_timeout: float) -> dict[str, Any]:
     """How to talk to the store of the `datastore` block. `extra` are settings that beat the block's.
 
-    No request is waited for or repeated for longer than a command waits for progress (`patience`, in seconds).
+    No request is waited for or repeated for longer than a command waits for progress (`idle_timeout`, in seconds).
     """
     from swamp.store.open import TIMEOUT_MS
 
     asked = {"requestTimeoutMs": TIMEOUT_MS, **config.config, **extra}
-    return {**asked, "requestTimeoutMs": min(float(asked["requestTimeoutMs"]), patience * 1000)}
+    return {**asked, "requestTimeoutMs": min(float(asked["requestTimeoutMs"]), idle_timeout * 1000)}
 
 
-def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], patience: float) -> ObjectStore:
+def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], idle_timeout: float) -> ObjectStore:
     """The store of the `datastore` block, without its namespace; settings as in `client_settings`."""
     from swamp.store.open import open_store
 
-    return open_store(config.url or config.type, client_settings(config, extra, patience), env)
+    return open_store(config.url or config.type, client_settings(config, extra, idle_timeout), env)
 
 
 def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.state import State, StateRebuilt, once_more
-from swamp.commit.obey import check_agreement
+from swamp.commit.conditions import check_agreement
 from swamp.errors import CorruptData, ObjectMissing, StoreError, SwampError, Unavailable
 from swamp.index.read import read_root
 from swamp.index.root import ENFORCED, IGNORED, Root

@@ -12,7 +12,7 @@ from swamp.commit.log import names
 from swamp.commit.purge import Findings, Purged, below, find_deleted, purge
 from swamp.index.entry import Entry
 from swamp.index.lookup import winning_rows
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore
@@ -46,8 +46,8 @@ class Purging:
 
     def run(self) -> Purged:
         context = self._datastore.context
-        patience = Patience(context.env, context.settings.sync_timeout, context.cancel)
-        return purge(self._committer, patience.check, self._paths, self.found)
+        idle_timeout = IdleTimeout(context.env, context.settings.sync_timeout, context.cancel)
+        return purge(self._committer, idle_timeout.check, self._paths, self.found)
 
     def remaining(self, done: Purged) -> list[Remains]:
         return [*self._in_the_store(done), *self._here(), self._elsewhere()]

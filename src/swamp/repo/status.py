@@ -13,7 +13,7 @@ from swamp.errors import ObjectMissing, StoreError, SwampError
 from swamp.index.keys import live_in_packs
 from swamp.index.read import read_root
 from swamp.index.root import Root
-from swamp.repo.patience import in_time
+from swamp.repo.wait import in_time
 from swamp.store.port import Capabilities
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from swamp.env import Env
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.locks.port import Held, Leases, NoLease
-from swamp.repo.patience import StoppableClock
+from swamp.repo.wait import StoppableClock
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult

@@ -26,7 +26,7 @@ _NEEDED: Final = """
 yaml swamp.index.frames swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
 swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.audit swamp.repo.transaction
 swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.outbox
-swamp.repo.patience swamp.repo.probe swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
+swamp.repo.wait swamp.repo.probe swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
 swamp.workflows.decide swamp.workflows.run swamp.workflows.schedule
 """.split()
 """What is imported late elsewhere, where most commands do without it."""

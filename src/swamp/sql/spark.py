@@ -19,7 +19,7 @@ from swamp.errors import UsageError
 from swamp.sql.answer import Answer, Prepared
 from swamp.sql.choose import SqlEngineChoice
 from swamp.sql.relations import written
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
@@ -42,9 +42,9 @@ def on_spark(
     fresh = not _only_what_is_here(repo, prepared, settings, warn)
     session = register(open_session(settings))
     jobs = Jobs(session, progress) if progress is not None else Jobs(session)
-    patience = Patience(repo.env, repo.settings.sync_timeout, repo.cancel)
+    idle_timeout = IdleTimeout(repo.env, repo.settings.sync_timeout, repo.cancel)
     try:
-        check_plugin(session, settings, patience, repo.datastore.plugin if fresh else None)
+        check_plugin(session, settings, idle_timeout, repo.datastore.plugin if fresh else None)
         sql.register_tables(session, repo.path, [table.name for table in prepared.tables], fresh=fresh)
         for view, version in prepared.by_view.items():
             sql.register_dataset(session, repo.path, view, version.ref)
@@ -52,10 +52,10 @@ def on_spark(
         frame = sql.query(session, query.text, lambda offset: _typed(prepared, query.origin(offset)))
 
         def rows() -> Iterator[Sequence[Any]]:
-            return sql.rows_of(frame, jobs, patience)
+            return sql.rows_of(frame, jobs, idle_timeout)
 
         def write_parquet(file: Path) -> int:
-            return sql.write_parquet(frame, jobs, patience, file)
+            return sql.write_parquet(frame, jobs, idle_timeout, file)
 
         yield Answer(choice, sql.columns_of(frame), rows, write_parquet)
     finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol
 
 from swamp.cache.files import StatFingerprint
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import Cause, EngineName
 from swamp.values import value
 
@@ -112,11 +112,11 @@ class Executor(Protocol):
         """Whether it tells the progress bar itself, while the work runs; otherwise the results are the progress."""
         ...
 
-    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]: ...
+    def upload(self, jobs: Iterable[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]: ...
 
-    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]: ...
+    def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]: ...
 
-    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]: ...
+    def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]: ...
 
     def report(self) -> dict[str, Any] | None:
         """Application, stages and tasks of a Spark run; None in process."""

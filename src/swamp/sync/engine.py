@@ -15,7 +15,7 @@ from swamp.cache.paths import resolve_inside, safe_path
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, State, StateRebuilt, once_more
 from swamp.commit.commit import Committer, RootRead
-from swamp.commit.obey import Word
+from swamp.commit.conditions import ConditionsVerdict
 from swamp.env import SYSTEM, Env
 from swamp.errors import NotFound, StoreError, Unavailable
 from swamp.index.root import Root, Writer
@@ -30,7 +30,7 @@ from swamp.sync.plan import Plan
 from swamp.sync.policy import EngineStatus as EngineStatus
 from swamp.sync.policy import Policy as Policy
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched
-from swamp.sync.progress import Cancel, Patience, Progress, Silent
+from swamp.sync.progress import Cancel, IdleTimeout, Progress, Silent
 from swamp.sync.recall import recalled
 from swamp.sync.record import EngineContext, trusted_stat
 from swamp.sync.result import LOST, Mode, SyncResult, unfetched
@@ -77,7 +77,7 @@ class Engine:
         alone = commit_lock(store, env, timeout=policy.lock_timeout, local=cache.base / "leases")
         said = recalled(state)
         ignored = said is not None or not policy.capabilities.safe
-        word = Word(ignored, said, policy.measure, policy.doubted, policy.convicted)
+        word = ConditionsVerdict(ignored, said, policy.measure, policy.doubted, policy.convicted)
         context = EngineContext(
             state=state,
             cache=cache,
@@ -213,8 +213,8 @@ class Engine:
         if row is None or (row.present and os.path.lexists(self.root / path)):
             return resolve_inside(self.root, path)
         job = Download(path, row.key, row.size, row.sha256, str(self.cache.staging), self._past())
-        patience = self._patience()
-        got = download_one(self._store, job, self._context.env, patience, lambda _: patience.progressed())
+        idle_timeout = self._idle_timeout()
+        got = download_one(self._store, job, self._context.env, idle_timeout, lambda _: idle_timeout.progressed())
         if got.file is None:
             if got.cause in LOST:  # a machine that still had it may have put it back under another key
                 return self._pull_unit(path)
@@ -273,18 +273,18 @@ class Engine:
     @once_more
     def refresh(self, read: RootRead, wait: float = 60.0) -> SyncResult:
         """Takes in what is new in a root that a read has fetched and that harms nobody. Moves no mark."""
-        patience = self._patience()
+        idle_timeout = self._idle_timeout()
         with self._context.sync_lock.exclusive(wait):
             if read.root is not None and read.root.seq < newest_mark(self.state):
-                read = self._planner(patience).read()  # another process has seen a later one while this one waited
+                read = self._planner(idle_timeout).read()  # another process has seen a later one while this one waited
             if read.root is None or has_taken_in(self.state, read.root.op):
                 return SyncResult("pull", fast_path=True, seq=read.root.seq if read.root else 0)
-            return refresh(self, read, patience)
+            return refresh(self, read, idle_timeout)
 
     @once_more
     def plan(self, mode: Mode, scope: tuple[str, ...] = (), *, full: bool = False) -> Plan:
         """What `mode` would do. Changes nothing, here or there."""
-        planner = self._planner(self._patience())
+        planner = self._planner(self._idle_timeout())
         scope = tuple(unit_of(path) for path in scope)
         if mode != "push":
             planner.vanished = self.mender.vanished(scope or ("",))
@@ -293,11 +293,11 @@ class Engine:
         compared = planner.compare(read, scope, full=full, hydrating=hydrating, dry=True)
         return compared.planned
 
-    def _patience(self) -> Patience:
-        return Patience(self._context.env, self._policy.timeout, self._cancel)
+    def _idle_timeout(self) -> IdleTimeout:
+        return IdleTimeout(self._context.env, self._policy.timeout, self._cancel)
 
-    def _planner(self, patience: Patience) -> Planner:
-        return Planner(self._context, self._policy_for_plan(), patience)
+    def _planner(self, idle_timeout: IdleTimeout) -> Planner:
+        return Planner(self._context, self._policy_for_plan(), idle_timeout)
 
     def _policy_for_plan(self) -> tuple[float, int, int | None]:
         return self._policy.delete_fraction, self._policy.delete_floor, self._policy.allow_deletes
@@ -310,14 +310,14 @@ class Engine:
         """One command: timed, metered, alone in this cache."""
         clock = self._context.env.clock
         started, requests = clock.monotonic(), _requests(self._store)
-        patience = self._patience()
+        idle_timeout = self._idle_timeout()
         want = (not self._context.lazy) if hydrating is None else hydrating
         scope = tuple(unit_of(path) for path in scope)  # inv[unit.whole]: a scope never cuts a version in two
         with self._alone():
             sweep_staging(self.cache.staging, clock.now().timestamp())
             if mode != "push":
                 self.mender.note(scope or ("",))
-            run = SyncRun(self, self._planner(patience), patience, scope, full, want, after_pull)
+            run = SyncRun(self, self._planner(idle_timeout), idle_timeout, scope, full, want, after_pull)
             result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
         result = replace(result, warnings=(*result.warnings, *run.planner.warnings))
         if not self.committer.enforced:

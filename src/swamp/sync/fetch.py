@@ -16,7 +16,7 @@ from swamp.index.keys import Slice, slice_of
 from swamp.index.pack import ranges, unpacked, verified
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download, Got
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.transfer import STOPPERS, cause_of, download_one, ignored, said
 
 GAP: Final = 32 << 10
@@ -73,7 +73,7 @@ def fetch_group(
     store: ObjectStore,
     jobs: list[Download],
     env: Env = SYSTEM,
-    patience: Patience | None = None,
+    idle_timeout: IdleTimeout | None = None,
     on_bytes: Callable[[int], None] = ignored,
     turn: AbstractContextManager[Any] = _NOBODY_ELSE,
 ) -> list[Got]:
@@ -82,7 +82,7 @@ def fetch_group(
     `turn` is held while the files are written, not while their bytes come: as when a pack is made (`sync.pack`).
     """
     if len(jobs) == 1:
-        return [download_one(store, jobs[0], env, patience, on_bytes)]
+        return [download_one(store, jobs[0], env, idle_timeout, on_bytes)]
     cuts = [cut for cut in (slice_of(job.key) for job in jobs) if cut is not None]
     try:
         stored = brought(store, cuts)
@@ -94,17 +94,21 @@ def fetch_group(
         stored = [memoryview(b"")] * len(cuts)  # a line that is too slow for megabytes: one by one
     on_bytes(sum(map(len, stored)))
     with turn:
-        return [_cut(store, job, cut, part, env, patience) for cut, job, part in zip(cuts, jobs, stored, strict=True)]
+        return [
+            _cut(store, job, cut, part, env, idle_timeout) for cut, job, part in zip(cuts, jobs, stored, strict=True)
+        ]
 
 
-def _cut(store: ObjectStore, job: Download, cut: Slice, stored: memoryview, env: Env, patience: Patience | None) -> Got:
+def _cut(
+    store: ObjectStore, job: Download, cut: Slice, stored: memoryview, env: Env, idle_timeout: IdleTimeout | None
+) -> Got:
     """One file of what has come; what did not come right is fetched once more, by itself. inv[pack.each-checked]"""
     try:
         body = unpacked(cut, stored, job.size)
         staged = stage_file(job.staging, (body,), job.size, job.sha256, mtime_ns=job.mtime_ns, durable=job.durable)
         return Got(job.path, job.key, staged.file, staged.size, staged.sha256)
     except CorruptData:
-        return download_one(store, job, env, patience)
+        return download_one(store, job, env, idle_timeout)
     except SwampError as error:
         return Got(job.path, job.key, error=said(error), cause=cause_of(error))
 

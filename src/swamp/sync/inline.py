@@ -14,7 +14,7 @@ from swamp.store.port import ObjectStore
 from swamp.sync import fetch, pack
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.pool import THREADS, pooled
-from swamp.sync.progress import Cancel, Patience
+from swamp.sync.progress import Cancel, IdleTimeout
 from swamp.sync.result import EngineName
 from swamp.sync.transfer import LARGE, hash_one, unwanted
 
@@ -36,51 +36,51 @@ class Inline:
     name: EngineName = "inline"
     reports_progress: bool = False
 
-    def upload(self, jobs: Iterable[Upload], patience: Patience) -> Iterator[Sent]:
+    def upload(self, jobs: Iterable[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
         moving: set[int] = set()
         room, turn = threading.Semaphore(pack.AT_ONCE), threading.Lock()
 
         def send(group: list[Upload]) -> list[Sent]:
             if len(group) == 1 and group[0].size < LARGE:
-                return pack.upload_group(self.store, group, self.env, patience)
+                return pack.upload_group(self.store, group, self.env, idle_timeout)
             moving.add(id(group))
             try:
                 if len(group) == 1:
-                    return pack.upload_group(self.store, group, self.env, patience)
+                    return pack.upload_group(self.store, group, self.env, idle_timeout)
                 with room:
-                    return pack.upload_group(self.store, group, self.env, patience, turn)
+                    return pack.upload_group(self.store, group, self.env, idle_timeout, turn)
             finally:
                 moving.discard(id(group))
 
         def tick() -> None:
             # The store bounds each request of a large upload by itself; between requests it tells nobody.
             if moving:
-                patience.progressed()
-            patience.check()
+                idle_timeout.progressed()
+            idle_timeout.check()
 
-        return chain.from_iterable(self._each(pack.groups(jobs), send, tick, patience))
+        return chain.from_iterable(self._each(pack.groups(jobs), send, tick, idle_timeout))
 
-    def download(self, jobs: Iterable[Download], patience: Patience) -> Iterator[Got]:
+    def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]:
         room, turn = threading.Semaphore(fetch.AT_ONCE), threading.Lock()
 
         def moved(size: int) -> None:
             del size
-            patience.progressed()
+            idle_timeout.progressed()
 
         def bring(group: list[Download]) -> list[Got]:
             if len(group) == 1:
-                return fetch.fetch_group(self.store, group, self.env, patience, moved)
+                return fetch.fetch_group(self.store, group, self.env, idle_timeout, moved)
             with room:
-                return fetch.fetch_group(self.store, group, self.env, patience, moved, turn)
+                return fetch.fetch_group(self.store, group, self.env, idle_timeout, moved, turn)
 
-        found = self._each(fetch.groups(jobs), bring, patience.check, patience, discard=_unwanted)
+        found = self._each(fetch.groups(jobs), bring, idle_timeout.check, idle_timeout, discard=_unwanted)
         return chain.from_iterable(found)
 
-    def hash(self, jobs: Iterable[Hash], patience: Patience) -> Iterator[Hashed]:
+    def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]:
         known = list(jobs)
         small = sum(job.size for job in known) < HASHED_ALONE * len(known)
         threads = 1 if small else min(self.threads, os.cpu_count() or 1)
-        return self._each(known, hash_one, patience.cancel.check, patience, threads=threads)
+        return self._each(known, hash_one, idle_timeout.cancel.check, idle_timeout, threads=threads)
 
     def report(self) -> dict[str, Any] | None:
         return None
@@ -90,17 +90,17 @@ class Inline:
         jobs: Iterable[J],
         work: Callable[[J], R],
         tick: Callable[[], None],
-        patience: Patience,
+        idle_timeout: IdleTimeout,
         discard: Callable[[R], None] | None = None,
         *,
         threads: int | None = None,
     ) -> Iterator[R]:
-        feed = _until_cancelled(jobs, patience.cancel)
+        feed = _until_cancelled(jobs, idle_timeout.cancel)
         for result in pooled(feed, work, threads or self.threads, tick, discard):
-            patience.progressed()
+            idle_timeout.progressed()
             yield result
-            patience.cancel.check()
-        patience.cancel.check()
+            idle_timeout.cancel.check()
+        idle_timeout.cancel.check()
 
 
 def _unwanted(results: list[Got]) -> None:

@@ -22,7 +22,7 @@ from swamp.sync.bulk import Executor, Hash, Work
 from swamp.sync.facts import Facts
 from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
 from swamp.sync.plan import Plan, PlanPolicy, plan
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.recall import refuse_put_back
 from swamp.sync.record import EngineContext, mark_read
 from swamp.sync.units import unit_of
@@ -61,7 +61,7 @@ class Planner:
 
     context: EngineContext
     limits: tuple[float, int, int | None]
-    patience: Patience
+    idle_timeout: IdleTimeout
     executor: Executor | None = None
     warnings: list[str] = field(default_factory=list)
     vanished: Mapping[str, Row] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Planner:
     def _bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
         from swamp.commit.bootstrap import bootstrap, repair
 
-        pace = self.patience.check
+        pace = self.idle_timeout.check
         kept = self._kept() if self.context.committing and self._nothing_pending() else None
         if kept is not None and kept.root is not None and is_newest(self.context.committer.store, kept.root):
             return kept, False, ()  # a root that was written late is met, and put right, by the commit
@@ -168,7 +168,7 @@ class Planner:
     def _discover(self) -> Callable[[], RootRead | None] | None:
         """Spark lists a bucket without an index, where Spark was asked for or is at hand."""
         in_bulk = getattr(self.context.pick(Work("discover", 0, 0)), "discover", None)
-        return None if in_bulk is None else lambda: in_bulk(self.context.committer, self.patience)
+        return None if in_bulk is None else lambda: in_bulk(self.context.committer, self.idle_timeout)
 
     def _compare(self, view: View) -> Compare | None:
         """A full comparison in bulk, where there is enough to compare."""
@@ -178,7 +178,7 @@ class Planner:
         if in_bulk is None:
             return None
         self.executor = executor
-        return lambda gatherer, out: in_bulk(gatherer, out, self.context, self.patience)
+        return lambda gatherer, out: in_bulk(gatherer, out, self.context, self.idle_timeout)
 
     def previewed(self) -> RootRead:
         """What a dry run compares with: the root, or what would come to stand there first. Writes nothing."""
@@ -339,7 +339,7 @@ class Planner:
         executor = self.executor = self.context.pick(Work("hash", len(jobs), sum(j.size for j in jobs)))
         seen = {f.path: f.local for f in facts}
         found: dict[str, str] = {}
-        for done in executor.hash(jobs, self.patience):
+        for done in executor.hash(jobs, self.idle_timeout):
             local = seen[done.path]
             if done.sha256 is not None and local is not None and done.hint == local.hint:
                 found[done.path] = done.sha256
@@ -354,7 +354,7 @@ class Planner:
             with open_payload(self.context.committer.store, entry.key, entry.size) as body:
                 for chunk in body:
                     digest.update(chunk)
-                    self.patience.progressed()
+                    self.idle_timeout.progressed()
         except ObjectMissing:
             return None
         return digest.hexdigest()

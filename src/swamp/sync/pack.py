@@ -20,7 +20,7 @@ from swamp.index.keys import pack_key
 from swamp.index.pack import Packed, PackWriter, Trials
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Sent, Upload
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.transfer import STOPPERS, cause_of, retried, said, upload_one
 from swamp.sync.units import is_content
 
@@ -55,7 +55,7 @@ def upload_group(
     store: ObjectStore,
     jobs: list[Upload],
     env: Env = SYSTEM,
-    patience: Patience | None = None,
+    idle_timeout: IdleTimeout | None = None,
     turn: AbstractContextManager[Any] = _NOBODY_ELSE,
 ) -> list[Sent]:
     """Sends one file, or several as a pack.
@@ -64,11 +64,11 @@ def upload_group(
     interpreter to each other at every call of the system, and all of them together are slower than one.
     """
     if len(jobs) == 1 and not jobs[0].packed:
-        return [upload_one(store, jobs[0], env, patience)]
-    told = _PackOutcome(store, env, patience)
+        return [upload_one(store, jobs[0], env, idle_timeout)]
+    told = _PackOutcome(store, env, idle_timeout)
     with turn:
         body = _packed(jobs, told)
-    return told.sent + (_sent_pack(store, body, told.packed, env, patience) if told.packed else [])
+    return told.sent + (_sent_pack(store, body, told.packed, env, idle_timeout) if told.packed else [])
 
 
 def _packed(jobs: list[Upload], told: _PackOutcome) -> bytes:
@@ -85,8 +85,8 @@ def _packed(jobs: list[Upload], told: _PackOutcome) -> bytes:
 class _PackOutcome:
     """What became of each file so far."""
 
-    def __init__(self, store: ObjectStore, env: Env, patience: Patience | None) -> None:
-        self._send: Callable[[Upload], Sent] = lambda job: upload_one(store, job, env, patience)
+    def __init__(self, store: ObjectStore, env: Env, idle_timeout: IdleTimeout | None) -> None:
+        self._send: Callable[[Upload], Sent] = lambda job: upload_one(store, job, env, idle_timeout)
         self.sent: list[Sent] = []
         self.packed: list[tuple[Packed, StatFingerprint]] = []
 
@@ -123,7 +123,11 @@ def _add(writer: PackWriter, places: Places, jobs: list[Upload], told: _PackOutc
 
 
 def _sent_pack(
-    store: ObjectStore, body: bytes, files: list[tuple[Packed, StatFingerprint]], env: Env, patience: Patience | None
+    store: ObjectStore,
+    body: bytes,
+    files: list[tuple[Packed, StatFingerprint]],
+    env: Env,
+    idle_timeout: IdleTimeout | None,
 ) -> list[Sent]:
     """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
 
@@ -131,7 +135,7 @@ def _sent_pack(
         return store.put(pack_key(env.ulid()), body)
 
     try:
-        done = retried(attempt, env, patience)
+        done = retried(attempt, env, idle_timeout)
     except STOPPERS:
         raise
     except SwampError as error:

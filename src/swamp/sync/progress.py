@@ -70,7 +70,7 @@ class Cancel:
 
 
 @dataclass
-class Patience:
+class IdleTimeout:
     """A deadline that counts time *without progress*: a slow push may take hours, a stuck one may not."""
 
     env: Env

@@ -28,7 +28,7 @@ from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext, SyncStats, mark_pulled, remember, retire, trusted_stat
 from swamp.sync.result import LOST, Conflict
 from swamp.sync.unchanged import make_tiers
@@ -49,7 +49,7 @@ class Pull:
     compared: Comparison
     read: RootRead
     scope: Scope
-    patience: Patience
+    idle_timeout: IdleTimeout
     stats: SyncStats
     pulled_before: str | None
     got: dict[str, Got] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Pull:
         executor = self.stats.executor = self.context.pick(Work("download", len(jobs), total))
         self.context.progress.begin("pulling", len(jobs), total)
         try:
-            for got in executor.download(jobs, self.patience):
+            for got in executor.download(jobs, self.idle_timeout):
                 if not executor.reports_progress:
                     self.context.progress.advance(1, got.size)
                 yield got

@@ -14,7 +14,7 @@ from swamp.cache.rows import BaseRow, Transaction
 from swamp.cache.scan import Observed, stat_one
 from swamp.commit.commit import Changes, Committed, RootRead
 from swamp.errors import ObjectMissing
-from swamp.index.entry import Dropped, Entry, Row, Tombstone
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.formats import allows
 from swamp.index.keys import object_of
 from swamp.index.root import Root
@@ -22,7 +22,7 @@ from swamp.sync.apply import apply_locally, drop_foreign_base, take_places, tree
 from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext, SyncStats, builds_on_pulled, mark_pulled, remember, retire, trusted_stat
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
@@ -40,7 +40,7 @@ class Push:
     compared: Comparison
     read: RootRead
     scope: Scope
-    patience: Patience
+    idle_timeout: IdleTimeout
     stats: SyncStats
     complete: bool = False
     """Everything was compared and nothing is owed to a pull: the fast path may start here again (L20)."""
@@ -56,7 +56,7 @@ class Push:
     def stager(self) -> Stager:
         root = self.compared.view.root
         packs = self.context.packs and allows(root.version, "slices")
-        return Stager(self.context, self.stats, self.patience, root.gc_epoch, packs)
+        return Stager(self.context, self.stats, self.idle_timeout, root.gc_epoch, packs)
 
     def run(self) -> RootRead:
         """The root after the last commit (or as it was read, when nothing was to be committed)."""
@@ -170,8 +170,8 @@ class Push:
             return changes
 
         logged = self.context.state.meta("loggedOp") or ""
-        done = self.context.committer.commit(propose, self.patience.check, start=self.read, logged=logged)
-        self.patience.progressed()
+        done = self.context.committer.commit(propose, self.idle_timeout.check, start=self.read, logged=logged)
+        self.idle_timeout.progressed()
         left = {u.unit for u in units} - {u.unit for u in going}
         self.stats.unresolved |= left
         self.stats.again |= bool(left)
@@ -253,13 +253,13 @@ class Push:
     def _changes(self, units: Iterable[UnitPlan], root: Root) -> Changes:
         puts: list[Entry] = []
         deletes: list[Tombstone] = []
-        dropped: list[Dropped] = []
+        dropped: list[Unreferenced] = []
         for action in (a for u in units for a in u.actions):
             remote = self._now(action, root)
             if action.verb == "push":
                 puts.append(self._put(action, remote))
                 if isinstance(remote, Entry) and remote.key != puts[-1].key:
-                    dropped.append(Dropped.of(remote, _known_hash(action, remote)))
+                    dropped.append(Unreferenced.of(remote, _known_hash(action, remote)))
             elif action.verb == "delete" and isinstance(remote, Entry):
                 deletes.append(Tombstone.of(remote, _known_hash(action, remote)))
         internal = frozenset(p for p in root.entries if is_internal(p))

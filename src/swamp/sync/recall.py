@@ -7,7 +7,7 @@ from typing import Final
 
 from swamp.cache.rows import Transaction
 from swamp.cache.state import State
-from swamp.commit.obey import Said, remembered
+from swamp.commit.conditions import SaidIgnored, remembered
 from swamp.errors import CorruptData
 from swamp.index.formats import REPAIR_HINT
 from swamp.index.root import Root
@@ -23,16 +23,16 @@ def recall(tx: Transaction, root: Root) -> None:
     tx.set_meta(SAID_IGNORED, json.dumps([said.store_id, said.op, said.seq]) if said else None)
 
 
-def recalled(state: State) -> Said | None:
+def recalled(state: State) -> SaidIgnored | None:
     """When a root of this cache's store has last said that conditions are ignored, if one did."""
     said = _parsed(state.meta(SAID_IGNORED))
     return said if said is not None and said.store_id == state.meta("storeId") else None
 
 
-def _parsed(text: str | None) -> Said | None:
+def _parsed(text: str | None) -> SaidIgnored | None:
     try:
         store_id, op, seq = json.loads(text or "null")
-        return Said(str(store_id), str(op), int(seq))
+        return SaidIgnored(str(store_id), str(op), int(seq))
     except (ValueError, TypeError):
         return None  # none was seen
 

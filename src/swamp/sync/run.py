@@ -18,7 +18,7 @@ from swamp.index.root import Root
 from swamp.sync.bulk import Work
 from swamp.sync.observe import Comparison, Planner
 from swamp.sync.plan import Action, Plan, UnitPlan
-from swamp.sync.progress import Patience, PortionedProgress
+from swamp.sync.progress import IdleTimeout, PortionedProgress
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
 from swamp.sync.recall import refuse_put_back
@@ -40,7 +40,7 @@ class SyncRun:
 
     engine: Engine
     planner: Planner
-    patience: Patience
+    idle_timeout: IdleTimeout
     scope: tuple[str, ...]
     full: bool
     hydrating: bool
@@ -98,7 +98,7 @@ class SyncRun:
                     compared=compared,
                     read=read,
                     scope=self.scope,
-                    patience=self.patience,
+                    idle_timeout=self.idle_timeout,
                     stats=stats,
                     pulled_before=before,
                 ).run()
@@ -177,7 +177,7 @@ class SyncRun:
             compared=compared,
             read=read,
             scope=self.scope,
-            patience=self.patience,
+            idle_timeout=self.idle_timeout,
             stats=stats,
             complete=compared.view.full and not self.scope and not owed and not compared.planned.held,
         )
@@ -220,7 +220,7 @@ _HARMLESS = frozenset({"pull", "adopt", "forget", "nothing"})
 _NEWS = frozenset({"pull", "restore", "aside", "conflict", "bury"})
 
 
-def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
+def refresh(engine: Engine, read: RootRead, idle_timeout: IdleTimeout) -> SyncResult:
     """Takes in what `read` says is new, as far as it harms nobody; content stays in the store until somebody reads it.
 
     Under `sync.lock`. Raises CorruptData where only a sync can tell what is new.
@@ -228,7 +228,7 @@ def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
     root = read.root
     assert root is not None
     context = replace(engine.context, lazy=True)
-    planner = Planner(context, (0.0, 0, 0), patience)
+    planner = Planner(context, (0.0, 0, 0), idle_timeout)
     refuse_put_back(context.state, root)
     if not planner.stands(read):
         raise CorruptData(
@@ -248,7 +248,7 @@ def refresh(engine: Engine, read: RootRead, patience: Patience) -> SyncResult:
         read=read,
         waiting=_waiting(compared.planned, planned),
         scope=(),
-        patience=patience,
+        idle_timeout=idle_timeout,
         stats=stats,
         pulled_before=None,
     ).run()

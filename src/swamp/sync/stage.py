@@ -13,7 +13,7 @@ from swamp.errors import SwampError
 from swamp.sync.bulk import Sent, Upload, Work
 from swamp.sync.pack import SMALL
 from swamp.sync.plan import Action, UnitPlan
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext, SyncStats
 from swamp.sync.units import unit_of
 
@@ -28,7 +28,7 @@ class Stager:
 
     context: EngineContext
     stats: SyncStats
-    patience: Patience
+    idle_timeout: IdleTimeout
     epoch: int
     """The collection after which this push sends: a later one may have taken its uploads for garbage."""
     packs: bool
@@ -67,7 +67,7 @@ class Stager:
         executor = self.stats.executor = self.context.pick(Work("upload", len(jobs), total))
         self.context.progress.begin("pushing", len(jobs), total)
         try:
-            for sent in executor.upload(jobs, self.patience):
+            for sent in executor.upload(jobs, self.idle_timeout):
                 if not executor.reports_progress:
                     self.context.progress.advance(1, sent.size)
                 action = actions.pop(sent.path, None)  # one answer counts

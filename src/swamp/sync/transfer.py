@@ -28,7 +28,7 @@ from swamp.index.payload import read_slice
 from swamp.store.port import WHOLE_AT_MOST, ObjectStore, Uploaded
 from swamp.store.retry import Backoff
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import Cause
 
 RETRY_SECONDS: Final = 30.0
@@ -50,7 +50,7 @@ def _counted(chunks: Iterable[bytes], on_bytes: Callable[[int], None]) -> Iterat
         yield chunk
 
 
-def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, patience: Patience | None = None) -> Sent:
+def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, idle_timeout: IdleTimeout | None = None) -> Sent:
     """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
     file = Path(job.file)
 
@@ -63,7 +63,7 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, patience: Pat
             # A file of a tree: a link planted after the plan must not lead us out of it.
             check_inside(job.file[: -len(job.path) - 1], job.path)
         before = fingerprint_of(os.stat(job.file))  # noqa: PTH116  (ten thousand times)
-        key, done = retried(attempt, env, patience)
+        key, done = retried(attempt, env, idle_timeout)
         changed = fingerprint_of(os.stat(job.file)) != before or done.meta.size != before.size  # noqa: PTH116
     except STOPPERS:
         raise
@@ -77,7 +77,7 @@ def download_one(
     store: ObjectStore,
     job: Download,
     env: Env = SYSTEM,
-    patience: Patience | None = None,
+    idle_timeout: IdleTimeout | None = None,
     on_bytes: Callable[[int], None] = ignored,
 ) -> Got:
     """The whole file in staging, verified (and durable, if the job wants it), or nothing there."""
@@ -100,7 +100,7 @@ def download_one(
         return stage_file(job.staging, chunks, job.size, job.sha256, mtime_ns=job.mtime_ns, durable=job.durable)
 
     try:
-        staged = retried(attempt, env, patience, also=CorruptData)
+        staged = retried(attempt, env, idle_timeout, also=CorruptData)
     except STOPPERS:
         raise
     except (SwampError, OSError) as error:
@@ -124,7 +124,7 @@ def hash_one(job: Hash) -> Hashed:
 
 
 def retried(
-    attempt: Callable[[], T], env: Env, patience: Patience | None, *, also: type[SwampError] = Unavailable
+    attempt: Callable[[], T], env: Env, idle_timeout: IdleTimeout | None, *, also: type[SwampError] = Unavailable
 ) -> T:
     """Until it works, half a minute has passed, or nobody waits for it. Bytes that arrive wrong (`also`) are fetched
     once more.
@@ -137,7 +137,7 @@ def retried(
             return attempt()
         except (Unavailable, also) as error:
             wrong += isinstance(error, CorruptData)
-            stop = patience is not None and patience.over
+            stop = idle_timeout is not None and idle_timeout.over
             if stop or wrong > 1 or not backoff.pause(error):
                 raise
 

@@ -17,7 +17,7 @@ from swamp.cache.files import hash_file
 from swamp.commit.commit import Changes
 from swamp.commit.survive import survive
 from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import live_rows, lookup
 from swamp.index.payload import open_payload
 from swamp.index.root import Root
@@ -25,7 +25,7 @@ from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Upload
 from swamp.sync.fetch import AT_ONCE, grouped, sound_slices
 from swamp.sync.pool import pooled
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext
 from swamp.sync.transfer import upload_one
 from swamp.sync.units import unit_of
@@ -90,7 +90,7 @@ def inspect_group(store: ObjectStore, entries: list[Entry]) -> list[Finding]:
 
 
 def inspect_all(
-    context: EngineContext, entries: Iterable[Entry], patience: Patience, threads: int
+    context: EngineContext, entries: Iterable[Entry], idle_timeout: IdleTimeout, threads: int
 ) -> Iterator[Finding]:
     """Findings as they come. The files of a pack are read together, as far as they are among so many rows."""
     store, room = context.committer.store, threading.Semaphore(AT_ONCE)
@@ -102,14 +102,19 @@ def inspect_all(
     rows = iter(entries)
     pages = iter(lambda: list(islice(rows, TOGETHER)), [])
     jobs = chain.from_iterable(grouped(page, lambda entry: entry.key) for page in pages)
-    for finding in chain.from_iterable(pooled(jobs, look, threads, patience.check)):
-        patience.progressed()
+    for finding in chain.from_iterable(pooled(jobs, look, threads, idle_timeout.check)):
+        idle_timeout.progressed()
         context.progress.advance(1, finding.size)
         yield finding
 
 
 def verify(
-    context: EngineContext, patience: Patience, *, threads: int = 16, repair: bool = False, drop: tuple[str, ...] = ()
+    context: EngineContext,
+    idle_timeout: IdleTimeout,
+    *,
+    threads: int = 16,
+    repair: bool = False,
+    drop: tuple[str, ...] = (),
 ) -> VerifyReport:
     """Looks at everything the root names. With `repair`, heals from this cache and drops exactly `drop`."""
     root = context.committer.read().root
@@ -119,19 +124,19 @@ def verify(
     checked = size = 0
     bad: list[Finding] = []
     try:
-        for finding in inspect_all(context, live_rows(root, context.committer.fetch), patience, threads):
+        for finding in inspect_all(context, live_rows(root, context.committer.fetch), idle_timeout, threads):
             checked += 1
             size += finding.size
             if finding.verdict != "good":
                 bad.append(finding)
     finally:
         context.progress.end()
-    return conclude(context, patience, checked, size, bad, repair=repair, drop=drop)
+    return conclude(context, idle_timeout, checked, size, bad, repair=repair, drop=drop)
 
 
 def conclude(
     context: EngineContext,
-    patience: Patience,
+    idle_timeout: IdleTimeout,
     checked: int,
     size: int,
     bad: list[Finding],
@@ -144,11 +149,11 @@ def conclude(
     if unknown:
         raise NotFound(f"nothing is wrong with {sorted(unknown)[0]}: only missing or corrupt entries can be dropped")
     epoch = _epoch(context) if repair and bad else 0
-    healed = _heal(context, patience, [f for f in bad if f.entry.path not in drop]) if repair else {}
+    healed = _heal(context, idle_timeout, [f for f in bad if f.entry.path not in drop]) if repair else {}
     gone = [f for f in bad if f.entry.path in drop] if repair else []
     left = [f for f in bad if f.entry.path not in healed and f not in gone]
     if repair and (healed or gone or any(f.verdict == "missing" and not f.entry.missing for f in left)):
-        taken = _publish(context, patience, healed, gone, left, epoch)
+        taken = _publish(context, idle_timeout, healed, gone, left, epoch)
         healed = {path: rows for path, rows in healed.items() if path not in taken}
         left = [f for f in bad if f.entry.path not in healed and f not in gone]
     return VerifyReport(
@@ -161,11 +166,11 @@ def conclude(
     )
 
 
-def _heal(context: EngineContext, patience: Patience, bad: list[Finding]) -> dict[str, tuple[Entry, Entry]]:
+def _heal(context: EngineContext, idle_timeout: IdleTimeout, bad: list[Finding]) -> dict[str, tuple[Entry, Entry]]:
     """path -> (old entry, the same bytes under a new key), where this cache holds bytes of the right hash."""
     healed: dict[str, tuple[Entry, Entry]] = {}
     for finding in bad:
-        patience.check()
+        idle_timeout.check()
         entry = finding.entry
         file = context.cache.tree / entry.path
         try:
@@ -173,7 +178,7 @@ def _heal(context: EngineContext, patience: Patience, bad: list[Finding]) -> dic
                 continue
         except SwampError:
             continue  # not here, or not readable here: another cache may have it
-        sent = upload_one(context.committer.store, Upload(entry.path, str(file)), context.env, patience)
+        sent = upload_one(context.committer.store, Upload(entry.path, str(file)), context.env, idle_timeout)
         if sent.key and sent.sha256 == entry.sha256:
             again = replace(entry.rewritten(sent.key), last_modified=sent.last_modified or "")
             healed[entry.path] = (entry, again)
@@ -182,7 +187,7 @@ def _heal(context: EngineContext, patience: Patience, bad: list[Finding]) -> dic
 
 def _publish(
     context: EngineContext,
-    patience: Patience,
+    idle_timeout: IdleTimeout,
     healed: dict[str, tuple[Entry, Entry]],
     gone: list[Finding],
     left: list[Finding],
@@ -198,7 +203,7 @@ def _publish(
         still = _unchanged(context, root, [*(old for old, _ in healed.values()), *(f.entry for f in (*gone, *left))])
         sent = [(old, new) for path, (old, new) in healed.items() if path in still and path not in taken]
         puts = [new for _, new in sent]
-        dropped = [Dropped.of(old) for old, _ in sent]
+        dropped = [Unreferenced.of(old) for old, _ in sent]
         lost = (f.entry for f in left if f.verdict == "missing" and f.entry.path in still)
         marks = [entry.rewritten(entry.key, missing=True) for entry in lost]
         given_up = [f.entry for f in gone if f.entry.path in still]
@@ -207,7 +212,7 @@ def _publish(
             return None
         return Changes(puts=(*puts, *marks), deletes=tuple(tombs), dropped=tuple(dropped))
 
-    context.committer.commit(propose, patience.check)
+    context.committer.commit(propose, idle_timeout.check)
     return frozenset(taken)
 
 

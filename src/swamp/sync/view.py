@@ -13,7 +13,7 @@ from swamp.cache.rows import BaseRow
 from swamp.cache.state import State
 from swamp.commit.log import has_op
 from swamp.errors import CorruptData
-from swamp.index.entry import Dropped, Entry, Row
+from swamp.index.entry import Entry, Row, Unreferenced
 from swamp.index.lookup import rows_since, winning_rows
 from swamp.index.read import read_segment
 from swamp.index.root import Root
@@ -34,7 +34,7 @@ class View:
     full: bool
     in_history: bool
     delta: dict[str, Row] = field(default_factory=dict)
-    dropped: dict[str, Dropped] = field(default_factory=dict)
+    dropped: dict[str, Unreferenced] = field(default_factory=dict)
     unsafe: tuple[str, ...] = ()
 
     def row(self, path: str, base: BaseRow | None) -> Row | None:
@@ -129,7 +129,7 @@ def changes_since(store: ObjectStore, root: Root, seq: int, staged: frozenset[st
     return View(root, store, full=False, in_history=True, delta=delta, dropped=dropped, unsafe=unsafe)
 
 
-def _dropped(store: ObjectStore, root: Root, seq: int, keys: frozenset[str]) -> dict[str, Dropped]:
+def _dropped(store: ObjectStore, root: Root, seq: int, keys: frozenset[str]) -> dict[str, Unreferenced]:
     """Which of my uploads a later commit has already replaced: they prove that mine landed. inv[crash.resolved]"""
     if not keys:
         return {}
@@ -137,7 +137,7 @@ def _dropped(store: ObjectStore, root: Root, seq: int, keys: frozenset[str]) -> 
     for ref in root.segments:
         if ref.added_seq > seq:
             for row in listed_rows(ref, read_segment(store, ref)):
-                if isinstance(row, Dropped) and row.identity in keys:
+                if isinstance(row, Unreferenced) and row.identity in keys:
                     found[row.identity] = row
     return found
 

@@ -103,7 +103,7 @@ class StoreRunLocks:
             read_lease(self._store, key)  # an unreachable store is told at once, as what it is
         local = self._local(run_id)
         try:
-            lease = self._acquire(key, local, self._patience(local), 0.0 if new else AWAY_S)
+            lease = self._acquire(key, local, self._idle_timeout(local), 0.0 if new else AWAY_S)
         except LockTimeout as error:
             raise _still_running(run_id, error) from error
         try:
@@ -112,7 +112,7 @@ class StoreRunLocks:
             shutil.rmtree(local, ignore_errors=True)
             lease.release()  # it stays in the store, marked: who waits for this run may have it already (K14)
 
-    def _patience(self, local: Path) -> float:
+    def _idle_timeout(self, local: Path) -> float:
         """Long enough to see that a dead process renews nothing; one that lives on this machine is not waited out."""
         asked = self.repo.settings.lock_timeout
         return asked if self._here_is(local) == "alive" else max(TAKEOVER_SECONDS, asked)

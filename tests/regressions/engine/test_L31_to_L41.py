@@ -17,7 +17,7 @@ from swamp.env import SYSTEM
 from swamp.errors import CorruptData, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.store.layers import PrefixStore
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.units import unit_of
 from swamp.sync.verify import verify
 from swamp.testing.faulty import Fault, FaultyStore
@@ -26,7 +26,7 @@ DAY = dt.timedelta(days=1)
 
 
 def check(peer: Peer, **more):
-    return verify(peer.engine.context, Patience(peer.env, 60.0), threads=2, **more)
+    return verify(peer.engine.context, IdleTimeout(peer.env, 60.0), threads=2, **more)
 
 
 # --- L31

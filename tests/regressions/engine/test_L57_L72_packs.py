@@ -11,13 +11,13 @@ from peers import Peer, Watched, content, keys, once, root_of, settled, shared, 
 from swamp.commit.commit import Changes
 from swamp.commit.restore import undelete
 from swamp.errors import SwampError
-from swamp.index.entry import Dropped
+from swamp.index.entry import Unreferenced
 from swamp.index.keys import PACK_PREFIX, object_of, slice_of
 from swamp.index.pack import PackWriter, read_pack
 from swamp.index.payload import read_payload
 from swamp.store.layers import MeterStore
 from swamp.sync.engine import Policy
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.units import unit_of
 from swamp.sync.verify import verify
 from swamp.testing.faulty import Fault, FaultyStore
@@ -50,7 +50,7 @@ def move(peer: Peer, *, gone: bool = True) -> str:
 
     def propose(root):
         puts = [e.rewritten(placed[e.path].slice(name).key) for e in rows]
-        return Changes(puts=tuple(puts), dropped=tuple(Dropped(pack, "") for pack in sorted(old)))
+        return Changes(puts=tuple(puts), dropped=tuple(Unreferenced(pack, "") for pack in sorted(old)))
 
     assert engine.committer.commit(propose, peer.pace) is not None
     if gone:
@@ -319,7 +319,7 @@ def test_verify_reads_each_pack_once_and_judges_each_file_by_itself(store, a):
     metered = MeterStore(store)
     engine = a.process(metered)
     before = metered.meter.calls["get"]
-    found = verify(engine.context, Patience(a.env, 60.0), threads=4)
+    found = verify(engine.context, IdleTimeout(a.env, 60.0), threads=4)
     assert (found.checked, found.bytes, found.ok) == (60, sum(row.size for row in rows.values()), True)
     assert metered.meter.calls["get"] - before <= 2, "the root, and the pack"
     assert not metered.meter.calls["open"]
@@ -328,9 +328,9 @@ def test_verify_reads_each_pack_once_and_judges_each_file_by_itself(store, a):
     body = bytearray(store.get(cut.pack).body)
     body[cut.offset + 5] ^= 1
     store.put(cut.pack, bytes(body))
-    found = verify(engine.context, Patience(a.env, 60.0), threads=4)
+    found = verify(engine.context, IdleTimeout(a.env, 60.0), threads=4)
     assert (found.corrupt, found.missing, found.checked) == (("files/07",), (), 60)
     store.delete([cut.pack])
-    found = verify(engine.context, Patience(a.env, 60.0), threads=4)
+    found = verify(engine.context, IdleTimeout(a.env, 60.0), threads=4)
     assert (found.missing, found.corrupt) == (tuple(sorted(rows)), ())
     engine.close()

@@ -6,7 +6,7 @@ import pytest
 
 import swamp.commit.commit
 from peers import Peer, Watched, content, once, settled, shared
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.verify import verify
 
 
@@ -21,7 +21,7 @@ def overtaken(store, a: Peer, b: Peer, path: str, act) -> dict[str, str]:
     store.delete([lost])
     watched = Watched(store, once("put", ".datastore-index", act))
     engine = a.process(watched)
-    found = verify(engine.context, Patience(a.env, 60.0), threads=1, repair=True)
+    found = verify(engine.context, IdleTimeout(a.env, 60.0), threads=1, repair=True)
     engine.close()
     return {"healed": ",".join(found.healed), "missing": ",".join(found.missing)}
 

@@ -18,7 +18,7 @@ from swamp.commit.namespace import validate_name
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.index.root import ROOT_KEY, decode, encode
 from swamp.sync.engine import Policy
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.verify import verify
 from swamp.testing.faulty import Fault, FaultyStore
 
@@ -239,7 +239,7 @@ def test_S06_a_dangling_entry_stops_no_reader_and_is_healed(store, a, b, peer):
     a.push()
     result = b.pull()
     assert [f.path for f in result.failed] == ["files/1"] and b.read("files/new") == "new"
-    assert verify(a.engine.context, Patience(a.env, 30.0), repair=True).healed == ("files/1",)
+    assert verify(a.engine.context, IdleTimeout(a.env, 30.0), repair=True).healed == ("files/1",)
     assert b.pull().ok and b.read("files/1") == "1"
     settled(a, b)
 

@@ -15,7 +15,7 @@ from swamp.commit.collect import collect
 from swamp.commit.compact import compact
 from swamp.index.lookup import all_rows
 from swamp.store.port import ObjectStore
-from swamp.sync.progress import Patience
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.verify import verify
 
 pytestmark = pytest.mark.inv("gc.uploads-survive")
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.inv("gc.uploads-survive")
 
 def swept(b: Peer) -> None:
     """Another machine deletes all that nothing names, however young."""
-    collect(b.engine.committer, Patience(b.env, 60.0).check, keep=dt.timedelta(0))
+    collect(b.engine.committer, IdleTimeout(b.env, 60.0).check, keep=dt.timedelta(0))
 
 
 def on_watched(store: ObjectStore, a: Peer, b: Peer):
@@ -43,9 +43,9 @@ def test_a_healed_payload_that_was_collected_is_not_named(store, a, b):
     a.push()
     store.delete([shared(a.engine)["files/x"].key])
     engine = on_watched(store, a, b)
-    found = verify(engine.context, Patience(a.env, 60.0), threads=1, repair=True)
+    found = verify(engine.context, IdleTimeout(a.env, 60.0), threads=1, repair=True)
     assert (found.healed, found.missing) == ((), ("files/x",))
-    again = verify(engine.context, Patience(a.env, 60.0), threads=1, repair=True)
+    again = verify(engine.context, IdleTimeout(a.env, 60.0), threads=1, repair=True)
     assert again.healed == ("files/x",)
     all_there(store, engine)
     engine.close()
@@ -71,7 +71,7 @@ def test_a_compacted_segment_that_was_collected_is_written_again(store, a, b, mo
         a.push()
     monkeypatch.undo()
     engine = on_watched(store, a, b)
-    done = compact(engine.committer, Patience(a.env, 60.0).check)
+    done = compact(engine.committer, IdleTimeout(a.env, 60.0).check)
     engine.close()
     assert done.segments_after == 1
     all_there(store, b.engine)

@@ -6,15 +6,15 @@ import swamp.commit.commit
 from peers import root_of
 from swamp.commit.compact import compact
 from swamp.commit.restore import undelete
-from swamp.index.tally import Tally, tally
-from swamp.sync.progress import Patience
+from swamp.index.stats import CommitStats, commit_stats
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.units import unit_of
 from swamp.sync.verify import verify
 
 
 def did(peer) -> tuple[int, int, int]:
     """Added, changed and deleted by the newest commit."""
-    found = tally(root_of(peer.engine), peer.engine.committer.fetch)
+    found = commit_stats(root_of(peer.engine), peer.engine.committer.fetch)
     return found.added, found.changed, found.deleted
 
 
@@ -46,10 +46,10 @@ def test_a_file_that_is_marked_missing_or_healed_was_not_changed(store, a, b, la
     lost = root_of(a.engine)
     [key] = [meta.key for page in store.list("files/1") for meta in page]
     store.delete([key])
-    assert verify(b.engine.context, Patience(b.env, 60.0), repair=True).missing == ("files/1",)
+    assert verify(b.engine.context, IdleTimeout(b.env, 60.0), repair=True).missing == ("files/1",)
     assert root_of(b.engine).seq == lost.seq + 1
     assert did(b) == (0, 0, 0)
-    assert verify(a.engine.context, Patience(a.env, 60.0), repair=True).healed == ("files/1",)
+    assert verify(a.engine.context, IdleTimeout(a.env, 60.0), repair=True).healed == ("files/1",)
     assert did(a) == (0, 0, 0)
 
 
@@ -63,4 +63,4 @@ def test_a_compaction_did_nothing_to_files_and_what_its_segments_told_is_not_tol
     compact(a.engine.committer, a.pace)
     assert did(a) == (0, 0, 0)
     store.delete([ref.key for ref in before.segments])
-    assert tally(before, a.engine.committer.fetch) == Tally()
+    assert commit_stats(before, a.engine.committer.fetch) == CommitStats()

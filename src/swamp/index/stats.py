@@ -1,4 +1,4 @@
-"""What a commit did to files, counted from its own record: whoever tells of commits counts here."""
+"""Counts the files that a commit added, changed and deleted, from its own rows in the index."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from operator import attrgetter
 from typing import Final, Literal
 
 from swamp.errors import CorruptData, ObjectMissing
-from swamp.index.entry import Dropped, Entry, Tombstone
+from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import FetchSegment
 from swamp.index.root import Root
 from swamp.index.segment import AnyRow, listed_rows
 
 MOST_PATHS: Final = 1000
-Deed = Literal["added", "changed", "deleted"]
+FileChange = Literal["added", "changed", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class CommitStats:
     """Files that a commit added, changed and deleted."""
 
     added: int = 0
@@ -30,24 +30,24 @@ class Tally:
     """The first of them, in the order of their names."""
 
 
-def tally(root: Root, fetch: FetchSegment) -> Tally:
+def commit_stats(root: Root, fetch: FetchSegment) -> CommitStats:
     """What the commit did that published `root`; nothing where the segment that told it is gone."""
-    counted: Counter[Deed] = Counter()
+    counted: Counter[FileChange] = Counter()
     paths: list[str] = []
     try:
-        for path, deed in deeds(root, fetch):
-            counted[deed] += 1
+        for path, change in file_changes(root, fetch):
+            counted[change] += 1
             if len(paths) < MOST_PATHS:
                 paths.append(path)
     except (ObjectMissing, CorruptData):
-        return Tally()  # it was compacted away since: the commit itself is still told
-    return Tally(counted["added"], counted["changed"], counted["deleted"], tuple(sorted(paths)))
+        return CommitStats()  # it was compacted away since: the commit itself is still told
+    return CommitStats(counted["added"], counted["changed"], counted["deleted"], tuple(sorted(paths)))
 
 
-def deeds(root: Root, fetch: FetchSegment) -> Iterator[tuple[str, Deed]]:
+def file_changes(root: Root, fetch: FetchSegment) -> Iterator[tuple[str, FileChange]]:
     """What the commit that published `root` did, path by path. Raises where its segment is gone."""
     for rows in _places(root, fetch):
-        yield from _deeds(row for row in rows if row.seq == root.seq)
+        yield from _by_path(row for row in rows if row.seq == root.seq)
 
 
 def _places(root: Root, fetch: FetchSegment) -> Iterator[Iterable[AnyRow]]:
@@ -60,14 +60,14 @@ def _places(root: Root, fetch: FetchSegment) -> Iterator[Iterable[AnyRow]]:
             yield listed_rows(ref, fetch(ref))
 
 
-def _deeds(rows: Iterable[AnyRow]) -> Iterator[tuple[str, Deed]]:
+def _by_path(rows: Iterable[AnyRow]) -> Iterator[tuple[str, FileChange]]:
     for path, group in groupby(rows, key=attrgetter("path")):
-        deed = _deed(list(group))
-        if deed is not None:
-            yield path, deed
+        change = _change(list(group))
+        if change is not None:
+            yield path, change
 
 
-def _deed(rows: list[AnyRow]) -> Deed | None:
+def _change(rows: list[AnyRow]) -> FileChange | None:
     """What one commit's rows of one path say; None for a segment that it took out of the index, and for content that
     it only moved, healed or marked: changes are counted by identity.
 
@@ -77,5 +77,5 @@ def _deed(rows: list[AnyRow]) -> Deed | None:
         if isinstance(row, Entry):
             if row.number != row.seq:
                 return None
-            return "changed" if any(isinstance(other, Dropped) for other in rows) else "added"
+            return "changed" if any(isinstance(other, Unreferenced) for other in rows) else "added"
     return "deleted" if any(isinstance(row, Tombstone) and row.number == row.seq for row in rows) else None

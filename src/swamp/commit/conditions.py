@@ -20,7 +20,7 @@ REPAIR_HINT: Final = "run: swamp datastore doctor --repair (it measures again, a
 
 
 @value
-class Said:
+class SaidIgnored:
     """When a root of this store has last said `ignored`: the commit that made it say so, and the newest one seen."""
 
     store_id: str
@@ -29,11 +29,11 @@ class Said:
 
 
 @dataclass
-class Word:
+class ConditionsVerdict:
     """What one process works by. Changes when a root says something else."""
 
     ignored: bool = False
-    said: Said | None = None
+    said: SaidIgnored | None = None
     """Sticky: only a root that names a later commit as `conditionsOp` takes it back."""
     measure: Callable[[], bool] | None = None
     """Finds out by trying whether conditions are ignored. Raises Unavailable when it cannot tell."""
@@ -90,11 +90,11 @@ class Word:
         return IGNORED if self.ignored else ENFORCED
 
 
-def remembered(said: Said | None, root: Root) -> Said | None:
+def remembered(said: SaidIgnored | None, root: Root) -> SaidIgnored | None:
     """What is to be remembered of `ignored` after this root: it stays until a later commit takes it back."""
     before = said if said is not None and said.store_id == root.store_id else None
     if root.conditions == IGNORED:
-        return Said(root.store_id, root.conditions_op, max(root.seq, before.seq) if before else root.seq)
+        return SaidIgnored(root.store_id, root.conditions_op, max(root.seq, before.seq) if before else root.seq)
     return None if before is None or _takes_back(root, before) else before
 
 
@@ -111,7 +111,7 @@ def check_agreement(root: Root, *, ignored: bool) -> None:
     )
 
 
-def _takes_back(root: Root, said: Said) -> bool:
+def _takes_back(root: Root, said: SaidIgnored) -> bool:
     """Whether the word was changed by a commit after the newest root that was seen to say `ignored`."""
     if root.conditions != ENFORCED or not root.conditions_op or root.conditions_op == said.op:
         return False
