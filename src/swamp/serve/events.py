@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,9 +19,11 @@ from swamp.serve.database import Database
 
 RING: Final = 5_000
 KEEP: Final = 100_000
-AT_ONCE: Final = 25
+AT_ONCE: Final = 10
 TURN_SECONDS: Final = 0.01
 """Readers are woken in groups: if hundreds wrote in one turn of the loop, every request would wait behind them."""
+GOLDEN: Final = 0.618034
+"""Steps of this size around a circle never meet."""
 KINDS: Final = ("commit", "run", "step", "log", "status", "delivery")
 
 
@@ -47,6 +49,18 @@ Draft = tuple[str, str | None, Mapping[str, Any]]
 """Kind, run and content of an event that has no number yet."""
 
 
+@dataclass(eq=False, slots=True)
+class OpenStream:
+    """One open stream: how far it is, and what it wants to hear of. Lives in the loop."""
+
+    place: int
+    run_id: str | None
+    kinds: frozenset[str]
+
+    def wants(self, event: Event) -> bool:
+        return event.kind in self.kinds and self.run_id in (None, event.run_id)
+
+
 class Events:
     """The events of one server. The newest stay in memory; readers that fell behind read from the file."""
 
@@ -55,8 +69,8 @@ class Events:
         self._adding, self._lock = threading.Lock(), threading.Lock()
         self._ring: deque[Event] = deque(maxlen=RING)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = asyncio.Event()
-        self._waiting = 0
+        self._waiting: dict[OpenStream, asyncio.Future[bool]] = {}
+        self._beat = 0.0
         row = db.one("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)")
         self.last = int(row[0]) if row else 0
 
@@ -88,17 +102,33 @@ class Events:
                 self._ring.extend(made)
                 if made:
                     self.last = made[-1].id
-        self.wake()
+            if made:
+                self._in_loop(self._announce, made)  # in the order of their numbers, therefore under the lock
 
     def wake(self) -> None:
         """Lets every reader look again."""
+        self._in_loop(self._wake_all)
+
+    def _in_loop(self, call: Callable[..., None], *args: Any) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._announce)
+            loop.call_soon_threadsafe(call, *args)
 
-    def _announce(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+    def _wake_all(self) -> None:
+        for heard in self._waiting.values():
+            _hear(heard, True)
+
+    def _announce(self, made: list[Event]) -> None:
+        """Wakes who wants one of these, in groups. For all others they are read: who follows one run sleeps on."""
+        kinds, runs = frozenset(event.kind for event in made), frozenset(event.run_id for event in made)
+        loop, awake = asyncio.get_running_loop(), 0
+        for reader, heard in list(self._waiting.items()):
+            if kinds.isdisjoint(reader.kinds) or (reader.run_id is not None and reader.run_id not in runs):
+                reader.place = max(reader.place, made[-1].id)
+                continue
+            del self._waiting[reader]  # from here on it reads for itself
+            loop.call_later(awake // AT_ONCE * TURN_SECONDS, _hear, heard, True)
+            awake += 1
 
     def sweep(self) -> None:
         self._db.write(lambda db: db.execute("DELETE FROM events WHERE id <= ?", (self.last - KEEP,)).rowcount)
@@ -135,16 +165,23 @@ class Events:
         row = self._db.one("SELECT MIN(id) FROM events")
         return bool(row and row[0] is not None and row[0] <= number + 1)
 
-    async def changed(self, number: int, seconds: float) -> None:
-        """Waits until there is something behind `number`, at most so long."""
-        news = self._news
-        if self.last > number:
-            return
-        before, self._waiting = self._waiting, self._waiting + 1
+    async def news(self, reader: OpenStream, seconds: float) -> bool:
+        """Waits until something happens that the reader wants; False if nothing did for so long, or a little less."""
+        if self.last > reader.place:
+            return True
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[bool] = loop.create_future()
+        self._waiting[reader] = heard
+        # Streams that were opened together would beat together for ever, and every request would wait behind them.
+        self._beat = (self._beat + GOLDEN) % 1.0
+        beat = loop.call_later(seconds * (0.5 + self._beat / 2), _hear, heard, False)
         try:
-            await asyncio.wait_for(news.wait(), seconds)
-        except TimeoutError:
-            return
+            return await heard
         finally:
-            self._waiting -= 1
-        await asyncio.sleep(before // AT_ONCE * TURN_SECONDS)
+            beat.cancel()
+            self._waiting.pop(reader, None)
+
+
+def _hear(heard: asyncio.Future[bool], something: bool) -> None:
+    if not heard.done():
+        heard.set_result(something)

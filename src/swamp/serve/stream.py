@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from swamp.errors import UsageError
 from swamp.serve.ask import needs, server_of
-from swamp.serve.events import KINDS, Event
+from swamp.serve.events import KINDS, Event, OpenStream
 from swamp.serve.state import Server
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
@@ -45,15 +45,14 @@ async def _told(server: Server, begin: int | None, run: str | None, kinds: froze
     if begin is not None and not await run_in_threadpool(server.events.has_all_after, begin):
         place = server.events.last
         yield Event(place, "", "reset", None, f'{{"after": {place}}}').encode()
+    reader = OpenStream(place, run, kinds)
     while not server.draining:
-        for event in await _after(server, place):
-            place = event.id
-            if event.kind in kinds and run in (None, event.run_id):
+        for event in await _after(server, reader.place):
+            reader.place = event.id
+            if reader.wants(event):
                 yield event.encode()
-        if place >= server.events.last:
-            await server.events.changed(place, BEAT_SECONDS)
-            if place >= server.events.last:
-                yield b": beat\n\n"
+        if reader.place >= server.events.last and not await server.events.news(reader, BEAT_SECONDS):
+            yield b": beat\n\n"
 
 
 async def _after(server: Server, place: int) -> list[Event]:
