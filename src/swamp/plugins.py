@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
 
 from swamp.errors import UsageError
+from swamp.values import value
 
 Kind = Literal["datastores", "models"]
 GROUPS: Final[dict[Kind, str]] = {"datastores": "swamp.datastores", "models": "swamp.models"}
 
 
-@dataclass(frozen=True)
+@value
 class Plugin:
     """Something a package offers under a name; imported only when it is used."""
 

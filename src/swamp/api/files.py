@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
@@ -27,12 +26,13 @@ from swamp.api.repository import Repository, open_repository
 from swamp.data.versions import DataVersion
 from swamp.errors import AccessDenied, NotFound, SwampError, UsageError
 from swamp.repo.contents import File, read_range
+from swamp.values import value
 
 VERIFIED: Final = 8 << 20
 """A local file up to this size is compared with its checksum first; of a larger one only what is asked for is read."""
 
 
-@dataclass(frozen=True)
+@value
 class NamedPath:
     """What a path names: a model, a name of it, a version, and a part or a directory of parts."""
 

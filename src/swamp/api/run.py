@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.names import version_of_directory
@@ -14,6 +14,7 @@ from swamp.models.run import Hooks, Request, run_method
 from swamp.models.run_context import RunContext
 from swamp.repo.open import COMMAND
 from swamp.sync.progress import Cancel
+from swamp.values import mutable
 
 if TYPE_CHECKING:
     from swamp.api.version import SavedVersion
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from swamp.repo.repository import Repo
 
 
-@dataclass
+@mutable
 class Course:
     """What is known of a run while it goes; its thread writes, others read."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -22,6 +22,7 @@ from swamp.sync.inline import Inline
 from swamp.sync.pool import THREADS
 from swamp.sync.progress import IdleTimeout, Progress
 from swamp.sync.result import EngineName
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.bulk.transfer import OnSpark
@@ -48,7 +49,7 @@ SPARK_GAIN: Final = 0.4
 one."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Choice:
     engine: EngineName
     reason: str
@@ -84,7 +85,7 @@ def inline_seconds(work: Work) -> float:
     return work.files / INLINE_FILES_PER_SECOND + work.size / INLINE_BYTES_PER_SECOND
 
 
-@dataclass
+@mutable
 class Chooser:
     """A `sync.bulk.Pick`: in process or on Spark, with the reason; opens one session when Spark is first needed.
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from stat import S_ISLNK
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.files import RACY_NS
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.cache.state import State
@@ -26,7 +27,7 @@ Remembered = tuple[str, int | None, int | None, int | None]
 """A directory's path, mtime, ctime and inode; None: it has not been looked at since something came into it."""
 
 
-@dataclass
+@mutable
 class Damage:
     """What a look at the directories found. Nothing is concluded from one that cannot be read. inv[scan.honest]"""
 
@@ -37,7 +38,7 @@ class Damage:
     """Directories of which base holds nothing any more."""
 
 
-@dataclass(frozen=True)
+@value
 class Look:
     """One look at directories: those whose stat is not the remembered one, each with the stat that it has now."""
 

@@ -11,13 +11,14 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
 from swamp.catalog.syntax import MACROS, Call, Name, Node, NotUnderstood, free_names, parse, tokens, walk
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import MissingTool, SwampError, UsageError
+from swamp.values import value
 
 MAX_LENGTH: Final = 8192
 _POSITION = re.compile(r"<input>:(\d+):(\d+): (?:Syntax error: )?(.*)")
@@ -33,7 +34,7 @@ class NoAnswer(UsageError):
     """The expression is well formed and has no value here: a missing key, a wrong type, a division by zero."""
 
 
-@dataclass(frozen=True)
+@value
 class CelScope:
     """What an expression may use. `lazy` is asked for a variable when it is needed, and None means: not mine."""
 
@@ -281,7 +282,7 @@ OPEN: Final = "${{"
 CLOSE: Final = "}}"
 
 
-@dataclass(frozen=True)
+@value
 class Template:
     """A text cut into literal pieces and expressions."""
 

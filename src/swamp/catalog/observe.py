@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from swamp.cache.files import RACY_NS, disk_error
 from swamp.data.names import DATA, METADATA, RAW, name_of_directory, parse_version
+from swamp.values import value
 
 UNSETTLED = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Directory:
     """A directory that was looked at: when it last changed (0: too recently to trust), whether it is a data name."""
 
@@ -21,7 +21,7 @@ class Directory:
     named: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SweptTree:
     """What a sweep found: directories that are new or changed, those that are gone, and which names to read again."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +19,13 @@ from swamp.errors import CorruptData, NotFound
 from swamp.sync.bulk import Pick, Work
 from swamp.sync.port import Tree
 from swamp.sync.progress import IdleTimeout
+from swamp.values import value
 
 PARSED: Final = Boundary("parsed", (("path", "string"), ("metadata", "binary"), ("error", "string")))
 CHUNK: Final = 50_000
 
 
-@dataclass(frozen=True)
+@value
 class ParseMetadata:
     """Paths of metadata files -> what they say, pickled: reading that back costs the driver next to nothing."""
 

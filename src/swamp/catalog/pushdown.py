@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 from swamp.catalog.schema import BOOLEAN_COLUMNS, INTEGER_COLUMNS, NULLABLE_COLUMNS, TEXT_COLUMNS
 from swamp.catalog.syntax import Call, Constant, Index, Items, Name, Node, Operation, Select, walk
 from swamp.env import parse_rfc3339, rfc3339
+from swamp.values import value
 
 COMPARISONS: Final = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _MIRRORED: Final = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -22,7 +22,7 @@ CREATED: Final = "createdAt"
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)\Z", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SqlText:
     """A condition and its parameters."""
 
@@ -30,7 +30,7 @@ class SqlText:
     params: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Operand:
     """Something in SQL that has a CEL value; `null` says whether NULL is a CEL null (else: no answer)."""
 
@@ -40,7 +40,7 @@ class _Operand:
     null: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pushed:
     """`where` is true on every row that can match; `rest` is what CEL must still decide (None: nothing)."""
 

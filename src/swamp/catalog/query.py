@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
 from swamp.catalog.catalog import Catalog
@@ -15,13 +15,14 @@ from swamp.data.names import DataName
 from swamp.data.versions import DataVersion, VersionReader
 from swamp.env import parse_rfc3339
 from swamp.errors import CorruptData, NotFound, SwampError, UsageError
+from swamp.values import value
 
 T = TypeVar("T")
 MAX_CONTENT: Final = 16 << 20
 ALWAYS: Final = SqlText("1")
 
 
-@dataclass(frozen=True)
+@value
 class QueryMatches:
     """What matched, in the order of type, model, name and version; `limited` says that there was more."""
 
@@ -42,7 +43,7 @@ Newer = Mapping[DataName, int]
 _NONE_NEWER: Final[Newer] = {}
 
 
-@dataclass(frozen=True)
+@value
 class QueryPlan:
     """How a predicate will be answered; a test reads the SQL."""
 

@@ -8,7 +8,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from swamp.cache.files import on_disk
 from swamp.data.metadata import artifact_document, version_fields
 from swamp.data.names import DataName, VersionRef
 from swamp.data.versions import DataVersion
+from swamp.values import value
 
 SCHEMA_VERSION: Final = 3
 
@@ -70,7 +70,7 @@ LATEST_OF_NAME: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Row:
     """One version as the catalog knows it."""
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from swamp.values import value
+
 MACROS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 TYPE_NAMES: Final = frozenset(
     "int uint double bool string bytes list map null_type type dyn timestamp duration optional google".split()
@@ -22,7 +24,7 @@ class NotUnderstood(ValueError):
     """The text is not CEL, or uses something that nobody here needs to look into."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CelToken:
     kind: str
     text: str

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from swamp.cli.render import Printer, hide
 from swamp.errors import Failed, Interrupted
 from swamp.sync.progress import Cancel
+from swamp.values import mutable
 
 if TYPE_CHECKING:
     from swamp.models.run_context import RunContext
@@ -40,7 +41,7 @@ class Stop(Cancel):
 CANCEL = Stop()
 
 
-@dataclass
+@mutable
 class Common:
     """What every command accepts, wherever on the line it stands."""
 
@@ -163,7 +164,7 @@ def _command_name() -> str:
     return ctx.command_path.removeprefix("swamp").strip() if ctx is not None else ""
 
 
-@dataclass
+@mutable
 class CommandSession:
     """One command at work: where it prints, and the repository it opens when it first asks for it."""
 

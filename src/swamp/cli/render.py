@@ -7,18 +7,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from swamp.env import SYSTEM, parse_rfc3339
 from swamp.errors import Interrupted, SwampError, UsageError
 from swamp.sync.progress import Progress, Silent
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.cli.command import Common
 
 
-@dataclass(frozen=True)
+@value
 class Printer:
     """Where results, notes and progress go. inv[cli.one-document]: with `--json` stdout holds the result alone."""
 
@@ -83,8 +83,8 @@ class Printer:
     def fields(self, pairs: Mapping[str, Any]) -> None:
         """Name and value, one per line; names aligned."""
         width = max((len(name) for name in pairs), default=0)
-        for name, value in pairs.items():
-            self.line(f"{name.ljust(width)}  {_cell(value)}")
+        for name, told in pairs.items():
+            self.line(f"{name.ljust(width)}  {_cell(told)}")
 
     def confirm(self, question: str, yes: bool) -> None:
         """Destructive commands ask on a terminal and need `--yes` otherwise. Raises UsageError when not agreed.

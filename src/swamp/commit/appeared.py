@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,13 +23,14 @@ from swamp.index.entry import Entry, Row, Unreferenced, is_payload_key, payload_
 from swamp.index.lookup import live_rows, lookup, winning_rows
 from swamp.index.root import Root
 from swamp.store.port import ObjectMeta, ObjectStore
+from swamp.values import value
 
 State = Literal["new", "changed", "deleted", "differs"]
 """new: no row knows it · changed: rewritten under the key that the index names · deleted: written again after its path
 was deleted here · differs: written beside a newer upload of ours, which it would replace."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Appeared:
     """A plain object that the index does not hold as it is now, and the row of its path when it was listed."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from swamp.commit.bootstrap import REBUILT_FROM, tier_pages
@@ -24,6 +24,7 @@ from swamp.index.root import SEGMENT_PREFIX, Root
 from swamp.index.segment import AnyRow
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
+from swamp.values import value
 
 BATCH: Final = 1_000
 KEPT_RECORDS: Final = 1_000
@@ -31,7 +32,7 @@ KEPT_RECORD_AGE: Final = dt.timedelta(days=30)
 UNDO_WINDOW: Final = dt.timedelta(days=7)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Collected:
     candidates: int
     deleted: int
@@ -41,7 +42,7 @@ class Collected:
         return Collected(self.candidates, self.deleted + more.deleted, self.bytes + more.bytes)
 
 
-@dataclass(frozen=True)
+@value
 class Marked:
     """What may go, and the root that says so."""
 
@@ -57,7 +58,7 @@ class Marked:
         return sum(meta.size for meta in (*self.garbage, *self.records))
 
 
-@dataclass(frozen=True)
+@value
 class Ages:
     """When commits happened by the store's clock. A commit whose record is gone is as young as the next later one."""
 
@@ -195,7 +196,7 @@ def may_hold(meta: ObjectMeta, held: Held) -> bool:
     return any(size == meta.size for size, _ in held.get(meta.key, ()))
 
 
-@dataclass(frozen=True)
+@value
 class _Keys:
     """Objects that are live, whose undo window is over, that still wait for it; and what plain ones held."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 from typing import Final
 
 from swamp.commit.commit import Changes, Committer, Pace
@@ -14,11 +13,12 @@ from swamp.index.merge import forgettable, merge_segments
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import listed_rows, write_segment
 from swamp.locks.acquire import store_now
+from swamp.values import value
 
 TOMBSTONE_AGE: Final = dt.timedelta(days=365)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Compacted:
     segments_before: int
     segments_after: int

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from swamp.errors import CorruptData
 from swamp.index.root import ENFORCED, IGNORED, Root
-from swamp.values import value
+from swamp.values import mutable, value
 
 REPAIR_HINT: Final = "run: swamp datastore doctor --repair (it measures again, asks, and changes the index's word)"
 
@@ -28,7 +27,7 @@ class SaidIgnored:
     seq: int
 
 
-@dataclass
+@mutable
 class ConditionsVerdict:
     """What one process works by. Changes when a root says something else."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Final
 
@@ -13,13 +13,14 @@ from swamp.index.entry import Row
 from swamp.index.keys import Slice, object_of, pack_key, slice_of
 from swamp.index.pack import Packed, PackWriter, unpacked, verified
 from swamp.store.port import ObjectStore
+from swamp.values import mutable
 
 PACK_BYTES: Final = 8 << 20
 PACK_FILES: Final = 20_000
 """No more of them than one commit moves: a pack is moved as a whole."""
 
 
-@dataclass
+@mutable
 class PackCopier:
     """Reads old packs, each once, and sends new ones; at most one of each is in memory."""
 

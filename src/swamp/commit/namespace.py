@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
@@ -20,13 +19,14 @@ from swamp.errors import (
 )
 from swamp.index.root import ROOT_KEY
 from swamp.store.port import CREATE, Capabilities, ObjectStore
+from swamp.values import value
 
 NAMESPACE_KEY: Final = ".namespace.json"
 SETTLE_S: Final = 2.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Registration:
     """Who owns a namespace, and since when."""
 

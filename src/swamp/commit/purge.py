@@ -7,7 +7,6 @@ loses anything but what was named. Then they go as everything goes: condemned in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from swamp.commit.collect import BATCH, held_by, internal_objects
@@ -22,11 +21,12 @@ from swamp.index.payload import fetch_footer
 from swamp.index.root import Root
 from swamp.index.segment import AnyRow
 from swamp.store.port import ObjectMeta
+from swamp.values import value
 
 ROUNDS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Findings:
     """What the store has of deleted files: rows that name them, objects that hold them, packs that cannot say."""
 
@@ -43,7 +43,7 @@ class Findings:
         return frozenset(row.sha256 for row in self.rows if row.sha256 is not None)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Purged:
     """What was (or would be) rewritten and deleted, and which objects could not go."""
 

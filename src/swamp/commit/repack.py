@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -25,7 +25,7 @@ from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta
-from swamp.values import value
+from swamp.values import mutable, value
 
 SMALL_PACK: Final = 1 << 20
 MANY_SMALL: Final = 100
@@ -34,7 +34,7 @@ COMMIT_ROWS: Final = 20_000
 RUN_ROWS: Final = 200_000
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Repacked:
     """Packs that were (or would be) emptied, the rows moved out of them, and the bytes that can be collected then."""
 
@@ -58,7 +58,7 @@ class PackSurvey:
     long_dead: bool = False
 
 
-@dataclass
+@mutable
 class _Pack:
     """What is known of one pack: its object, and what lives, waits and has long been dead in it."""
 
@@ -229,7 +229,7 @@ def _committed(committer: Committer, pace: Pace, moves: _Moves, wanted: Mapping[
     return Repacked(len(moves.emptied), len(moves.moved), sum(wanted[key].saves for key in moves.emptied))
 
 
-@dataclass
+@mutable
 class _Moves:
     """Rows and the places where their bytes lie now too; of those, the ones that a root still allowed to be moved."""
 

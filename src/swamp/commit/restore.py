@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from typing import Final
@@ -24,11 +23,12 @@ from swamp.index.lookup import lookup, winning_rows
 from swamp.index.payload import fetch_footer
 from swamp.index.root import Root
 from swamp.store.port import ObjectMeta
+from swamp.values import value
 
 UnitOf = Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Undeleted:
     restored: tuple[str, ...]
     gone: tuple[str, ...]

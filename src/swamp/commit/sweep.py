@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from swamp.cache.paths import in_tier, is_internal, is_internal_object
@@ -20,6 +20,7 @@ from swamp.index.lookup import live_rows, rows_since
 from swamp.index.root import SEGMENT_PREFIX, Root
 from swamp.store.keys import is_key
 from swamp.store.port import ObjectStore, Token
+from swamp.values import mutable
 
 Held = Mapping[str, frozenset[tuple[int, str]]]
 """Of plain keys: sizes and hashes of what commits of ours dropped there."""
@@ -52,7 +53,7 @@ def is_segment_key(key: str) -> bool:
     return name != key and name.endswith(_SUFFIX) and is_ulid(name.removesuffix(_SUFFIX))
 
 
-@dataclass
+@mutable
 class Sweeper:
     """Deletes keys that were marked against the root `seen`, a batch at a time."""
 

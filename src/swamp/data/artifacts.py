@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,12 +19,13 @@ from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
 from swamp.sync.progress import Progress, Silent
+from swamp.values import value
 
 Given = bytes | Path | BinaryIO | Iterable[bytes]
 """Bytes, a file, a directory of parts, an open file, or chunks."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClaimedVersion:
     """A version that is being written: `raw` may be filled by anyone, it exists only once it is finalized."""
 
@@ -32,7 +33,7 @@ class ClaimedVersion:
     raw: Path
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Renamed:
     old: DataVersion
     new: DataVersion

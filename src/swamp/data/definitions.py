@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from swamp.data.document import SUFFIX, RecordFiles, damaged, dump
 from swamp.data.names import auto_id, check_model_name, normalise_type
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
+from swamp.values import value
 
 EVALUATED: Final = "definitions-evaluated"
 AUTO: Final = "auto-definitions"
@@ -17,7 +18,7 @@ MANUAL_TYPE: Final = "manual/data"
 Tier = Literal["definitions-evaluated", "auto-definitions", "workflows-evaluated"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoredDefinition:
     """A definition as a document; `type` and `name` say where it lies."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -100,7 +99,7 @@ KEEP_TEN: Final = Retention(keep=KEEP_DEFAULT)
 ABANDONED: Final = dt.timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Doomed:
     """A version that may go, and why, in words for who is asked."""
 
@@ -112,7 +111,7 @@ class Doomed:
         return {**fields, "reason": self.why}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reclaimed:
     """What a collection removed, or would remove, and the names that it had to leave alone."""
 
@@ -145,7 +144,7 @@ class Reclaimed:
         }
 
 
-@dataclass(frozen=True)
+@value
 class Times:
     """What ages are measured with: the store's clock, and when the store says that versions were written to it."""
 

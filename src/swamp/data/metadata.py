@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Literal, cast, get_args
 
 from swamp.data.document import damaged, dump, load_mapping
@@ -14,6 +14,7 @@ from swamp.data.parts import Manifest, Part
 from swamp.data.reads import is_read
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import CorruptData, UsageError
+from swamp.values import value
 
 OwnerType = Literal["model-method", "workflow-step", "manual"]
 Lifecycle = Literal["active", "deleted", "renamed"]
@@ -21,7 +22,7 @@ MAX_METADATA: Final = 16 << 20  # an older swamp listed 100,000 parts in there (
 JSON_TYPES: Final = ("application/json", "text/json")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Owner:
     """Who may write a name: type and ref decide, the rest says where it came from."""
 
@@ -43,7 +44,7 @@ class Owner:
         return cls("manual", model_id)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Draft:
     """What a writer says of data before it has a version; keep it to write the same again."""
 
@@ -64,7 +65,7 @@ class Draft:
         return replace(self, tags={**self.tags, **{k: v for k, v in tags.items() if v is not None}})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Metadata:
     """One version as its `metadata.yaml` describes it."""
 
@@ -285,7 +286,7 @@ def _aware(moment: dt.datetime) -> dt.datetime:
 _REQUIRED: Final = object()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Reader:
     """Typed access to a document; what does not fit is damage."""
 

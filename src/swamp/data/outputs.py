@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from swamp.data.document import SUFFIX, RecordFiles, damaged, dump
@@ -11,12 +11,13 @@ from swamp.data.names import by_prefix, check_id, normalise_type
 from swamp.data.reads import is_read
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
+from swamp.values import value
 
 OUTPUTS: Final = "outputs"
 OutputStatus = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Provenance:
     definition_hash: str
     triggered_by: str
@@ -25,7 +26,7 @@ class Provenance:
     step_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Output:
     """One run of one method. `artifacts` come from `DataVersion.artifact()`."""
 

@@ -12,7 +12,7 @@ import marshal
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
@@ -24,13 +24,14 @@ from swamp.data.document import damaged
 from swamp.data.names import VersionRef
 from swamp.errors import CorruptData, UsageError
 from swamp.sync.progress import Progress, Silent
+from swamp.values import value
 
 INLINE_PARTS: Final = 1000
 """So many parts stand in `metadata.yaml`; more would make every reader of metadata read them too."""
 GROUP: Final = 16_384
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Part:
     """One file of a multi-part artifact; `name` is its path below `raw`."""
 
@@ -39,7 +40,7 @@ class Part:
     checksum: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Manifest:
     """What metadata says of a manifest: how many parts, and the very bytes that list them."""
 
@@ -48,7 +49,7 @@ class Manifest:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Content:
     """What a version holds, as its metadata will say it: one file, or parts that are listed here or in a manifest."""
 
@@ -241,7 +242,7 @@ def _check(entry: os.DirEntry[str], path: str) -> None:
     raise UsageError(f"{shown(entry.path)} is {what}", hint="put what it means in its place: nothing was saved")
 
 
-@dataclass(frozen=True)
+@value
 class Filler:
     """Copies a directory into a version that does not exist yet, and measures one that somebody else has filled."""
 

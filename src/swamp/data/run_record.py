@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from swamp.data.document import SUFFIX, damaged, dump, load_mapping
 from swamp.data.names import check_id
+from swamp.values import value
 
 RUNS: Final = "workflow-runs"
 PREFIX: Final = "workflow-run-"
@@ -171,7 +172,7 @@ def _without_none(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunSummary:
     """A run in one line."""
 

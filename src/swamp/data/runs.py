@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from swamp.data.document import SUFFIX, RecordFiles
@@ -22,12 +21,13 @@ from swamp.data.run_record import (
 )
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
+from swamp.values import value
 
 DEFAULT_LIMIT: Final = 100
 LATEST_RUN: Final = "latest"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunPage:
     """The newest runs that fit, and how many fit in all."""
 

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -20,11 +19,12 @@ from swamp.data.names import DATA, LATEST, METADATA, DataName, VersionRef, name_
 from swamp.data.parts import Part, read_manifest
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
+from swamp.values import value
 
 MAX_HOPS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DataVersion:
     """A version that exists: where it is and what it is. Holds all that is needed to save the same again."""
 

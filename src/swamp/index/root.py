@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class Writer:
         return {**known, "command": self.command} if self.command else known
 
 
-@dataclass(frozen=True)
+@value
 class Root:
     """One state of the store. `op` makes every root's bytes unique; unknown fields are kept in `extra`."""
 

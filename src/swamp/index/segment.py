@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from swamp.index.columns import check_segment as check_segment
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.root import SegmentRef
 from swamp.index.source import Source
-from swamp.values import value
+from swamp.values import mutable, value
 
 AnyRow = Row | Unreferenced
 _KINDS: Final = {Entry: "entry", Tombstone: "deleted", Unreferenced: "dropped"}
@@ -73,7 +72,7 @@ def write_file(batches: Iterable[Any], out: io.BytesIO | Path) -> None:
     write_parquet(RecordBatchReader.from_batches(segment_schema(), batches), out, **_WRITER)
 
 
-@dataclass
+@mutable
 class RowSpan:
     """How many rows went by, and the range of those that decide paths."""
 

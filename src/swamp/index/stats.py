@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Literal
@@ -14,12 +13,13 @@ from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import FetchSegment
 from swamp.index.root import Root
 from swamp.index.segment import AnyRow, listed_rows
+from swamp.values import value
 
 MOST_PATHS: Final = 1000
 FileChange = Literal["added", "changed", "deleted"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CommitStats:
     """Files that a commit added, changed and deleted."""
 

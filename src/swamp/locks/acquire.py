@@ -10,7 +10,7 @@ import getpass
 import os
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
@@ -104,7 +104,7 @@ def store_now(store: ObjectStore) -> dt.datetime:
     return store.head(CLOCK_KEY).last_modified
 
 
-@dataclass(frozen=True)
+@value
 class LeaseClient:
     """Takes leases on one store for one process: knows who asks, how long it waits and who is told meanwhile."""
 

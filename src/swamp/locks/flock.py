@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,6 +19,7 @@ from swamp.env import SYSTEM, Env, parse_rfc3339, rfc3339
 from swamp.errors import LockTimeout
 from swamp.locks.port import Held
 from swamp.store.retry import Backoff
+from swamp.values import value
 
 DEFAULT_TIMEOUT: Final = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -206,7 +207,7 @@ LOCAL_LOCKS_VARIABLE: Final = "SWAMP_LOCAL_LOCKS"
 GLOBAL_FILE: Final = "global.lock"
 
 
-@dataclass(frozen=True)
+@value
 class LocalHeld:
     """A flock of this process: it cannot be lost, and a child is told its name."""
 
@@ -220,7 +221,7 @@ class LocalHeld:
         return {**environ, LOCAL_LOCKS_VARIABLE: "\n".join([*names, self.name])}
 
 
-@dataclass(frozen=True)
+@value
 class DirectoryLeases:
     """Leases of a datastore that is a plain directory: file locks beside the tier, gone with their process."""
 

@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +28,7 @@ from swamp.store.port import Match, ObjectStore, Token
 from swamp.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Left:
     """A released lease as its last holder left it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,12 +30,13 @@ from swamp.locks.decide import AskStore, Knowledge, ObservedLease, Take, Wait, W
 from swamp.locks.hold import HeldLease, LocalLock
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.store.retry import Backoff
+from swamp.values import value
 
 WATCH_S: Final = 1.0
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@value
 class StoreLeases(LeaseClient):
     """Takes the leases of one store for a command: a model's, or the global one."""
 

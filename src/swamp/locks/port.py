@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from swamp.env import Env
+from swamp.values import value
 
 
 class Held(Protocol):
@@ -44,7 +44,7 @@ class Leases(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@value
 class NoLease:
     """For work that needs none."""
 

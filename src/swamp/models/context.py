@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,6 +21,7 @@ from swamp.models.declare import Method, OutputSpec, Written
 from swamp.models.define import Definition
 from swamp.models.mask import Masker, MaskStream
 from swamp.sync.progress import Cancel
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.models.run_context import Lookup
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 OnLog = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@value
 class Origin:
     """The workflow step that a run is for."""
 
@@ -76,7 +77,7 @@ class Log:
         self._out.close()
 
 
-@dataclass
+@mutable
 class MethodContext:
     """Implements `declare.Context` on a repository's data."""
 

@@ -26,6 +26,7 @@ from pydantic.alias_generators import to_camel
 
 from swamp.data.names import normalise_type, suggest
 from swamp.errors import NotFound, UsageError
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.models.process import TextFilter
@@ -42,7 +43,7 @@ class NoArguments(Arguments):
     """A type or a method that takes none."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OutputSpec:
     """How what a method writes under one name lives: how long, how many versions, with which tags."""
 
@@ -54,7 +55,7 @@ class OutputSpec:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Written:
     """A data version that a method wrote."""
 
@@ -142,7 +143,7 @@ class Context(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Method:
     """A named action of a type. `run` writes through the context and returns nothing."""
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from swamp.models.inputs import check_schema
 from swamp.models.registry import Registry
 from swamp.repo.definitions import FOLDER, Source, definition_files, find_defined, in_files_called
 from swamp.sync.port import Tree
+from swamp.values import value
 
 KEYS = ("id", "name", "type", "version", "tags", "globalArguments", "methods", "inputs", "description")
 
 
-@dataclass(frozen=True)
+@value
 class Definition:
     """A model: a type with a name, an identity and (possibly unevaluated) arguments."""
 
@@ -81,7 +82,7 @@ def definition_from(document: Mapping[str, Any], file: str | None = None) -> Def
     )
 
 
-@dataclass(frozen=True)
+@value
 class ModelDefinitions:
     """The definitions of one repository."""
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from swamp.cache.files import read_at_most
 from swamp.data.document import MAX_BYTES, check_shape
 from swamp.errors import UsageError
+from swamp.values import value
 
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Problem:
     """One thing wrong with a document: where, what, and what was probably meant."""
 
@@ -37,7 +38,7 @@ class Problem:
         return doc
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ParsedFile:
     """A parsed file: its plain value and the line of every key and item in it."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 from swamp.catalog import expression as cel
@@ -18,6 +18,7 @@ from swamp.data.names import suggest
 from swamp.errors import SwampError, UsageError
 from swamp.models.document import Path, spell
 from swamp.models.mask import Masker
+from swamp.values import value
 
 __all__ = ["Evaluated", "Scope", "check_expressions", "evaluate", "has_expression", "truth"]
 
@@ -35,7 +36,7 @@ class DataLookup(Protocol):
     def query(self, predicate: str) -> list[Any]: ...
 
 
-@dataclass(frozen=True)
+@value
 class Scope:
     """What an expression can see. `shown_self` is what a record may know of `self`."""
 
@@ -67,7 +68,7 @@ class Scope:
         return cel.CelScope(variables, functions)
 
 
-@dataclass(frozen=True)
+@value
 class Evaluated:
     """A value twice: as the work needs it, and as a record may show it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.definitions import StoredDefinition
@@ -15,13 +15,14 @@ from swamp.models.declare import Method, ModelType, argument_names, check_argume
 from swamp.models.define import Definition
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.models.run import Request
     from swamp.models.run_context import RunContext
 
 
-@dataclass(frozen=True)
+@value
 class PreparedRun:
     """Arguments that fit their schemas, and the definition as a record may show it."""
 

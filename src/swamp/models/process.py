@@ -8,13 +8,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from swamp.env import Env
 from swamp.errors import UsageError
 from swamp.sync.progress import Cancel
+from swamp.values import mutable, value
 
 GRACE_SECONDS = 5.0
 DRAIN_SECONDS = 0.5
@@ -52,7 +53,7 @@ exec 3<&-; exec "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finished:
     """How a child process ended and what it said (the last part of it, when it said a lot)."""
 
@@ -64,7 +65,7 @@ class Finished:
     ending: Ending
 
 
-@dataclass
+@mutable
 class _Kept:
     """The end of a stream, bounded: a talkative command must not fill the memory."""
 

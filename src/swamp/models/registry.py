@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 from swamp.data.names import normalise_type, suggest
 from swamp.errors import NotFound
 from swamp.models.declare import ModelType
+from swamp.values import value
 
 EXTENSIONS = Path("extensions") / "models"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokenPlugin:
     """A plug-in that could not be loaded: its name and why. The others work."""
 
@@ -25,7 +26,7 @@ class BrokenPlugin:
     error: str
 
 
-@dataclass(frozen=True)
+@value
 class Registry:
     types: dict[str, ModelType] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

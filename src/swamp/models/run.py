@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from swamp.models.run_context import RunContext
 from swamp.repo.conflicts import kept_version, save_again
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.repo.transaction import Change
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 RUN_LOGS = "run-logs"
 
 
-@dataclass(frozen=True)
+@value
 class Request:
     """One method run, asked for by a person or by a workflow step."""
 
@@ -53,7 +54,7 @@ class Request:
     """The same request with its expressions resolved again: called under the lease, with what the store holds now."""
 
 
-@dataclass
+@mutable
 class Result:
     """How a run ended. `sync` is filled in when its push has happened."""
 
@@ -69,7 +70,7 @@ class Result:
         return [dict(artifact) for artifact in self.output.artifacts]
 
 
-@dataclass(frozen=True)
+@value
 class Hooks:
     """Where a caller looks in: before the work, at each line, at the end inside the lease, and when data moved."""
 
@@ -123,7 +124,7 @@ def _tell(context: RunContext, request: Request, output: Output) -> None:
         tell(context.repo, output, request.definition.name, request.origin.workflow_name if request.origin else None)
 
 
-@dataclass
+@mutable
 class _Run:
     context: RunContext
     request: Request

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from swamp.models.expressions import Scope
 from swamp.models.mask import Masker
 from swamp.models.registry import Registry, load_registry
 from swamp.sync.port import Tree
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.data.artifacts import DataRepository
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 
 
-@dataclass
+@mutable
 class RunContext:
     """Opened once per command. Threads share it: whatever is made lazily is made under a lock."""
 
@@ -137,7 +138,7 @@ TEXT_LIMIT = 1 << 20
 _LOOKED_UP = tuple("id name version modelName modelType contentType size checksum createdAt lifetime tags".split())
 
 
-@dataclass(frozen=True)
+@value
 class Lookup:
     """`data.latest`, `data.version`, `data.query`, and the path of a version's content."""
 

@@ -11,15 +11,15 @@ import json
 import os
 import re
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from swamp.env import Env, rfc3339
 from swamp.repo.transaction import Change
 from swamp.sync.port import Tree
+from swamp.values import value
 
 
-@dataclass(frozen=True)
+@value
 class Audit:
     """Writes lines for one cache; `identity` is a file beside the tree, made when first needed."""
 

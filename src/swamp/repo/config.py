@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -16,6 +16,7 @@ from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.settings import HYDRATE
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.cache.layout import CacheDir
@@ -26,7 +27,7 @@ _UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", re.IGNORECASE
 _TOP_LEVEL_KEY = re.compile(r"^([A-Za-z_][\w-]*)\s*:")
 
 
-@dataclass(frozen=True)
+@value
 class DatastoreConfig:
     """Where the datastore tier lives. `filesystem` without a path is the repository's own `.swamp/`."""
 
@@ -58,7 +59,7 @@ class DatastoreConfig:
         return {**document, **self.extra}
 
 
-@dataclass(frozen=True)
+@value
 class RepoConfig:
     """A repository's `.swamp.yaml`; `document` is all of it as it was read."""
 
@@ -180,14 +181,14 @@ def check_store_settings(kind: str, config: Mapping[str, Any]) -> None:
     """Before anything is tried or written: a number that is no bucket would only be a host that nobody knows."""
     if not kind.startswith("@swamp/"):
         return  # a plug-in's settings are its own
-    for key, value in config.items():
-        if key in _TEXTS and not isinstance(value, str):
-            raise _bad_setting(key, value, "a text")
-        if key == "forcePathStyle" and not isinstance(value, bool):
-            raise _bad_setting(key, value, "true or false")
+    for key, given in config.items():
+        if key in _TEXTS and not isinstance(given, str):
+            raise _bad_setting(key, given, "a text")
+        if key == "forcePathStyle" and not isinstance(given, bool):
+            raise _bad_setting(key, given, "true or false")
         highest = _NUMBERS.get(key)
-        if highest and not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= highest):
-            raise _bad_setting(key, value, f"a whole number, 1 to {highest}")
+        if highest and not (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= highest):
+            raise _bad_setting(key, given, f"a whole number, 1 to {highest}")
 
 
 def _bad_setting(key: str, value: Any, allowed: str) -> UsageError:
@@ -238,8 +239,8 @@ def write_config(repo: Path, blocks: Mapping[str, Any]) -> None:
     """Sets top-level keys (None removes one) and leaves every other line as it is; atomic and durable."""
     path = repo / FILE_NAME
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    for key, value in blocks.items():
-        text = _replace_block(text, key, value)
+    for key, block in blocks.items():
+        text = _replace_block(text, key, block)
     temp = path.with_name(f"{FILE_NAME}.tmp-{os.getpid()}")
     try:
         with temp.open("w", encoding="utf-8") as file:
@@ -276,7 +277,7 @@ def _begins_another(line: str) -> bool:
 _IGNORED = ".swamp/\n"
 
 
-@dataclass(frozen=True)
+@value
 class Initialized:
     path: Path
     repo_id: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,6 +18,7 @@ from swamp.env import rfc3339
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.sync.result import Conflict
 from swamp.sync.units import unit_of
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
@@ -27,7 +27,7 @@ Keep = Literal["mine", "theirs", "both"]
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True)
+@value
 class KeptSide:
     """One side that lost: a file, or all files of a version."""
 
@@ -55,7 +55,7 @@ class KeptSide:
         }
 
 
-@dataclass(frozen=True)
+@value
 class Conflicts:
     """The conflicts of one repository's cache."""
 
@@ -146,7 +146,7 @@ MOST_ROWS: Final = 2_000
 Row = dict[str, str | None]
 
 
-@dataclass(frozen=True)
+@value
 class BothSides:
     """One file of a conflict, as it is on either side."""
 

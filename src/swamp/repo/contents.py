@@ -6,7 +6,6 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -17,6 +16,7 @@ from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, ObjectMissing, UsageError
 from swamp.extras import needs
 from swamp.index.keys import slice_of
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.data.artifacts import DataRepository
@@ -26,7 +26,7 @@ PARQUET: Final = "application/vnd.apache.parquet"
 _MARKERS: Final = ("_", ".")
 
 
-@dataclass(frozen=True)
+@value
 class File:
     """One file of a version; `name` is empty where the version is a single file."""
 
@@ -36,7 +36,7 @@ class File:
     checksum: str
 
 
-@dataclass(frozen=True)
+@value
 class Contents:
     """Reads versions of one repository."""
 

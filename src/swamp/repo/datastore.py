@@ -327,9 +327,9 @@ class Datastore:
         return self._derived(self.must_sync().push(scope, full=full, after_pull=after_pull))
 
     def _derived(self, result: SyncResult) -> SyncResult:
-        from swamp.data.versions import derive_latest
-
         if result.names:
+            from swamp.data.versions import derive_latest
+
             derive_latest(self.must_sync().root, result.names)
         return result
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -14,11 +13,12 @@ from swamp.data.document import MAX_BYTES, load_mapping
 from swamp.data.names import by_prefix, check_model_name, normalise_type
 from swamp.errors import CorruptData, UsageError
 from swamp.sync.port import Tree
+from swamp.values import value
 
 FOLDER: Final = "models"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ModelRef:
     """A model's identity: where its data lies, and what people call it."""
 
@@ -90,7 +90,7 @@ def _only(wanted: str, found: Iterable[Found]) -> Found | None:
     return next(iter(different.values()), None)
 
 
-@dataclass(frozen=True)
+@value
 class Definitions:
     """Which models there are: by definitions in `models/` of the checkout, then auto-definitions, then data."""
 

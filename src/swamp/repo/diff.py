@@ -6,13 +6,14 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
 from swamp.extras import needs
 from swamp.repo.contents import Contents, File, data_files, format_of
 from swamp.repo.preview import JSON_LIMIT, MOST_FILES, csv_header, csv_rows, plain_value
+from swamp.values import mutable
 
 Kind = Literal["same", "text", "json", "table", "directory", "binary"]
 TEXT_LIMIT: Final = 8 << 20
@@ -21,7 +22,7 @@ MOST_ROWS: Final = 1_000_000
 MOST_SHOWN: Final = 1000
 
 
-@dataclass
+@mutable
 class Diff:
     """What `data diff` tells. `changes` are at most 1,000; `summary` counts all of them."""
 

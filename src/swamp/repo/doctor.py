@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swamp.commit.log import names, refuse_later_formats
@@ -17,6 +16,7 @@ from swamp.repo.weigh import Weighed, weigh
 from swamp.sync.bulk import Work
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.recall import forget, has_seen_later_format, refuse_put_back
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.catalog.catalog import Catalog, Parse
@@ -28,7 +28,7 @@ UPGRADE = "upgrade swamp on this machine"
 LOST = "put the store back; if it is lost, `swamp datastore sync` makes it again from what is here"
 
 
-@dataclass(frozen=True)
+@value
 class Checkup:
     name: str
     ok: bool

@@ -6,7 +6,7 @@ A question is one conditional GET of the root. What is new and harms nobody is t
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from swamp.index.entry import ROOT_KEY
 from swamp.repo.wait import in_time
 from swamp.sync.result import Mode, SyncResult
 from swamp.sync.unchanged import has_taken_in, unchanged_at
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore
@@ -30,7 +31,7 @@ PATIENCE_S: Final = 2.0
 """How long a read waits for the store and for other commands of this cache, and how long an answer is good for."""
 
 
-@dataclass(frozen=True)
+@value
 class Freshness:
     """Whether what a read shows is what the store holds; if not, since when and why."""
 

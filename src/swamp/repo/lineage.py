@@ -18,6 +18,7 @@ from swamp.data.metadata import MAX_METADATA, Metadata, decode
 from swamp.data.names import DATA, METADATA, version_of_directory
 from swamp.data.versions import DataVersion
 from swamp.errors import CorruptData
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
@@ -31,7 +32,7 @@ _MADE_BY: Final = (
 )
 
 
-@dataclass(frozen=True)
+@value
 class LineageNode:
     """One version in a lineage. `here` is False for one that was deleted since, or never came to this machine."""
 
@@ -145,7 +146,7 @@ def _steps(start: str, near: Callable[[str], Sequence[str]], depth: int | None) 
         ring, distance = following, distance + 1
 
 
-@dataclass
+@mutable
 class _Walk:
     """Collects nodes from the metadata files below `root`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, SwampErro
 from swamp.index.root import Root, decode
 from swamp.sync.bulk import Work
 from swamp.sync.progress import IdleTimeout
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.bulk.maintain import OnStore
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from swamp.sync.verify import VerifyReport
 
 
-@dataclass(frozen=True)
+@value
 class LoggedCommit:
     """One line of `datastore log`."""
 
@@ -46,7 +47,7 @@ class LoggedCommit:
     """(model id, data name) of what it touched, as far as that is data."""
 
     def to_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        return asdict(self)
 
 
 class Maintenance:

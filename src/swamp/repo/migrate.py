@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from swamp.data.names import LATEST, parse_version
 from swamp.errors import Failed, SwampError
 from swamp.sync.port import Tree
 from swamp.sync.result import Conflict
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import DatastoreContext
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 BATCH: Final = 200
 
 
-@dataclass(frozen=True)
+@value
 class Source:
     """A tree to copy from. `is_local`: a plain directory, to be emptied when everything has arrived."""
 
@@ -32,7 +33,7 @@ class Source:
     is_local: bool
 
 
-@dataclass
+@mutable
 class Copied:
     """What was taken from a source: each file with the stat it had then, and what the target held otherwise."""
 
@@ -74,7 +75,7 @@ def _unreadable(error: OSError) -> None:
     ) from error
 
 
-@dataclass(frozen=True)
+@value
 class TierCopier:
     """Copies tier files into `target`. `conflicts` is where bytes go whose place is taken; None: that is an error."""
 

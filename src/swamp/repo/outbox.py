@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from swamp.cache.files import hash_file
 from swamp.cache.outbox import Kept, Outbox
-from swamp.data.lifetimes import Lifetime
-from swamp.data.names import check_model_name, check_name
 from swamp.env import rfc3339
 from swamp.errors import LockTimeout, StoreError, SwampError, Unavailable
-from swamp.index.entry import Tombstone
-from swamp.index.lookup import lookup
-from swamp.values import value
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +36,7 @@ class AlreadyDelivered(Exception):
     """A kept put whose version was shared and is deleted by now: there is nothing left to deliver."""
 
 
-@dataclass
+@mutable
 class Writing:
     """One put at work: which kept one it delivers, if any, and whether something may have been saved."""
 
@@ -70,6 +66,9 @@ class Writing:
 
     def _is_buried(self, repo: Repo) -> bool:
         """Whether the store says that the very metadata which was saved then is deleted now."""
+        from swamp.index.entry import Tombstone
+        from swamp.index.lookup import lookup
+
         assert self.kept is not None
         path, _, sha256 = self.kept.became.partition(" ")
         engine = repo.datastore.engine
@@ -102,6 +101,9 @@ class Keeper:
         self, model: str, name: str, content: Path | bytes | BinaryIO, said: Mapping[str, Any], why: Unavailable
     ) -> Unavailable:
         """Keeps a put that could not begin; the error to raise says so. Raises what is wrong with it or the disk."""
+        from swamp.data.lifetimes import Lifetime
+        from swamp.data.names import check_model_name, check_name
+
         outbox = self.outbox
         assert outbox is not None
         check_model_name(model)

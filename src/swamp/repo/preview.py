@@ -6,12 +6,13 @@ import csv
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
 from swamp.extras import needs
 from swamp.repo.contents import Contents, File, data_files, format_of
+from swamp.values import mutable
 
 Kind = Literal["table", "json", "text", "binary", "directory"]
 JSON_LIMIT: Final = 16 << 20
@@ -22,7 +23,7 @@ MOST_FILES: Final = 1000
 """Of a version with more parts the first are looked into."""
 
 
-@dataclass
+@mutable
 class PreviewColumn:
     """One column of a table and what is known of its values."""
 
@@ -36,7 +37,7 @@ class PreviewColumn:
         return {"name": self.name, "type": self.type, "nulls": self.nulls, "min": self.low, "max": self.high}
 
 
-@dataclass
+@mutable
 class Preview:
     """What `data show` tells of a version."""
 

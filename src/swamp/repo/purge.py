@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,13 @@ from swamp.commit.purge import Findings, Purged, below, find_deleted, purge
 from swamp.index.entry import Entry
 from swamp.index.lookup import winning_rows
 from swamp.sync.progress import IdleTimeout
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore
 
 
-@dataclass(frozen=True)
+@value
 class Remains:
     """One place where something of a purged file still is."""
 
@@ -27,7 +28,7 @@ class Remains:
     what: str
 
     def to_json(self) -> dict[str, str]:
-        return dict(self.__dict__)
+        return asdict(self)
 
 
 class Purging:

@@ -7,7 +7,7 @@ import mimetypes
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, runtime_checkable
 
@@ -23,13 +23,14 @@ from swamp.repo.definitions import ModelRef
 from swamp.repo.outbox import AlreadyDelivered, Writing
 from swamp.repo.transaction import NOTHING_KEPT
 from swamp.sync.result import Conflict, SyncResult
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.cache.outbox import Kept
     from swamp.repo.repository import Repo
 
 
-@dataclass(frozen=True)
+@value
 class Put:
     """What `put` made, and how it reached the datastore (None: a plain directory)."""
 

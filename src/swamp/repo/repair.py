@@ -4,7 +4,7 @@ what it says of conditional writes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.commit.bootstrap import REBUILT_FROM, tier_pages
@@ -22,6 +22,7 @@ from swamp.index.payload import propose_packed
 from swamp.index.root import ENFORCED, IGNORED, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef
 from swamp.repo.probe import probe_again
 from swamp.store.port import ObjectMeta, ObjectStore
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.commit.appeared import Appeared
@@ -105,7 +106,7 @@ def _kept_aside(committer: Committer) -> RootRead:
     return RootRead(None, damaged.meta.token)
 
 
-@dataclass(frozen=True)
+@value
 class Beside:
     """What appeared beside the index, what of it was adopted, and what could not be."""
 

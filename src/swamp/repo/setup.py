@@ -8,7 +8,7 @@ any point is answered by running the same command again.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +21,14 @@ from swamp.repo.layout import LOCAL_DIRECTORY
 from swamp.repo.migrate import Copied, Proof, Source, TierCopier, clean_up, has_tiers, proven_in_tree
 from swamp.store.port import UNSAFE, Capabilities
 from swamp.sync.result import SyncResult
+from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
     from swamp.sync.engine import Engine
 
 
-@dataclass(frozen=True)
+@value
 class SetUp:
     """What a setup did."""
 
@@ -66,7 +67,7 @@ class SetUp:
         }
 
 
-@dataclass
+@mutable
 class _Report:
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from swamp.repo.wait import StoppableClock
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
+from swamp.values import mutable, value
 
 
 class Syncer(Protocol):
@@ -38,7 +39,7 @@ class Syncer(Protocol):
     def push(self, scope: tuple[str, ...] = (), *, after_pull: bool = False) -> SyncResult: ...
 
 
-@dataclass
+@mutable
 class Change:
     """One mutating command at work: what it announced, and after its end what its push did."""
 
@@ -130,7 +131,7 @@ def _nothing_began() -> Iterator[None]:
 _current: ContextVar[Change | None] = ContextVar("swamp_change", default=None)
 
 
-@dataclass(frozen=True)
+@value
 class WatchedTree:
     """The tree, noting which command announced what."""
 
@@ -167,7 +168,7 @@ class WatchedTree:
         return self.tree.touched_since(mark)
 
 
-@dataclass(frozen=True)
+@value
 class Transactions:
     """Makes changes of one repository. `syncer` gives None for a plain directory: nothing to pull or push."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.commit.build import Changes
@@ -17,6 +16,7 @@ from swamp.env import rfc3339
 from swamp.errors import ObjectMissing
 from swamp.index.formats import NEWEST
 from swamp.index.root import Root, decode
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.commit.commit import Committer, Pace
@@ -28,7 +28,7 @@ READ_AT_MOST: Final = 2_000
 READERS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RecentWriter:
     """Somebody who has committed lately, with which version of swamp, and when last by the store's clock."""
 
@@ -46,7 +46,7 @@ class RecentWriter:
         return f"{self.user}@{self.host} (swamp {self.swamp})"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Upgrade:
     """From which format version to which, and who has to upgrade their swamp for it. `before` 0: no index yet."""
 

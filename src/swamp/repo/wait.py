@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
 
 from swamp.env import Clock
 from swamp.errors import Unavailable
 from swamp.sync.progress import Cancel
+from swamp.values import value
 
 _SLICE = 0.1
 
@@ -44,7 +44,7 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-@dataclass(frozen=True)
+@value
 class StoppableClock:
     """A clock whose `sleep` raises Interrupted soon after a signal: in a retry, in a queue for a lease, anywhere."""
 

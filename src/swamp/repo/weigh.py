@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from swamp.index.keys import PACK_PREFIX, is_pack, live_in_packs
@@ -11,12 +10,13 @@ from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.pool import pooled
+from swamp.values import value
 
 FOOTERS: Final = 1000
 """Footers that are read at most, of the packs with most to gain; of others the footer counts as dead."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Weighed:
     """The packs of a store as a listing and the index tell; `missing` are those that a live file lies in."""
 

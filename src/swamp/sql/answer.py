@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,14 @@ from swamp.errors import NotFound, SwampError, UsageError
 from swamp.extras import needs
 from swamp.sql.choose import Load, SqlChoice, SqlEngineChoice, choose_sql_engine
 from swamp.sql.relations import Query, Relation, parse, place_in, written
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
     from swamp.sync.progress import Progress
 
 
-@dataclass(frozen=True)
+@value
 class Answer:
     """The rows of a query, and who found them."""
 
@@ -37,7 +37,7 @@ class Answer:
     write_parquet: Callable[[Path], int]
 
 
-@dataclass(frozen=True)
+@value
 class Prepared:
     """A query whose datasets are known versions; equal ones share a view."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from swamp.errors import MissingTool, SwampError
 from swamp.extras import has, missing
+from swamp.values import value
 
 SqlEngine = Literal["duckdb", "spark"]
 SqlChoice = Literal["auto", "duckdb", "spark"]
@@ -24,7 +24,7 @@ SPARK_GAIN: Final = 0.4
 """The share of the time in process that Spark saves once it runs, as with transfers (bulk/choose.py)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Load:
     """What one dataset of a query weighs: all of it is counted, whatever columns are asked for."""
 
@@ -33,7 +33,7 @@ class Load:
     here: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SqlEngineChoice:
     engine: SqlEngine
     reason: str

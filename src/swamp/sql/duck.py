@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -24,6 +23,7 @@ from swamp.errors import Failed, SwampError, UsageError
 from swamp.extras import needs
 from swamp.sql.relations import EngineQuery, place_in, quoted
 from swamp.sql.tables import MAP, arrow_reader
+from swamp.values import value
 
 if TYPE_CHECKING:
     import duckdb
@@ -43,7 +43,7 @@ _TYPES: Final = {"string": "VARCHAR", "bigint": "BIGINT", "boolean": "BOOLEAN", 
 _PATTERN: Final = frozenset("*?[")
 
 
-@dataclass(frozen=True)
+@value
 class Dataset:
     """One version whose files are here; `view` is what the query calls it."""
 
@@ -61,7 +61,7 @@ class Dataset:
         return format_of(self.artifact) == "parquet" and not any(_PATTERN & set(name) for name in self.files)
 
 
-@dataclass(frozen=True)
+@value
 class Found:
     """What a query gave: whole, in the engine's memory, before its first row is asked for."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 from swamp.errors import UsageError
+from swamp.values import mutable, value
 
 Dialect = Literal["duckdb", "spark"]
 Kind = Literal["word", "quoted", "string", "raw", "number", "space", "other"]
@@ -41,7 +42,7 @@ _TAKES_FROM: Final = frozenset("EXTRACT SUBSTRING SUBSTR TRIM OVERLAY POSITION".
 """Functions whose arguments have a FROM that no table follows."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Token:
     kind: Kind
     text: str
@@ -65,7 +66,7 @@ class Token:
         return self.text[1:-1].replace(mark * 2, mark)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Relation:
     """A table as a query names it: `parts` are (`versions`,) or (`web`, `orders`); tokens `first` to `last`."""
 
@@ -83,7 +84,7 @@ class Relation:
         return ".".join(self.parts)
 
 
-@dataclass(frozen=True)
+@value
 class Query:
     """One statement that reads, and the tables in it."""
 
@@ -96,7 +97,7 @@ class Query:
         return tuple(relation for relation in self.relations if len(relation.parts) == 2)
 
 
-@dataclass(frozen=True)
+@value
 class EngineQuery:
     """A query as an engine gets it, and where each piece of it stood in what was typed."""
 
@@ -153,7 +154,7 @@ def place_in(text: str, offset: int) -> str:
     return f"at line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}"
 
 
-@dataclass
+@mutable
 class _Depth:
     """What is known inside one pair of parentheses."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
 from swamp.errors import ConditionFailed, ObjectMissing
 from swamp.store.keys import check_prefix, prefix_end
 from swamp.store.port import Level, ObjectMeta
+from swamp.values import mutable, value
 
 CHUNK_BYTES: Final = 1 << 20
 Seek = Callable[[str, str | None], Sequence[ObjectMeta]]
@@ -67,7 +68,7 @@ def cut_range(chunks: Iterable[bytes], start: int, length: int | None) -> bytes:
     return body[skip:] if length is None else body[skip : skip + length]
 
 
-@dataclass(frozen=True)
+@value
 class ChunkedBody:
     """An object as it is streamed: a `Body` whose chunks are asked for one by one."""
 
@@ -86,7 +87,7 @@ def split(body: bytes) -> Iterator[bytes]:
     return (body[at : at + CHUNK_BYTES] for at in range(0, len(body), CHUNK_BYTES))
 
 
-@dataclass
+@mutable
 class FileChunks:
     """A file's chunks, read once; afterwards `size` and `sha256` are those of the bytes that were handed out."""
 

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +17,13 @@ from swamp.errors import StoreError, Unavailable
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Refusal, redact, scrub
 from swamp.store.port import ObjectMeta, Token
 from swamp.store.upload import MIB, PART_BYTES
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.store.objects import Objects
 
 
-@dataclass(frozen=True)
+@value
 class Clients:
     """obstore clients of one bucket, each with connections of its own.
 

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -15,6 +15,7 @@ from swamp.store.keys import check_key
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 from swamp.store.retry import RetryPolicy, RetryStore
 from swamp.trace import Facts, span, traced
+from swamp.values import mutable, value
 
 
 class Wire:
@@ -113,7 +114,7 @@ def _in_address(prefix: str) -> str:
     return prefix.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Renamed:
     body: Body
     meta: ObjectMeta
@@ -122,7 +123,7 @@ class _Renamed:
         return iter(self.body)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Counted:
     """Calls by verb, bytes in and out, and the requests that they took."""
 
@@ -132,7 +133,7 @@ class Counted:
     requests: int = 0
 
 
-@dataclass
+@mutable
 class Meter:
     """What a store was asked to do: calls by verb, bytes in and out. Safe to use from many threads."""
 
@@ -265,7 +266,7 @@ class MeterStore:
         return self._inner.level(prefix)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _CountedBody:
     body: Body
     meter: Meter

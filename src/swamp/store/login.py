@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from swamp.errors import AccessDenied, Misconfigured
 from swamp.store.explain import Endpoint, Refusal, to_error
+from swamp.values import value
 
 _SECRETS = ("secret", "password", "token", "accesskey", "accountkey", "sas", "credential", "privatekey")
 _AWS_ENV = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE")
@@ -37,7 +38,7 @@ AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 """Published with every Azurite: an address, not a secret."""
 
 
-@dataclass(frozen=True)
+@value
 class Login:
     """What a client needs beyond its environment."""
 

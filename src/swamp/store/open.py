@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -21,6 +21,7 @@ from swamp.store.login import aws_login, azure_login, refuse_secrets
 from swamp.store.mkdir import SerializedMkdirStore
 from swamp.store.port import ObjectStore
 from swamp.store.retry import RetryPolicy, RetryStore
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.store.s3_listing import RawListing
@@ -48,7 +49,7 @@ CONNECT_SECONDS: Final = 5.0
 CONNECTIONS: Final = 64
 
 
-@dataclass(frozen=True)
+@value
 class StoreUrl:
     """An address taken apart: which cloud, which bucket, what lies under the prefix, and how to talk to it."""
 
@@ -68,7 +69,7 @@ class StoreUrl:
         return self.timeout / 2
 
 
-@dataclass(frozen=True)
+@value
 class StoreSpec:
     """How to open a store again, elsewhere: it is pickled into Spark tasks and holds no credentials."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -26,6 +25,7 @@ from swamp.store.port import (
     Token,
     Uploaded,
 )
+from swamp.values import value
 
 T = TypeVar("T")
 OURS: Final = frozenset({"pushConcurrency", "pullConcurrency", "requestTimeoutMs"})
@@ -128,7 +128,7 @@ def _made(plugin: Plugin, make: Callable[[], Any]) -> Any:
         ) from error
 
 
-@dataclass(frozen=True)
+@value
 class PluginStore:
     """A plug-in's store whose foreign errors are ours, as inv[store.errors-mapped] wants it of every adapter.
 
@@ -209,7 +209,7 @@ class PluginStore:
         return f"{self.kind} failed to {verb} {key}: {type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True)
+@value
 class _PluginBody:
     body: Body
     store: PluginStore

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -24,6 +24,7 @@ from swamp.store.layers import innermost
 from swamp.store.port import CREATE, Capabilities, Condition, ConditionalDeletes, ConditionalFiles, Match, ObjectStore
 from swamp.store.retry import pause_after
 from swamp.store.upload import PART_BYTES
+from swamp.values import mutable, value
 
 Seen = Literal["kept", "broken", "unknown"]
 T = TypeVar("T")
@@ -36,7 +37,7 @@ FIRST_PAUSE: Final = 0.1
 WRITERS: Final = 8
 
 
-@dataclass
+@mutable
 class Trial:
     """Experiments under one scratch prefix."""
 
@@ -263,7 +264,7 @@ ROUNDS: Final = 3
 SKEW_SECONDS: Final = 60.0
 
 
-@dataclass(frozen=True)
+@value
 class ProbedPromise:
     """One promise, whether it was kept, and what that means to a person."""
 
@@ -272,7 +273,7 @@ class ProbedPromise:
     text: str
 
 
-@dataclass(frozen=True)
+@value
 class Probed:
     """What was seen at `url`. `skew` is the store's clock minus ours, in seconds."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from swamp.index.entry import Entry, Row, Tombstone
 from swamp.sync.facts import Facts
 from swamp.sync.units import is_large_part, unit_of
 from swamp.sync.view import View, as_entry
-from swamp.values import value
+from swamp.values import mutable, value
 
 Scope = tuple[str, ...]
 _BEHIND_ALL: Final = "\U0010ffff" * 2
@@ -63,7 +63,7 @@ class Intent:
         return path in self.deletes and not (absent and path in self.again)
 
 
-@dataclass
+@mutable
 class Gathered:
     """Facts in path order, what could not be observed, and what the root says of paths hidden by that."""
 
@@ -72,7 +72,7 @@ class Gathered:
     hidden: dict[str, Row | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@value
 class Gatherer:
     """One look at the cache. `full_local` walks the whole tree instead of the announced paths."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -17,6 +16,7 @@ from swamp.sync.pool import THREADS, pooled
 from swamp.sync.progress import Cancel, IdleTimeout
 from swamp.sync.result import EngineName
 from swamp.sync.transfer import LARGE, hash_one, unwanted
+from swamp.values import mutable
 
 HASHED_ALONE: Final = 64 << 10
 """Files that are smaller than this on average are hashed by one thread: more of them only wait for each other."""
@@ -25,7 +25,7 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 
-@dataclass
+@mutable
 class Inline:
     """Sends small files in packs and fetches them by object (one thread: the caller's own)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -27,6 +27,7 @@ from swamp.sync.recall import refuse_put_back
 from swamp.sync.record import EngineContext, mark_read
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, is_of_store, view_root
+from swamp.values import mutable, value
 
 JUST_S: Final = 2.0
 ANOTHER_STORE: Final = (
@@ -39,7 +40,7 @@ Covers = Literal["all", "some", "end"]
 """Every path; a portion of them, with more to come; or none, after the last portion."""
 
 
-@dataclass
+@mutable
 class Comparison:
     """What a comparison of cache and store saw, and the plan of what is to be done about it."""
 
@@ -55,7 +56,7 @@ class Comparison:
     """How much of what the root may have changed was compared: the mark moves when that was all of it."""
 
 
-@dataclass
+@mutable
 class Planner:
     """Reads the root and makes plans for one engine."""
 
@@ -360,7 +361,7 @@ class Planner:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
+@value
 class _Clash:
     """Paths of the store that cannot stand beside a new one: what base knows, less what the root has deleted since."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from swamp.env import Env
 from swamp.errors import Interrupted, Unavailable
+from swamp.values import mutable
 
 
 class Progress(Protocol):
@@ -69,7 +70,7 @@ class Cancel:
             raise Interrupted("interrupted", hint="nothing was lost: run the same command again to continue")
 
 
-@dataclass
+@mutable
 class IdleTimeout:
     """A deadline that counts time *without progress*: a slow push may take hours, a stuck one may not."""
 

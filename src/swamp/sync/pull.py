@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ from swamp.sync.record import EngineContext, SyncStats, mark_pulled, remember, r
 from swamp.sync.result import LOST, Conflict
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
+from swamp.values import mutable
 
 PLACE_BATCH: Final = 4000
 """Units that are placed at a time: a flush and a transaction each, and about as many as small files fill a pack."""
@@ -41,7 +42,7 @@ _FETCHED = frozenset({"pull", "restore", "conflict"})
 _PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", "bury", "nothing"})
 
 
-@dataclass
+@mutable
 class Pull:
     """One pull under `sync.lock`. What cannot be brought is deferred, and the rest arrives."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Final
 
@@ -27,12 +27,13 @@ from swamp.sync.record import EngineContext, SyncStats, builds_on_pulled, mark_p
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import ChangesSince, changes_since
+from swamp.values import mutable
 
 COMMIT_ROWS: Final = 20_000
 CONFIRM_BATCH: Final = 2_000
 
 
-@dataclass
+@mutable
 class Push:
     """One push under `sync.lock`. Failed files hold back their unit; everything else is committed."""
 

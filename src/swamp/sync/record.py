@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from swamp.cache.files import StatFingerprint, trusted
 from swamp.cache.layout import CacheDir
@@ -21,10 +21,10 @@ from swamp.sync.recall import recall
 from swamp.sync.result import LOST, Cause, Conflict, FailedFile, Mode, SyncResult
 from swamp.sync.unchanged import SEEN_OP
 from swamp.sync.units import name_of
-from swamp.values import value
+from swamp.values import mutable, value
 
 
-@dataclass
+@mutable
 class Recent:
     """The root that was read last, and when: who pushes right after a pull need not ask for it again. Nothing rests on
     it: a commit is swapped on the token that was read, and made again on whatever stands there instead."""
@@ -77,7 +77,7 @@ def trusted_stat(hint: StatFingerprint, observed_ns: int) -> StatFingerprint | N
     return hint if trusted(hint, observed_ns) else None
 
 
-@dataclass
+@mutable
 class SyncStats:
     """Counts of one push or pull while it runs."""
 

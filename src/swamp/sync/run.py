@@ -5,7 +5,7 @@ A read takes in what harms nobody of a root that it has fetched (`refresh`); eve
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.paths import ancestors
@@ -26,6 +26,7 @@ from swamp.sync.record import SyncStats, mark_read, remember, see
 from swamp.sync.result import LOST, SyncResult
 from swamp.sync.unchanged import SEEN_OP, tiers_present
 from swamp.sync.view import unseen_changes
+from swamp.values import mutable
 
 if TYPE_CHECKING:
     from swamp.sync.engine import Engine
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 ROUNDS: Final = 8
 
 
-@dataclass
+@mutable
 class SyncRun:
     """One push, pull or sync inside the lock."""
 
@@ -279,7 +280,7 @@ def _is_harmless(action: Action) -> bool:
     return facts.local is None or facts.unchanged
 
 
-@dataclass
+@mutable
 class ReadPull(Pull):
     """A pull that claims nothing: no mark moves, no row of the journal goes."""
 

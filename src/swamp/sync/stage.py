@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from swamp.cache.files import fingerprint_of, hash_file
@@ -16,13 +16,14 @@ from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext, SyncStats
 from swamp.sync.units import unit_of
+from swamp.values import mutable
 
 SAVED_ROWS: Final = 4096
 SAVED_BYTES: Final = 64 << 20
 """What may have to be sent again after a crash: a few packs, or a few large files."""
 
 
-@dataclass
+@mutable
 class Stager:
     """Sends what a plan pushes, and knows what has arrived."""
 

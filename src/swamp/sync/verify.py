@@ -9,7 +9,7 @@ import hashlib
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Final, Literal
 
@@ -29,6 +29,7 @@ from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext
 from swamp.sync.transfer import upload_one
 from swamp.sync.units import unit_of
+from swamp.values import value
 
 TOGETHER: Final = 100_000
 """Rows that are held to find those of one pack: a larger index reads some packs once for each so many rows."""
@@ -36,14 +37,14 @@ TOGETHER: Final = 100_000
 Verdict = Literal["good", "missing", "corrupt"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finding:
     entry: Entry
     verdict: Verdict
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VerifyReport:
     checked: int
     bytes: int

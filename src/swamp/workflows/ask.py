@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from swamp.catalog.expression import OPEN, Expression, compile_expression, parse_template
@@ -14,6 +14,7 @@ from swamp.errors import NotFound, UsageError
 from swamp.models.define import ModelDefinitions
 from swamp.models.document import Path
 from swamp.models.shell import SHELL
+from swamp.values import value
 from swamp.workflows.schema import ModelTask, WorkflowFile
 
 BARE = ("guard", "expression")
@@ -53,7 +54,7 @@ def _calls(expression: Expression) -> Iterator[tuple[str, str | None]]:
                 yield model.value, str(name.value) if literal and isinstance(name, Constant) else None
 
 
-@dataclass(frozen=True)
+@value
 class Makers:
     """Who makes data: models that are defined, steps that make models on the spot, and whoever made what is there."""
 

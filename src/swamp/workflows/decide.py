@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from swamp.data.document import RecordFiles
@@ -12,6 +12,7 @@ from swamp.data.run_record import RUNS, RunState, RunSummary, StepState, path_of
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, UsageError
 from swamp.locks.flock import Verdict
+from swamp.values import value
 from swamp.workflows.locks import RunLocks
 from swamp.workflows.resume import stop_all, stop_path
 from swamp.workflows.run import Driver
@@ -19,7 +20,7 @@ from swamp.workflows.run import Driver
 Decision = Literal["approved", "rejected"]
 
 
-@dataclass(frozen=True)
+@value
 class DecidedRun:
     """The run after a decision, and whether steps wait for `resume`."""
 
@@ -93,7 +94,7 @@ TRIES: Final = 4
 ANSWER_SECONDS: Final = 30.0
 
 
-@dataclass(frozen=True)
+@value
 class Cancelled:
     run_id: str
     status: Literal["cancelled", "cancelling"]

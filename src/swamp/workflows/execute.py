@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from swamp.data.reads import Read
@@ -13,6 +12,7 @@ from swamp.data.run_record import JobState, StepState
 from swamp.env import Env
 from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.sync.progress import Cancel
+from swamp.values import mutable, value
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, WorkflowFile, build, holds
 from swamp.workflows.state import job_outcome, overall, run_outcome
@@ -21,7 +21,7 @@ DEFAULT_CONCURRENCY = 8
 LOOK_AGAIN_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
+@value
 class Instance:
     """One step to do: the file's step, and for a `forEach` the item it is for."""
 
@@ -49,7 +49,7 @@ class StepRunner(Protocol):
         ...
 
 
-@dataclass
+@mutable
 class _Group:
     """All expansions of one step: the graph sees them as one."""
 

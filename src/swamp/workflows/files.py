@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from swamp.data.names import check_name, suggest
@@ -13,6 +12,7 @@ from swamp.models.declare import Method, argument_names
 from swamp.models.define import Definition, ModelDefinitions, write_atomically
 from swamp.models.document import ParsedFile, Problem, parse, read_text, refuse
 from swamp.models.expressions import has_expression
+from swamp.values import value
 from swamp.workflows.ask import Makers, asked_for
 from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
 from swamp.workflows.schema import ModelTask, Step, WorkflowFile, WorkflowTask
@@ -38,7 +38,7 @@ jobs:
 """
 
 
-@dataclass(frozen=True)
+@value
 class FoundWorkflow:
     """A workflow and the file it stands in."""
 
@@ -46,7 +46,7 @@ class FoundWorkflow:
     file: str
 
 
-@dataclass(frozen=True)
+@value
 class WorkflowFiles:
     """The workflow files of one repository."""
 

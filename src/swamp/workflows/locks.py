@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +16,7 @@ from swamp.env import Env
 from swamp.errors import LockTimeout
 from swamp.locks.flock import FileLock, Verdict, by_lock
 from swamp.repo.leases import by_lease
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.locks.hold import HeldLease
@@ -56,7 +56,7 @@ def run_locks_of(repo: Repo) -> RunLocks:
     return StoreRunLocks(repo)
 
 
-@dataclass(frozen=True)
+@value
 class DirectoryRunLocks:
     """Runs of a datastore that is a plain directory: file locks beside it."""
 
@@ -88,7 +88,7 @@ class DirectoryRunLocks:
         return self.directory / f"{run_id}.lock"
 
 
-@dataclass(frozen=True)
+@value
 class StoreRunLocks:
     """Runs of a shared datastore: a lease beside the run's record, shadowed by a file lock on this machine."""
 

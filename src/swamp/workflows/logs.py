@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from swamp.data.document import RecordFiles, dump
@@ -12,6 +12,7 @@ from swamp.data.run_record import RunState
 from swamp.errors import NotFound
 from swamp.models.context import Log
 from swamp.models.run_context import RunContext
+from swamp.values import mutable, value
 from swamp.workflows.recorder import Watcher
 from swamp.workflows.schema import WorkflowFile
 
@@ -20,7 +21,7 @@ MOST_SHARED = 4 << 20
 """A longer log travels when the run ends: with each step it would travel whole."""
 
 
-@dataclass
+@mutable
 class RunLogs:
     """Logs of runs: a file of this machine while a run goes, a file of the tree when it is over."""
 
@@ -72,7 +73,7 @@ class RunLogs:
             return ""
 
 
-@dataclass(frozen=True)
+@value
 class Listener:
     """Passes on what happens in a run and keeps what its steps said."""
 

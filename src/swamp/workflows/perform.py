@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from swamp.data.document import RecordFiles
@@ -19,6 +19,7 @@ from swamp.models.run import Hooks, Request, Result, run_method
 from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
+from swamp.values import mutable
 from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, WorkflowFile, WorkflowTask
@@ -39,7 +40,7 @@ class Nesting(Protocol):
         ...
 
 
-@dataclass
+@mutable
 class TaskRunner:
     """Does the tasks of one run's steps: methods of models, assertions, nested workflows (`execute.StepRunner`)."""
 

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
+from swamp.values import mutable
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import WorkflowFiles
 from swamp.workflows.locks import Hold, RunLocks, run_locks_of
@@ -40,7 +41,7 @@ from swamp.workflows.schema import WorkflowFile
 DEEPEST_NESTING = 10
 
 
-@dataclass
+@mutable
 class Driver:
     """Runs workflows of one repository. A child run gets a driver of its own that knows its ancestors."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Annotated, Any, Literal
 
@@ -12,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from swamp.models.shell import parse_seconds
+from swamp.values import value
 
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")]
 Expression = str | bool
@@ -212,7 +212,7 @@ for _model in (Several, Not, Step, Job, WorkflowFile):
     _model.model_rebuild()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GraphNode:
     """A point in a run: a job may start, a step (all its expansions) is done, a job is done."""
 
