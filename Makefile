@@ -24,22 +24,50 @@ POSTGRES := $(or $(wildcard /usr/lib/postgresql/*/bin/initdb),$(shell command -v
 PLUGINS  := plugins/swamp-postgres plugins/swamp-mongodb
 comma    := ,
 
-.PHONY: demo test first lint sim bench docs site soak clean constraints bytecode java servers browser postgres
+.PHONY: demo test first other-python lint sim bench docs site soak clean constraints bytecode java servers browser postgres
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP) bytecode java
 	$(BIN)/python demo/run.py
 
 # Two stages: what needs no server and no Spark says within minutes whether the rest is worth its time. With ARGS one.
+# Chaos plays for its minutes beside the rest: it has its own machines and its own store, and waits for them.
 FIRST    := tests/unit tests/property tests/models tests/cache tests/simulation
-ALL      := SWAMP_REQUIRE=$(REQUIRE) PATH="$(CURDIR)/.tools/node_modules/.bin:$$PATH" \
-  $(PYTEST) -n $(WORKERS) --dist worksteal --durations 10
+SPREAD   := -n $(WORKERS) --dist worksteal --durations 10
+ALL      := SWAMP_REQUIRE=$(REQUIRE) PATH="$(CURDIR)/.tools/node_modules/.bin:$$PATH" $(PYTEST)
 
 test: $(STAMP) bytecode lint $(if $(ARGS),,first) java servers browser postgres
-	$(ALL) $(or $(ARGS),$(FIRST:%=--ignore=%))
+ifdef ARGS
+	$(ALL) $(SPREAD) $(ARGS)
+else
+	@mkdir -p build
+	$(ALL) tests/soak >build/soak.log 2>&1 & soak=$$!; trap "kill $$soak 2>/dev/null" EXIT; \
+	$(ALL) $(SPREAD) $(FIRST:%=--ignore=%) --ignore=tests/soak; rest=$$?; \
+	wait $$soak; chaos=$$?; cat build/soak.log; exit $$((rest | chaos))
+endif
 
 first: $(STAMP) bytecode lint
-	$(PYTEST) -n $(WORKERS) --dist worksteal --durations 10 $(FIRST)
+	$(PYTEST) $(SPREAD) $(FIRST)
+	$(MAKE) --no-print-directory other-python
+
+# The same stage under another Python, the newest that runs here. Leave it out by hand with: make test OTHER=
+OTHER    ?= $(shell for python in python3.14 python3.13 python3.12 python3.11; do \
+  $$python -c 'import sys; sys.exit(sys.argv[1] == str(sys.version_info.minor))' \
+  "$$($(BIN)/python -c 'import sys; print(sys.version_info.minor)' 2>/dev/null)" 2>/dev/null && echo $$python && break; done)
+other-python:
+ifeq ($(OTHER),)
+	@echo "another Python: none runs here but $$($(BIN)/python --version); the first stage was run with that one only"
+else
+other-python: .tools/other/.built-$(OTHER)
+	.tools/other/bin/python -m pytest $(SPREAD) $(FIRST)
+endif
+
+.tools/other/.built-$(OTHER): pyproject.toml constraints.txt
+	@rm -rf .tools/other && mkdir -p .tools
+	$(OTHER) -m venv .tools/other
+	.tools/other/bin/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
+	.tools/other/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --group dev -e '.[all]'
+	@touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -35,6 +35,15 @@ settings.register_profile(
 settings.load_profile("swamp")
 
 
+_FIRST = ("tests/spark/", "tests/docs/test_documents.py", "tests/regressions/test_L54_restarted_job.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first: workers begin at different places and steal from the end of each other's list, so that Spark
+    stays in the worker that has a session, and nobody is left alone with a long one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
+
+
 @pytest.fixture
 def one_object_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """No packs: for a test in which the store loses one file and nothing else."""

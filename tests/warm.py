@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -38,9 +39,10 @@ class Process:
     def __init__(self, status: socket.socket, ends: dict[str, Any], args: Sequence[str]):
         self.args, self.returncode = args, None
         self.stdin, self.stdout, self.stderr = ends.get("stdin"), ends.get("stdout"), ends.get("stderr")
-        self._status, self._lock = status, threading.Lock()
+        self._status, self._lock = status.detach(), threading.Lock()
+        weakref.finalize(self, os.close, self._status)  # threads may ask at any time, so nobody closes it sooner
         self._readers: dict[Any, _Reader] = {}
-        self.pid = int.from_bytes(_exactly(status, 4), "little")
+        self.pid = int.from_bytes(_exactly(self._status, 4), "little")
 
     def poll(self) -> int | None:
         return self._ended(0)
@@ -120,10 +122,10 @@ def _left(by: float | None) -> float | None:
     return None if by is None else max(0.0, by - time.monotonic())
 
 
-def _exactly(status: socket.socket, count: int) -> bytes:
+def _exactly(status: int, count: int) -> bytes:
     found = b""
     while len(found) < count:
-        more = status.recv(count - len(found))
+        more = os.read(status, count - len(found))
         if not more:
             raise ChildProcessError("the process that forks commands has ended")
         found += more
@@ -137,6 +139,7 @@ class Nursery:
         self._command = command
         self._lock = threading.Lock()
         self._channel: socket.socket | None = None
+        self._forks: subprocess.Popen[bytes] | None = None
         self._born: dict[str, str] = {}
 
     def start(
@@ -171,7 +174,7 @@ class Nursery:
             self._born = _interpreter(env)
             with theirs:
                 number = theirs.fileno()
-                subprocess.Popen(
+                self._forks = subprocess.Popen(
                     [sys.executable, "-P", __file__, str(number), str(self._command.parent)],
                     env={**self._born, "PATH": env.get("PATH", os.defpath)},
                     pass_fds=(number,),

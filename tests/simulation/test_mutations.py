@@ -12,6 +12,17 @@ from sim.lean import COMPANIONS, SHOWN_BY
 from sim.run import run
 
 BOUND = 400
+SHOWN_LATE = {
+    "compact.tombstones": 81,
+    "delete.by-key": 80,
+    "found.tombstone": 154,
+    "gc.collecting-check": 40,
+    "pack.live-if-any": 114,
+    "staged.mine": 46,
+    "tree-lock.rename": 49,
+}
+"""The seed that showed it last time, where it was a late one: it is tried first, and if it shows nothing any more, all
+are. What a rule has to show is the same."""
 
 
 @pytest.mark.parametrize("where", sorted({where for lines in RULES.values() for where, _ in lines}))
@@ -30,6 +41,10 @@ def test_every_rule_has_a_kind_of_run_that_shows_its_absence():
     assert sorted(SHOWN_BY) == sorted(RULES)
 
 
+def test_only_rules_have_a_seed_that_is_tried_first():
+    assert set(SHOWN_LATE) <= set(RULES) and all(0 <= seed < BOUND for seed in SHOWN_LATE.values())
+
+
 def test_every_rule_of_the_protocol_can_be_broken():
     protocol = (Path(__file__).parents[2] / "docs" / "design" / "PROTOCOL.md").read_text()
     named = set(re.findall(r"`\[([a-z-]+\.[a-z-]+)\]`", protocol))
@@ -39,7 +54,7 @@ def test_every_rule_of_the_protocol_can_be_broken():
 
 
 def first_failing_seed(rule, mix, companions):
-    for seed in range(BOUND):
+    for seed in (*([SHOWN_LATE[rule]] if rule in SHOWN_LATE else []), *range(BOUND)):
         with broken(rule, *companions):
             outcome = run(seed, mix)
         if outcome.ok:
