@@ -155,7 +155,7 @@ def work():
     shared = SparkSettings(settings.master, None, {**conf, "spark.swamp.sharedCache": "true"})
     check_cache_visible(jobs, shared, cache, idle_timeout)
     spec, store = on("work")
-    seen["discovered"] = sum(s.rows for s in store.discover().root.segments)
+    seen["discovered"] = sum(s.rows for s in store.discover().read.root.segments)
     write(session.range(0, 1000, 1, 4), "work")
     seen["rows"] = session.read.format("swamp").options(**options("work")).load().distinct().count()
 

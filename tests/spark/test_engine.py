@@ -29,6 +29,7 @@ from swamp.index.root import ROOT_KEY, Writer, decode
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Upload, Work
 from swamp.sync.engine import Engine, Policy
+from swamp.sync.inline import Inline
 from swamp.sync.plan import plan
 from swamp.sync.progress import Cancel, IdleTimeout, Silent
 
@@ -244,6 +245,22 @@ def test_L48_discovery_on_spark_publishes_nothing_over_a_lost_root(jobs, bucket)
     with pytest.raises(CorruptData, match="lost"):
         on_store(jobs, bucket).discover()
     assert committer_for(bucket).read().root is None
+
+
+def test_both_engines_tell_what_a_first_root_leaves_out(jobs, bucket, tmp_path):
+    def filled(spec):
+        for name in ("files/a", "files/b\\c", "files/d", *(f"files/sub{n}/x\\y" for n in range(9))):
+            spec.open().put(name, b"x")
+        return spec
+
+    (tmp_path / "other").mkdir()
+    other = filled(StoreSpec((tmp_path / "other").as_uri()))
+    in_process = Inline(other.open()).discover(committer_for(other), IdleTimeout(SYSTEM, 300))
+    on_spark = on_store(jobs, filled(bucket)).discover()
+    (told,) = in_process.warnings
+    assert told.startswith("10 objects cannot be files here") and "and 5 more" in told
+    assert on_spark.warnings == in_process.warnings and on_spark.discovered and in_process.discovered
+    assert [s.rows for s in on_spark.read.root.segments] == [2] and len(in_process.read.root.entries) == 2
 
 
 def test_verify_on_spark_finds_what_is_rotten_and_what_is_gone(machine, bucket, jobs):

@@ -41,7 +41,7 @@ def work(repo):
     client = spec.open()
     for number in range(40):
         client.put(f"files/{number:02d} ü+%", b"x" * number)
-    seen = {"discovered": sum(s.rows for s in store.discover().root.segments)}
+    seen = {"discovered": sum(s.rows for s in store.discover().read.root.segments)}
     options = {"repo": repo, "model": "web", "name": "events"}
     session.range(0, 100, 1, 2).write.format("swamp").mode("append").options(**options).save()
     seen["rows"] = session.read.format("swamp").options(**options).load().distinct().count()

@@ -10,7 +10,8 @@ from swamp.bulk import choose, session, transfer
 from swamp.bulk.choose import Chooser
 from swamp.bulk.settings import SparkSettings
 from swamp.cache.layout import CacheDir
-from swamp.commit.bootstrap import bootstrap
+from swamp.commit.bootstrap import Bootstrapped, bootstrap
+from swamp.commit.commit import RootRead
 from swamp.datasets.publish import committer_for
 from swamp.errors import Interrupted, MissingTool, UsageError
 from swamp.index.root import Writer
@@ -253,5 +254,10 @@ def test_a_listing_of_one_page_is_read_and_not_shared_out(bucket, monkeypatch, o
     store, asked = bucket.open(), []
     for n in range(objects):
         store.put(f"files/{n}", b"x")
-    bootstrap(committer_for(bucket), lambda: None, create=True, discover=lambda: asked.append("Spark"))
+
+    def discover():
+        asked.append("Spark")
+        return Bootstrapped(RootRead(None, None))
+
+    bootstrap(committer_for(bucket), lambda: None, create=True, discover=discover)
     assert bool(asked) == shared_out

@@ -115,6 +115,10 @@ class Chooser:
             return Inline(self.store, threads=threads, reason=choice.reason)
         return self._on_spark(work, choice.reason)
 
+    def on_spark(self, work: Work) -> OnSpark | None:
+        """Who does this work on Spark, for what only Spark's executor can; None where it is done in process."""
+        return self._spark if self(work) is self._spark else None
+
     def _choice(self, work: Work) -> Choice:
         live = (self._spark is not None and not self._spark.failed) or _is_live()
         choice = choose_engine(self.setting, work, live=live)

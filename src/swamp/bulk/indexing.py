@@ -5,7 +5,8 @@ No Hadoop connector is needed: executors read and write segments through the sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from swamp.bulk.clients import StoreAddress, opened, put_patiently
 from swamp.bulk.kernels import Batches, rows_of
 from swamp.bulk.ranges import KeyRange, pages_of
 from swamp.bulk.schemas import INDEX, OBJECTS, SEGMENTS
+from swamp.commit.bootstrap import LeftOut
 from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
@@ -39,7 +41,9 @@ _ODD: Final = (
 PAYLOAD: Final = "~[0-9A-HJKMNP-TV-Z]{26}$"
 UPLOADED: Final = "~[0-9A-HJKMNP-TV-Z]{26}$|^_packs/[0-9A-HJKMNP-TV-Z]{26}(@.*)?$"
 """What `index.entry.is_payload_key` knows by, as an expression for columns."""
-ENTRY, DELETED, DROPPED, LOST = "entry", "deleted", "dropped", "lost"
+ENTRY, DELETED, DROPPED = "entry", "deleted", "dropped"
+LOST, REFUSED = "lost", "refused"
+"""What a listing shows beside entries: a name that only an index gives, and names that no file can have."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ def _segment_columns(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class AdoptObjects:
-    """Key ranges of a bucket without an index -> entries. A `~ulid` name is reported as `lost` (L48)."""
+    """Key ranges of a bucket without an index -> entries. A `~ulid` name is reported as `lost` (L48), what cannot be a
+    file in one row for each range."""
 
     store: StoreAddress
 
@@ -196,15 +201,18 @@ class AdoptObjects:
         store = opened(self.store)
         for row in rows_of(batches):
             found = KeyRange(row["prefix"], row["after"], row["until"])
-            yield from INDEX.batches(_adopted(pages_of(store, found)))
+            yield from INDEX.batches(adopted_rows(pages_of(store, found)))
 
 
-def _adopted(pages: Iterator[list[ObjectMeta]]) -> Iterator[dict[str, Any]]:
+def adopted_rows(pages: Iterable[Sequence[ObjectMeta]]) -> Iterator[dict[str, Any]]:
+    left = LeftOut()
     try:
-        for entry in adopt_listing(pages):
+        for entry in adopt_listing(pages, refused=left):
             yield index_row(entry)
     except CorruptData as lost:
         yield {"kind": LOST, "path": str(lost.details.get("key", "")), "key": "", "size": 0}
+    if left.count:
+        yield {"kind": REFUSED, "path": "", "key": json.dumps(left.first), "size": left.count}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ on the driver, once, through `commit/`. inv[spark.publish-once]
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,9 +19,10 @@ from swamp.bulk.copying import CopyObjects
 from swamp.bulk.indexing import (
     ENTRY,
     LOST,
+    REFUSED,
     UPLOADED,
     ReadSegments,
-    index_row,
+    adopted_rows,
     layer_rows,
     object_from,
     object_row,
@@ -32,6 +34,7 @@ from swamp.bulk.indexing import (
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.ranges import cut
 from swamp.bulk.schemas import FINDINGS, INDEX, OBJECTS, RANGES, SEGMENTS
+from swamp.commit.bootstrap import Bootstrapped, LeftOut
 from swamp.commit.collect import internal_objects
 from swamp.commit.commit import Changes, Committer, RootRead
 from swamp.commit.compact import horizon_of
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 
 SEGMENT_TARGET: Final = 250_000
 REPORTED: Final = 10_000
+_NOTHING: Final = Bootstrapped(RootRead(None, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +152,8 @@ class OnStore:
 
     # -- discover: cut, adopt, ranged, ordered, write_segments, publish
 
-    def discover(self) -> RootRead | None:
-        """A first root over the objects of a bucket without one; None when it is empty. Create-only.
+    def discover(self) -> Bootstrapped:
+        """Publishes a first root over the objects of a bucket without one; none when it is empty. Create-only.
 
         The caller has made sure that there is neither a root nor a log nor an older format (`commit.bootstrap`).
         """
@@ -158,29 +162,38 @@ class OnStore:
         adopted = stages.adopt(ranges, self.spec, min(len(pieces.ranges), self.jobs.parallelism * 8))
         met = stages.frame_of(self.jobs.session, INDEX, self._met(pieces.objects))
         with self.kept(adopted.unionByName(met)) as entries:
-            files = self._refuse_lost(entries)
-            return self._published(entries, files) if files else None
+            counts = self._kinds(entries)
+            refused = self._refused(entries) if counts.get(REFUSED) else LeftOut()
+            files = counts.get(ENTRY, 0)
+            done = self._published(entries.where(f"kind = '{ENTRY}'"), files) if files else _NOTHING
+        return refused.told(done)
 
     def _met(self, objects: list[ObjectMeta]) -> Iterator[dict[str, Any]]:
-        from swamp.index.adopt import adopt_listing
+        return adopted_rows([[meta] for meta in sorted(objects, key=lambda meta: meta.key)])
 
-        ordered = sorted(objects, key=lambda meta: meta.key)
-        return map(index_row, adopt_listing([[meta] for meta in ordered]))
-
-    def _refuse_lost(self, entries: DataFrame) -> int:
-        """One `~ulid` name means that a root has been lost: publish nothing (L48)."""
+    def _kinds(self, entries: DataFrame) -> dict[str, int]:
+        """How many rows of which kind. One `~ulid` name means that a root has been lost: publish nothing (L48)."""
         table = self.jobs.run("discover", entries.groupBy("kind").count().toArrow, self.idle_timeout)
         counts = {row["kind"]: row["count"] for row in table.to_pylist()}
         if counts.get(LOST):
             raise CorruptData(
                 "there is no index, but payloads that one wrote: its root has been lost", hint=REPAIR_HINT
             )
-        return int(counts.get(ENTRY, 0))
+        return counts
 
-    def _published(self, entries: DataFrame, files: int) -> RootRead:
+    def _refused(self, entries: DataFrame) -> LeftOut:
+        """What all ranges left out, as one listing would have told it."""
+        left = LeftOut()
+        rows = entries.where(f"kind = '{REFUSED}'").orderBy("key")
+        for row in self.jobs.run("discover", rows.toArrow, self.idle_timeout).to_pylist():
+            left.add(row["size"], json.loads(row["key"]))
+        return left
+
+    def _published(self, entries: DataFrame, files: int) -> Bootstrapped:
         root = self.committer.first_root()
         refs = self._segments(entries, files, root.seq)
-        return self.committer.create(replace(root, segments=tuple(refs)), self.idle_timeout.check)
+        read = self.committer.create(replace(root, segments=tuple(refs)), self.idle_timeout.check)
+        return Bootstrapped(read, discovered=read.root is not None and read.root.knows_op(root.op))
 
     def _segments(self, rows: DataFrame, count: int, added_seq: int) -> list[SegmentRef]:
         """New segments in path order, written by executors; they are nothing until they are published."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from swamp.bulk.balance import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
+from swamp.bulk.compare import SparkComparison
 from swamp.bulk.executors import check_cache_visible, check_executors, check_store
 from swamp.bulk.inventory import names_below
 from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
@@ -34,7 +35,7 @@ from swamp.bulk.schemas import DOWNLOADS, GOT, HASHED, HASHES, SENT, UPLOADS, Bo
 from swamp.bulk.session import Spark, begin_context, live_spark, of_session, open_spark, stop_session
 from swamp.bulk.settings import SparkSettings
 from swamp.bulk.spread import Kernel
-from swamp.commit.commit import Committer, RootRead
+from swamp.commit.commit import Committer
 from swamp.index.keys import PACK_PREFIX
 from swamp.sync import pack as packs
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
@@ -45,11 +46,9 @@ from swamp.sync.result import EngineName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from swamp.cache.rows import BaseRow
-    from swamp.cache.scan import Observed
-    from swamp.index.entry import Row
+    from swamp.commit.bootstrap import Bootstrapped
     from swamp.store.open import StoreSpec
-    from swamp.sync.gather import Gathered, Gatherer
+    from swamp.sync.gather import Gathered, Gatherer, Triple
     from swamp.sync.record import EngineContext
 
 J = TypeVar("J", Upload, Download, Hash)
@@ -153,19 +152,15 @@ class OnSpark:
         """Bulk commands on the same store: verify, mark, compact."""
         return OnStore(self.jobs, self.store, committer, idle_timeout)
 
-    def discover(self, committer: Committer, idle_timeout: IdleTimeout) -> RootRead | None:
-        """A first root over a bucket that something else has filled."""
+    def discover(self, committer: Committer, idle_timeout: IdleTimeout) -> Bootstrapped:
         return self.on_store(committer, idle_timeout).discover()
 
     def compare(
         self, gatherer: Gatherer, out: Gathered, context: EngineContext, idle_timeout: IdleTimeout
-    ) -> Iterator[tuple[str, BaseRow | None, Observed | None, Row | None]]:
-        """The full comparison; what comes back is at least what is not trivial."""
+    ) -> Iterator[Triple]:
         if self._is_little(gatherer):
             self.reason += "; compared in process meanwhile"
             return gatherer.everything(out)
-        from swamp.bulk.compare import SparkComparison
-
         return SparkComparison(
             self.on_store(context.committer, idle_timeout), gatherer, context.cache, idle_timeout
         ).run(out)

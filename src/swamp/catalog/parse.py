@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from swamp.bulk.beacon import Address, Beat
+from swamp.bulk.choose import Chooser
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.kernels import Batches, rows_of
 from swamp.bulk.schemas import JOURNAL, Boundary
@@ -16,7 +17,7 @@ from swamp.data.metadata import decode
 from swamp.data.names import VersionRef
 from swamp.data.versions import DataVersion, VersionReader
 from swamp.errors import CorruptData, NotFound
-from swamp.sync.bulk import Pick, Work
+from swamp.sync.bulk import Work
 from swamp.sync.port import Tree
 from swamp.sync.progress import IdleTimeout
 from swamp.values import value
@@ -49,13 +50,13 @@ class ParseMetadata:
 
 
 def chosen_parser(
-    pick: Pick, tree: Tree, idle_timeout: IdleTimeout
+    chooser: Chooser, tree: Tree, idle_timeout: IdleTimeout
 ) -> Callable[[list[VersionRef]], Iterator[tuple[VersionRef, DataVersion | CorruptData]]]:
     """A `catalog.Parse` by the engine that so many files are worth."""
 
     def parse(refs: list[VersionRef]) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
-        executor: Any = pick(Work("hash", len(refs), 0))
-        if executor.name == "spark":
+        executor = chooser.on_spark(Work("hash", len(refs), 0))
+        if executor is not None:
             return parser(executor.jobs, tree.root, idle_timeout)(refs)
         return _one_by_one(VersionReader(tree), refs, idle_timeout)
 

@@ -52,8 +52,8 @@ class Bootstrapped:
     warnings: tuple[str, ...] = ()
 
 
-Discover = Callable[[], RootRead | None]
-"""Publishes a root over the objects of a store without one, in bulk; None when there are none."""
+Discover = Callable[[], Bootstrapped]
+"""Publishes a root over the objects of a store without one, as `adopted` does; none when there are none."""
 
 
 def bootstrap(
@@ -97,18 +97,22 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     refuse_packs(committer.store)
     counter = _old_counter(committer.store)
     if discover is not None and counter is None and len(opening) > 1:  # one page is read before anybody could share it
-        read = discover()
-        if read is None:
-            return _created(committer, pace, create)
-        return Bootstrapped(
-            read, discovered=read.root is not None and dict(read.root.writer) == committer.writer.to_json()
-        )
+        done = discover()
+    else:
+        done = adopted(committer, pace, counter)
+    if done.read.root is not None:
+        return done
+    return replace(_created(committer, pace, create), warnings=done.warnings)
+
+
+def adopted(committer: Committer, pace: Pace, counter: int | None = None) -> Bootstrapped:
+    """Publishes a first root over what something else has put into the store; none where that is nothing."""
     left = LeftOut()
     found = iter(_adoptable(committer, None, left))
     first = next(found, None)
-    if first is not None:
-        return left.told(_published(committer, pace, _chain(first, rest=found), counter))
-    return left.told(_created(committer, pace, create))
+    if first is None:
+        return left.told(Bootstrapped(RootRead(None, None)))
+    return left.told(_published(committer, pace, _chain(first, rest=found), counter))
 
 
 def _may_precede_a_root(key: str) -> bool:
@@ -357,19 +361,22 @@ class LeftOut:
     """Keys that cannot be a file's path: counted, the first few named, none of them in the index."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._first: list[str] = []
+        self.count = 0
+        self.first: list[str] = []
 
     def __call__(self, refused: Refused) -> None:
-        self._count += 1
-        if len(self._first) < SHOWN:
-            self._first.append(str(refused))
+        self.add(1, [str(refused)])
+
+    def add(self, count: int, first: Sequence[str]) -> None:
+        """What was left out of another part of the same listing."""
+        self.count += count
+        self.first += first[: SHOWN - len(self.first)]
 
     def told(self, done: Bootstrapped) -> Bootstrapped:
-        if not self._count:
+        if not self.count:
             return done
-        more = f" and {self._count - SHOWN} more" if self._count > SHOWN else ""
-        what = f"{self._count} objects cannot be files here and were left out: {'; '.join(self._first)}{more}"
+        more = f" and {self.count - SHOWN} more" if self.count > SHOWN else ""
+        what = f"{self.count} objects cannot be files here and were left out: {'; '.join(self.first)}{more}"
         return replace(done, warnings=(*done.warnings, what))
 
 

@@ -353,8 +353,8 @@ class Doctor:
 
         committer, pace = self._datastore.must_sync().committer, self._datastore.context.cancel.check
         question = "Publish an index of {} files, the newest upload of each path?"
-        executor: Any = self._datastore.chooser(Work("discover", 0, 0))
-        if executor.name != "spark":
+        executor = self._datastore.chooser.on_spark(Work("discover", 0, 0))
+        if executor is None:
             proposal = propose_from_listing(committer)
             agree(question.format(len(proposal)))
             publish_proposal(committer, pace, proposal)

@@ -143,12 +143,8 @@ class Maintenance:
             return None
         files = root.files_at_most
         size = sum(entry.size for entry in root.entries.values()) if stage == "download" else 0
-        executor: Any = self._datastore.chooser(Work(stage, files, size))
-        if executor.name != "spark":
-            return None
-        from swamp.bulk.maintain import OnStore
-
-        return OnStore(executor.jobs, executor.store, self._committer, self._idle_timeout())
+        executor = self._datastore.chooser.on_spark(Work(stage, files, size))
+        return executor.on_store(self._committer, self._idle_timeout()) if executor is not None else None
 
     def undelete(self, paths: Sequence[str] = (), *, since: dt.datetime | None = None) -> Undeleted:
         """Brings deleted units back, in the store and here."""

@@ -7,12 +7,18 @@ an executor does is true before the engine commits it. inv[spark.publish-once]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from swamp.cache.files import StatFingerprint
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import Cause, EngineName
 from swamp.values import value
+
+if TYPE_CHECKING:
+    from swamp.commit.bootstrap import Bootstrapped
+    from swamp.commit.commit import Committer
+    from swamp.sync.gather import Gathered, Gatherer, Triple
+    from swamp.sync.record import EngineContext
 
 Stage = Literal["compare", "hash", "upload", "download", "discover", "verify", "collect", "compact"]
 
@@ -117,6 +123,16 @@ class Executor(Protocol):
     def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]: ...
 
     def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]: ...
+
+    def compare(
+        self, gatherer: Gatherer, out: Gathered, context: EngineContext, idle_timeout: IdleTimeout
+    ) -> Iterator[Triple]:
+        """All of base, tree and root, path by path; units of which nothing differs may be left out."""
+        ...
+
+    def discover(self, committer: Committer, idle_timeout: IdleTimeout) -> Bootstrapped:
+        """Publishes a first root over a bucket that something else has filled; none where it is empty."""
+        ...
 
     def report(self) -> dict[str, Any] | None:
         """Application, stages and tasks of a Spark run; None in process."""

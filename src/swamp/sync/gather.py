@@ -221,7 +221,7 @@ class Gatherer:
     def _in_scope(self, path: str) -> bool:
         return any(is_below(path, prefix) for prefix in self.scope)
 
-    def everything(self, out: Gathered) -> Iterator[_Triple]:
+    def everything(self, out: Gathered) -> Iterator[Triple]:
         """Every path of base, tree and index, in order; what could not be looked at goes to `out`."""
         bases = self.state.base_below("")
         remotes = self.view.stream() if self.view.full else iter(_sorted_rows(self.view.delta, self.deferred))
@@ -235,7 +235,7 @@ class Gatherer:
         """Where a walk of the tree begins."""
         return _outermost(self.scope if self.scope and not self.view.full else ("",))
 
-    def _announced(self, out: Gathered) -> Iterator[_Triple]:
+    def _announced(self, out: Gathered) -> Iterator[Triple]:
         """Only what somebody announced, what the root changed, and what an earlier pull owes."""
         touched = {unit_of(r.path) for r in self.snapshot.rows}
         touched |= {unit_of(p) for p in self.view.delta} | {unit_of(p) for p in self.deferred}
@@ -275,13 +275,14 @@ class _Private:
         return known
 
 
-_Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
-Compare = Callable[["Gatherer", Gathered], Iterator[_Triple]]
+Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
+"""A path, and what base, tree and root have of it."""
+Compare = Callable[["Gatherer", Gathered], Iterator[Triple]]
 
 
 def _merge(
     bases: Iterable[BaseRow], locals_: Iterable[Seen], remotes: Iterable[Row], out: Gathered
-) -> Iterator[_Triple]:
+) -> Iterator[Triple]:
     """Three streams in path order as one: nothing is held but the path at hand."""
     known, here, there = iter(bases), iter(locals_), iter(remotes)
     next_base, next_local, next_remote = next(known, None), next(here, None), next(there, None)

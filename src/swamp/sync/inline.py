@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from swamp.env import SYSTEM, Env
 from swamp.store.port import ObjectStore
@@ -17,6 +17,12 @@ from swamp.sync.progress import Cancel, IdleTimeout
 from swamp.sync.result import EngineName
 from swamp.sync.transfer import LARGE, hash_one, unwanted
 from swamp.values import mutable
+
+if TYPE_CHECKING:
+    from swamp.commit.bootstrap import Bootstrapped
+    from swamp.commit.commit import Committer
+    from swamp.sync.gather import Gathered, Gatherer, Triple
+    from swamp.sync.record import EngineContext
 
 HASHED_ALONE: Final = 64 << 10
 """Files that are smaller than this on average are hashed by one thread: more of them only wait for each other."""
@@ -81,6 +87,17 @@ class Inline:
         small = sum(job.size for job in known) < HASHED_ALONE * len(known)
         threads = 1 if small else min(self.threads, os.cpu_count() or 1)
         return self._each(known, hash_one, idle_timeout.cancel.check, idle_timeout, threads=threads)
+
+    def compare(
+        self, gatherer: Gatherer, out: Gathered, context: EngineContext, idle_timeout: IdleTimeout
+    ) -> Iterator[Triple]:
+        del context, idle_timeout
+        return gatherer.everything(out)
+
+    def discover(self, committer: Committer, idle_timeout: IdleTimeout) -> Bootstrapped:
+        from swamp.commit.bootstrap import adopted
+
+        return adopted(committer, idle_timeout.check)
 
     def report(self) -> dict[str, Any] | None:
         return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from swamp.cache.paths import ancestors
 from swamp.cache.scan import ScanProblem
@@ -28,6 +28,9 @@ from swamp.sync.record import EngineContext, mark_read
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, is_of_store, view_root
 from swamp.values import mutable, value
+
+if TYPE_CHECKING:
+    from swamp.commit.bootstrap import Bootstrapped
 
 JUST_S: Final = 2.0
 ANOTHER_STORE: Final = (
@@ -150,7 +153,7 @@ class Planner:
         if read.root is not None:
             self.context.committer.word.refuse_lost(read.root)
             return read, False, ()
-        done = bootstrap(self.context.committer, pace, create=create, known=read, discover=self._discover())
+        done = bootstrap(self.context.committer, pace, create=create, known=read, discover=self._discover)
         return done.read, done.discovered, done.warnings
 
     def stands(self, read: RootRead) -> bool:
@@ -166,20 +169,17 @@ class Planner:
             return "recorded"
         return log_status(self.context.committer.store, read.root)
 
-    def _discover(self) -> Callable[[], RootRead | None] | None:
-        """Spark lists a bucket without an index, where Spark was asked for or is at hand."""
-        in_bulk = getattr(self.context.pick(Work("discover", 0, 0)), "discover", None)
-        return None if in_bulk is None else lambda: in_bulk(self.context.committer, self.idle_timeout)
+    def _discover(self) -> Bootstrapped:
+        """A bucket without an index is listed by Spark, where Spark was asked for or is at hand."""
+        return self.context.pick(Work("discover", 0, 0)).discover(self.context.committer, self.idle_timeout)
 
-    def _compare(self, view: View) -> Compare | None:
-        """A full comparison in bulk, where there is enough to compare."""
+    def _compare(self, view: View) -> Compare:
+        """A full comparison by the engine that so many rows are worth."""
         rows = self.context.state.base_rows() + view.root.files_at_most
         executor = self.context.pick(Work("compare", rows, 0))
-        in_bulk = getattr(executor, "compare", None)
-        if in_bulk is None:
-            return None
-        self.executor = executor
-        return lambda gatherer, out: in_bulk(gatherer, out, self.context, self.idle_timeout)
+        if executor.name == "spark":  # the result tells who did bulk work, and comparing in process is none
+            self.executor = executor
+        return lambda gatherer, out: executor.compare(gatherer, out, self.context, self.idle_timeout)
 
     def previewed(self) -> RootRead:
         """What a dry run compares with: the root, or what would come to stand there first. Writes nothing."""
