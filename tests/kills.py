@@ -22,7 +22,6 @@ from machines import Machine, Place, Ran
 from servers.proxy import FaultProxy, Rule
 from swamp.cache.layout import caches_of
 from swamp.data.metadata import decode
-from swamp.data.parts import combined_checksum
 from swamp.errors import ObjectMissing
 from swamp.index.keys import is_pack
 from swamp.index.root import ROOT_KEY
@@ -240,7 +239,8 @@ def whole(tree: Path, *, writer_died: bool = False) -> Versions:
         if meta.parts:
             for part in meta.parts:
                 assert sha256((raw / part.name).read_bytes()).hexdigest() == part.checksum, f"torn: {raw / part.name}"
-            assert combined_checksum(meta.parts) == meta.checksum
+            lines = "".join(f"{part.name}\0{part.checksum}\n" for part in sorted(meta.parts, key=lambda p: p.name))
+            assert sha256(lines.encode()).hexdigest() == meta.checksum
         else:
             body = raw.read_bytes()
             assert (len(body), sha256(body).hexdigest()) == (meta.size, meta.checksum), f"torn: {raw}"

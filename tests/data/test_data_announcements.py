@@ -131,7 +131,6 @@ TABLE: dict[tuple[type, str], list[Case]] = {
         Case(lambda r, s: r.delete("command/shell", "web"), (gone(DEFINITION_PATH),)),
         Case(lambda r, s: r.delete("command/shell", "nothing")),
     ],
-    (DefinitionRepository, "clear_all"): [Case(lambda r, s: r.clear_all(), (gone(DEFINITION_PATH),))],
     (DefinitionRepository, "path_of"): [Case(lambda r, s: r.path_of("command/shell", "web"))],
     (DefinitionRepository, "get"): [Case(lambda r, s: r.get("command/shell", "web"))],
     (DefinitionRepository, "list"): [Case(lambda r, s: list(r.list()))],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swamp.cache.paths import in_tier, is_internal, is_safe
+from swamp.cache.paths import is_internal, is_safe
 from swamp.errors import CorruptData, ObjectMissing, StoreError
 from swamp.index.adopt import (
     META_KEY,
@@ -16,7 +16,6 @@ from swamp.index.adopt import (
     adopt_v2,
     commit_seq,
     own_objects,
-    propose_listing,
     shard_keys,
 )
 from swamp.index.entry import Entry
@@ -235,11 +234,3 @@ def test_one_pass_finds_the_same_foreign_stores_as_two(keys, size):
     foreign = [k.rpartition("/")[0] + "/" for k in keys if k.endswith((".datastore-index.json", ".namespace.json"))]
     ours = sorted(k for k in keys if not any(k.startswith(f) for f in foreign))
     assert [m.key for m in own_objects(pages(*keys, size=size))] == ours
-
-
-def test_a_lost_index_is_proposed_from_the_newest_payload_of_each_path():
-    keys = ["data/a", f"data/a~{ULID}", f"data/a~{LATER}", "data/plain", f"data/b/c~{ULID}", f"data/t/id/.lock~{ULID}"]
-    keys += ["files/in/.namespace.json", f"files/in/x~{ULID}"]
-    proposed = {e.path: e.key for e in propose_listing(pages(*keys))}
-    assert proposed == {"data/a": f"data/a~{LATER}", "data/plain": "data/plain", "data/b/c": f"data/b/c~{ULID}"}
-    assert all(in_tier(path) for path in proposed)

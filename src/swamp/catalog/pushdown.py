@@ -211,17 +211,13 @@ class _Translator:
 
     def _constant(self, node: Node) -> tuple[str, Any] | None:
         if isinstance(node, Constant) and node.kind in ("string", "int", "bool"):
-            return node.kind, _storable(node.value)
+            return node.kind, (int(node.value) if isinstance(node.value, bool) else node.value)
         if isinstance(node, Operation) and node.operator == "-" and len(node.operands) == 1:
             inner = self._constant(node.operands[0])
             return ("int", -inner[1]) if inner and inner[0] == "int" else None
         if isinstance(node, Call) and node.function == "timestamp" and node.target is None:
             return _moment(node.arguments)
         return None
-
-
-def _storable(value: Any) -> Any:
-    return int(value) if isinstance(value, bool) else value
 
 
 def _moment(arguments: tuple[Node, ...]) -> tuple[str, str] | None:

@@ -69,10 +69,6 @@ class DefinitionRepository:
         """Removes one definition; False if there is none."""
         return self._files.remove([self.path_of(model_type, name)], confirmed=confirmed) > 0
 
-    def clear_all(self, *, confirmed: bool = False) -> int:
-        """Removes every definition here; how many there were."""
-        return self._files.remove(list(self._files.paths()), confirmed=confirmed)
-
 
 def auto_definition(model_type: str, name: str) -> StoredDefinition:
     """The definition that `data put`, a workflow step or `df.write` makes for a name that has none."""

@@ -149,14 +149,6 @@ def read_manifest(file: Path, manifest: Manifest, path: str) -> Iterator[Part]:
         raise damaged(path, error.message) from error
 
 
-def combined_checksum(parts: Iterator[Part] | tuple[Part, ...] | list[Part]) -> str:
-    """The checksum of a multi-part artifact: of its parts' names and checksums, in name order."""
-    digest = hashlib.sha256()
-    for part in sorted(parts, key=lambda p: p.name):
-        digest.update(_line(part))
-    return digest.hexdigest()
-
-
 def _line(part: Part) -> bytes:
     return f"{part.name}\0{part.checksum}\n".encode()
 
@@ -193,7 +185,7 @@ def survey(source: Path, below: str) -> Survey:
 
 
 def listed(source: Path, below: str) -> Iterator[FoundFile]:
-    """Every file of a directory in the order of their whole names, as `combined_checksum` takes them."""
+    """Every file of a directory in the order of their whole names, the order that a combined checksum takes."""
     stack: list[tuple[str, Iterator[os.DirEntry[str]]]] = [("", _entries(source, "", below))]
     while stack:
         prefix, rest = stack[-1]

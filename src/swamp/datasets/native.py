@@ -132,7 +132,7 @@ def _refusal(session: SparkSession, path: str, size: int) -> str | None:
         return _refusal_of_server(session, path)
     configuration = session._jsc.hadoopConfiguration()
     try:
-        target = jvm.org.apache.hadoop.fs.Path(_unescaped(path))
+        target = jvm.org.apache.hadoop.fs.Path(path.replace("\\", ""))
         length = target.getFileSystem(configuration).getFileStatus(target).getLen()
     except Py4JJavaError as error:
         return f"the JVM cannot open it: {str(error.java_exception)[:200]}"
@@ -172,10 +172,6 @@ def _path_of(place: Bucket | Folder, file: FileRef) -> str:
 
 def _escaped(path: str) -> str:
     return "".join(f"\\{char}" if char in _GLOB else char for char in path)
-
-
-def _unescaped(path: str) -> str:
-    return path.replace("\\", "")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ and never written. Nothing here talks to a store; pages and shards come in as th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any, Final
 
 from swamp.cache.paths import in_tier, is_internal, is_internal_object, is_safe, safe_path, shown
@@ -165,17 +164,6 @@ def entry_of(meta: ObjectMeta) -> Entry | Refused | None:
     except UsageError as error:
         return Refused(key, error.message)
     return Entry(key, key, meta.size, None, rfc3339(meta.last_modified))
-
-
-def propose_listing(pages: Iterable[Sequence[ObjectMeta]]) -> Iterator[Entry]:
-    """A lost index as the listing suggests it, for a person to confirm: the newest payload of each path.
-
-    A plain key comes before the payload keys of its path: take the last entry of a path.
-    """
-    usable = (m for m in own_objects(pages) if is_proposed(m.key))
-    for path, metas in groupby((m for m in usable if in_tier(m.key)), key=lambda m: path_of_key(m.key)):
-        newest = max(metas, key=lambda m: m.key)
-        yield Entry(path, newest.key, newest.size, None, rfc3339(newest.last_modified))
 
 
 def is_proposed(key: str) -> bool:

@@ -64,9 +64,6 @@ class Written:
     model_name: str
     path: str
 
-    def to_record(self) -> dict[str, Any]:
-        return {"name": self.name, "version": self.version, "modelName": self.model_name, "path": self.path}
-
 
 class Context(Protocol):
     """What a method may do: write versions, read others' data, say what it is doing, notice that it shall stop."""

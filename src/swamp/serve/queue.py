@@ -19,7 +19,6 @@ from swamp.serve.database import Database
 
 Kind = Literal["webhook", "schedule", "api"]
 Status = Literal["queued", "started", "done", "failed", "cancelled", "skipped"]
-WAITING: Final = ("queued", "started")
 DEFAULT_LIMIT: Final = 10_000
 KEEP_FINISHED: Final = 20_000
 
