@@ -23,6 +23,7 @@ from cpu import cpu_of_all
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from run import server
+from spark_all import note
 
 import swamp.spark
 from swamp.bulk.session import open_session, stop_session
@@ -77,6 +78,32 @@ def main():
     finally:
         shutil.rmtree(home, ignore_errors=True)
     print(asked.out.read_text())
+    for store, case, reader, seconds, cpu in ratios(rows):
+        note(reader, "small parts" if case.endswith("small parts") else case, f"({store})", seconds, cpu)
+
+
+def ratios(found):
+    """Every reader beside plain Spark, by the medians: of time, of CPU."""
+    for (store, case), by_reader in cells_of(found).items():
+        plain = [statistics.median(column) for column in zip(*by_reader.pop("plain"), strict=True)]
+        for reader, runs in by_reader.items():
+            yield (
+                store,
+                case,
+                reader,
+                *(
+                    statistics.median(column) / of_plain
+                    for column, of_plain in zip(zip(*runs, strict=True), plain, strict=True)
+                ),
+            )
+
+
+def cells_of(found):
+    cells = {}
+    for store, run, case, reader, seconds, cpu in found:
+        if run >= 0:
+            cells.setdefault((store, case), {}).setdefault(reader, []).append((seconds, cpu))
+    return cells
 
 
 def measured(spark, home, store, asked):
@@ -164,10 +191,7 @@ def timed(work):
 
 
 def report(found, asked, loads):
-    cells = {}
-    for store, run, case, reader, seconds, cpu in found:
-        if run >= 0:
-            cells.setdefault((store, case), {}).setdefault(reader, []).append((seconds, cpu))
+    cells = cells_of(found)
     lines = [
         "# Datasets beside plain Spark",
         "",

@@ -1,6 +1,6 @@
 """Many small files through Spark, beside the peers, on one `rclone serve s3`: the whole command, and its transfers.
 
-    .venv/bin/python bench/spark_files.py [files] [size] [tools] [runs]      writes bench/results/spark-files.md
+    .venv/bin/python bench/spark_files.py [files] [size] [tools] [runs]      writes bench/results/spark-files….md
 
 Every command is a cold process on its own copy of the same files, the tools one after the other in each run; medians.
 The transfer alone is the sum of the times of the command's upload (or download) jobs, with the session up: what passes
@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from run import Workload, generate, look_over, server
+from spark_all import note
 
 from peers import HERE, PEERS, Swamp
 
@@ -88,10 +89,16 @@ def main(files="100000", size="2048", tools="rclone,s5cmd,inline,spark", runs="3
     finally:
         shutil.rmtree(home, ignore_errors=True)
     command = f"{files} {size} {tools} {runs}"
-    RESULT.write_text(
+    result = RESULT if files == "100000" else RESULT.with_stem(f"spark-files-{files}")
+    result.write_text(
         report([(name, *map(middle, zip(*rows, strict=True))) for name, rows in took.items()], raw, command)
     )
-    print(RESULT.read_text())
+    print(result.read_text())
+    middles = {name: [*map(middle, zip(*rows, strict=True))] for name, rows in took.items()}
+    for what, at in (("push", 0), ("pull", 3)):
+        peer, mine = middles.get("rclone"), middles.get("spark")
+        if peer and mine:
+            note("spark", f"{what} {files}", "files, beside rclone", mine[at] / peer[at], mine[at + 2] / peer[at + 2])
 
 
 def measured(name, home, source):
