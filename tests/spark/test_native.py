@@ -45,6 +45,24 @@ def test_what_nobody_published_is_not_read(spark, shared_repo, bucket):
     assert swamp.spark.read(spark, "web", "events", repo=shared_repo).count() == 10
 
 
+def test_parts_hold_one_combination_and_columns_grow_only_when_they_may(spark, shared_repo):
+    """`partition_by` and `mergeSchema` through a session: the units of both are in test_parts."""
+    frame = spark.range(0, 90, 1, 3).selectExpr("id", "id % 3 day")
+    swamp.spark.write(frame, "web", "events", repo=shared_repo, partition_by=["day"])
+    found = swamp.spark.read(spark, "web", "events", repo=shared_repo)
+    by_part = found.selectExpr("input_file_name() part", "day").groupBy("part").agg({"day": "collect_set"}).collect()
+    assert sorted(day for row in by_part for day in row[1]) == [0, 1, 2], "a part for each, and no day in two"
+    assert rows(found) == rows(frame)
+    wider = frame.selectExpr("id", "day", "'x' text")
+    with pytest.raises(Exception, match="has a new column 'text'"):
+        swamp.spark.write(wider, "web", "events", repo=shared_repo, mergeSchema="false")
+    assert swamp.spark.read(spark, "web", "events", repo=shared_repo).columns == ["id", "day"]
+    swamp.spark.write(wider, "web", "events", repo=shared_repo, mergeSchema="true")
+    assert rows(swamp.spark.read(spark, "web", "events", repo=shared_repo)) == rows(wider)
+    with pytest.raises(Exception, match="has lost the column 'text'"):
+        swamp.spark.write(frame, "web", "events", repo=shared_repo, mergeSchema="true")
+
+
 def test_versions_times_and_history(spark, shared_repo):
     for count in (1, 2, 3):
         swamp.spark.write(spark.range(count), "web", "events", repo=shared_repo, write_id=f"job-{count}")
