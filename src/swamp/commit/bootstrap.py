@@ -32,7 +32,7 @@ from swamp.index.root import (
     parse_json,
     successor,
 )
-from swamp.store.port import ObjectMeta, ObjectStore, Token
+from swamp.store.port import Fetched, ObjectMeta, ObjectStore, Token
 from swamp.values import value
 
 SEGMENT_ROWS: Final = 100_000
@@ -147,13 +147,9 @@ def _created(committer: Committer, pace: Pace, create: bool) -> Bootstrapped:
 
 def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Bootstrapped:
     """A root that cannot be read: an older client's, or broken bytes. A newer one's never comes here."""
-    try:
-        repaired, fetched = read_root(committer.store)
-        return Bootstrapped(RootRead(repaired, fetched.meta.token, fetched.body))  # another machine was first
-    except CorruptData:
-        fetched = committer.store.get(ROOT_KEY)
-    with suppress(CorruptData):  # first between these two looks: its root is not what is swapped out
-        return Bootstrapped(RootRead(decode(fetched.body), fetched.meta.token, fetched.body))
+    repaired, fetched = _what_stands(committer)
+    if repaired is not None:  # another machine was first: its root is not what is swapped out
+        return Bootstrapped(RootRead(repaired, fetched.meta.token, fetched.body))
     if _is_old(committer, fetched.body, damage):
         counter, left = _old_counter(committer.store), LeftOut()
         found = _adoptable(committer, fetched.body, left)
@@ -204,25 +200,31 @@ def repair(committer: Committer, pace: Pace) -> Bootstrapped:
     """Rebuilds the root from the newest whole log record, whatever stands there now. Idempotent (L09)."""
     recorded = newest_whole(committer.store, of_latest_format=True, older=True)
     if recorded is None:
-        raise CorruptData(
-            "there is no whole log record to rebuild the root from",
-            hint="run: swamp datastore doctor --repair --from-listing",
-        )
+        hint = "run: swamp datastore doctor --repair --from-listing"
+        raise CorruptData("there is no whole log record to rebuild the root from", hint=hint)
     try:
-        current, fetched = read_root(committer.store)
+        current, fetched = _what_stands(committer)
     except ObjectMissing:
         return _restored(committer, pace, recorded, None)
-    except CorruptData:
-        fetched = committer.store.get(ROOT_KEY)
-        _keep_damaged(committer, fetched.body)
-        return _restored(committer, pace, recorded, fetched.meta.token)
-    stands = committer.enforced or log_status(committer.store, current) != "rolled back"
-    if current.version < recorded.version:
-        return _taken_back(committer, pace, RootRead(current, fetched.meta.token, fetched.body), recorded)
-    if current.seq >= recorded.seq and stands:
-        return _acknowledged(committer, pace, RootRead(current, fetched.meta.token, fetched.body))
+    if current is not None:
+        stands = committer.enforced or log_status(committer.store, current) != "rolled back"
+        read = RootRead(current, fetched.meta.token, fetched.body)
+        if current.version < recorded.version:
+            return _taken_back(committer, pace, read, recorded)
+        if current.seq >= recorded.seq and stands:
+            return _acknowledged(committer, pace, read)
     _keep_damaged(committer, fetched.body)
     return _restored(committer, pace, recorded, fetched.meta.token)
+
+
+def _what_stands(committer: Committer) -> tuple[Root | None, Fetched]:
+    """What is at the root's place: a root, or damage. What another machine rebuilt between two looks is a root."""
+    with suppress(CorruptData):
+        return read_root(committer.store)
+    fetched = committer.store.get(ROOT_KEY)
+    with suppress(CorruptData):
+        return decode(fetched.body), fetched
+    return None, fetched
 
 
 def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root) -> Bootstrapped:

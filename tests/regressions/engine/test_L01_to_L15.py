@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import swamp.commit.bootstrap
 from peers import MODEL, Watched, assert_quiet, content, keys, once, root_of, settled, shared, version
 from swamp.commit.bootstrap import repair
 from swamp.errors import Unavailable
@@ -313,6 +314,28 @@ def test_L09_repairing_twice_rolls_nothing_back(store, a, b):
         repair(b.engine.committer, b.pace)
     assert content(b.engine) == {"files/one": "one", "files/two": "two"}
     assert root_of(b.engine).seq == before.seq + 2
+    settled(a, b)
+
+
+def test_L09_what_another_machine_repaired_between_two_looks_is_not_swapped_out(store, a, b, monkeypatch):
+    a.write("files/one", "one")
+    a.push()
+    b.pull()
+    store.put(ROOT_KEY, b"{")
+    real = swamp.commit.bootstrap.read_root
+
+    def looking(*args):
+        monkeypatch.undo()
+        try:
+            return real(*args)
+        finally:  # it has seen the damage, and now the other machine is first
+            repair(b.engine.committer, b.pace)
+            b.write("files/two", "two")
+            b.push()
+
+    monkeypatch.setattr(swamp.commit.bootstrap, "read_root", looking)
+    repair(a.engine.committer, a.pace)
+    assert content(a.engine) == {"files/one": "one", "files/two": "two"}
     settled(a, b)
 
 
