@@ -167,7 +167,7 @@ def test_of_two_rows_of_one_drop_the_one_that_knows_its_hash_stays(spark):
     live = Entry("p", "p~01JD0000000000000000000000", 1, "h9", "t", 3)
     tomb, drop = Tombstone("p", "p", 7, "h1", 2), Unreferenced("p", "p", 2)
     unknown = [Entry("q", "q~01JD0000000000000000000000", 1, "h9", "t", 3), Tombstone("q", "q", 7, None, 2)]
-    kept = [Unreferenced("p", "p", 2, 7, "h1"), Unreferenced("q", "q", 2), live, unknown[0]]
+    kept = sorted([Unreferenced("p", "p", 2, 7, "h1"), Unreferenced("q", "q", 2), live, unknown[0]], key=repr)
     for rows in ([live, tomb, drop, *unknown], [live, drop, tomb, *unknown]):
         ref = SegmentRef("_index/1.parquet", 5, 1, "", "", "~", 9)
         assert sorted(merge_segments([(ref, rows)], lambda _: False), key=repr) == kept
