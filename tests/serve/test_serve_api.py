@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from machines import Machine
+from machines import Machine, Team
 from serving import Serving, add_workflow, serving, until
 
 GATE = """\
@@ -200,6 +200,26 @@ def test_lists_are_paged_without_gaps(server: Serving) -> None:
             break
         cursor = f"&cursor={page['next']}"
     assert commits == list(range(commits[0], 0, -1))
+
+
+def paged(server: Serving, path: str) -> list[Any]:
+    """Every item of a list, in pages of two."""
+    found, cursor = [], ""
+    while True:
+        page = server.get(f"{path}?limit=2{cursor}")
+        found += page["items"]
+        if page["next"] is None:
+            return found
+        cursor = f"&cursor={page['next']}"
+
+
+def test_the_log_is_paged_by_the_store_not_by_what_this_machine_knows_of_it(team: Team, server: Serving) -> None:
+    """A machine that was behind counted the commits before a page by its own number, and ended the list early."""
+    other = team.machine("other")
+    for number in range(6):
+        other.put("m", f"n{number}", "x")
+        commits = [commit["seq"] for commit in paged(server, "/api/v1/datastore/log")]
+        assert commits == list(range(commits[0], 0, -1))
 
 
 def test_the_same_key_again_finds_the_same_run(server: Serving) -> None:

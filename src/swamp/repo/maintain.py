@@ -171,8 +171,8 @@ class Maintenance:
 
     # -- history
 
-    def log(self, limit: int = 20) -> Iterator[LoggedCommit]:
-        """The commits of the store, newest first."""
+    def log(self, limit: int = 20, before: int | None = None) -> Iterator[LoggedCommit]:
+        """The commits of the store, newest first; only those `before` that number, if one is given."""
         from swamp.commit.log import names
 
         if limit < 1:
@@ -180,7 +180,8 @@ class Maintenance:
         if not self._datastore.synced:
             return
         store = self._datastore.store
-        for name in list(names(store))[-limit:][::-1]:
+        listed = [name for name in names(store) if before is None or name.seq < before]
+        for name in listed[-limit:][::-1]:
             yield self._commit_of(decode(store.get(name.key).body))
 
     def _commit_of(self, root: Root) -> LoggedCommit:

@@ -50,10 +50,7 @@ def log(request: Request, limit: Limit = 20, cursor: Cursor = None) -> Response:
     """The commits of the store, newest first."""
     server = server_of(request)
     before = None if cursor is None else _seq(cursor)
-    wanted = limit + 1 if before is None else limit + 1 + _newer(server, before)
-    found = [
-        commit for commit in server.repo.datastore.maintenance.log(wanted) if before is None or commit.seq < before
-    ]
+    found = list(server.repo.datastore.maintenance.log(limit + 1, before))
     items = commit_items(server, found[:limit])
     following = encode_cursor(str(items[-1]["seq"])) if len(found) > limit else None
     return json_response(server.clean({"items": items, "commits": items, "next": following}))
@@ -73,12 +70,6 @@ def commit(request: Request, seq: int, limit: Limit = 1000) -> Response:
     """One commit with the paths that it added, changed and deleted."""
     server = server_of(request)
     return json_response(server.clean(server.repo.datastore.maintenance.commit(seq, limit)))
-
-
-def _newer(server: Any, before: int) -> int:
-    """How many commits stand before that one in the list."""
-    engine = server.repo.datastore.engine
-    return max(0, engine.status().seq - before + 1) if engine is not None else 0
 
 
 def _seq(cursor: str) -> int:
