@@ -95,7 +95,7 @@ def write(
 
 def history(spark: SparkSession, model: str, name: str, *, repo: str | Path | None = None) -> DataFrame:
     """The versions of an artifact, newest first: the columns of the table `versions`."""
-    from swamp.datasets.history import versions_of
+    from swamp.datasets.source import versions_of
     from swamp.datasets.tables import VERSIONS
 
     asked = _options(repo, model, name, {})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import swamp.errors as errors
 from swamp.bulk.beacon import Address, Beacon
-from swamp.bulk.remote import RemoteStages
 from swamp.bulk.schemas import Boundary
 from swamp.bulk.session import Spark, application_id, context_of, session_of
 from swamp.bulk.spread import Kernel, on_context, on_session
@@ -206,6 +205,41 @@ class Running(Generic[T]):
         except BaseException as error:  # noqa: BLE001  (the Spark task boundary: handed to the thread that waits)
             self._error = error
         self.seconds = self._env.clock.monotonic() - started
+
+
+class RemoteStages:
+    """A progress handler of a Connect session: tasks that have ended, and whether any are under way. There is no status
+    tracker there, only what the server reports by itself."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: dict[tuple[str, int], int] = {}
+        self._under_way: set[str] = set()
+
+    def __call__(self, stages: Iterable[Any] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        name = operation_id or ""
+        with self._lock:
+            for stage in stages or ():
+                self._ended[name, stage.stage_id] = stage.num_completed_tasks
+            self._under_way.discard(name)
+            if inflight_tasks and not done:
+                self._under_way.add(name)
+
+    @property
+    def tasks(self) -> int:
+        with self._lock:
+            return sum(self._ended.values())
+
+    @property
+    def stages(self) -> int:
+        with self._lock:
+            return sum(1 for ended in self._ended.values() if ended)
+
+    @property
+    def at_work(self) -> bool:
+        """Nobody hears the tasks themselves, but what they do with a store ends by itself in bounded time."""
+        with self._lock:
+            return bool(self._under_way)
 
 
 _OURS = re.compile(rf"swamp\.errors\.(\w+): (.*)(?:\n{errors.HINT}(.*))?")

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from swamp.bulk.balance import ALONE
 from swamp.bulk.beacon import Address
 from swamp.bulk.clients import StoreAddress
 from swamp.bulk.indexing import (
+    DELETED,
+    DROPPED,
+    ENTRY,
     PAYLOAD,
+    UPLOADED,
     AdoptObjects,
     ListOwn,
     ProposeEntries,
@@ -114,8 +119,6 @@ def winners(index: DataFrame) -> DataFrame:
     """All rows -> the one that decides each path: the highest number wins wherever it lies. inv[index.highest-seq]"""
     from pyspark.sql import functions as sf
 
-    from swamp.bulk.indexing import DROPPED, ENTRY
-
     deciding = index.where(sf.col("kind") != DROPPED)
     # With equal numbers they are the same row, or the live one stays.
     age = sf.struct(sf.coalesce("seq", sf.lit(0)), (sf.col("kind") == ENTRY).cast("int"))
@@ -132,8 +135,6 @@ def ordered(index: DataFrame) -> DataFrame:
     """Rows of each partition in path order, as segments want them."""
     from pyspark.sql import functions as sf
 
-    from swamp.bulk.indexing import DROPPED
-
     return index.sortWithinPartitions("path", sf.col("kind") == DROPPED, sf.coalesce("seq", sf.lit(0)), "key")
 
 
@@ -145,8 +146,6 @@ def merge(index: DataFrame, kept: DataFrame, horizon_seq: int) -> DataFrame:
     Rows that are `ranged` stay where they are: nothing is exchanged here.
     """
     from pyspark.sql import functions as sf
-
-    from swamp.bulk.indexing import DELETED, DROPPED, ENTRY, UPLOADED
 
     kind, seq, key = sf.col("kind"), sf.col("seq"), sf.col("key")
     rows = _with_winner(INDEX.select(index))
@@ -173,8 +172,6 @@ def _with_winner(index: DataFrame) -> DataFrame:
     """Each row with `best`: it decides its path; and what the deciding row is: `live`, `is`, `since`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
-
-    from swamp.bulk.indexing import DROPPED, ENTRY
 
     kind = sf.col("kind")
     age = sf.coalesce("seq", sf.lit(0)).desc()
@@ -217,8 +214,6 @@ def balanced(entries: DataFrame, bins: int, large: int) -> DataFrame:
     come to one task, one after the other, so that it is read once.
     """
     from pyspark.sql import functions as sf
-
-    from swamp.bulk.balance import ALONE
 
     spot = sf.xxhash64(object_of_column("key"))
     number = sf.pmod(spot, sf.lit(max(1, bins)))

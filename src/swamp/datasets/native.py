@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from swamp.bulk.settings import SHARED_CACHE
-from swamp.datasets.content import Artifact, Format
-from swamp.datasets.place import Bucket, FileRef, Folder
+from swamp.datasets.content import Artifact, Format, format_of
+from swamp.datasets.options import check_content_options
+from swamp.datasets.place import Bucket, FileRef, Folder, open_place
+from swamp.datasets.source import find_asked, note_read
 from swamp.index.keys import object_of
 from swamp.store.open import is_plugin_type, parse_target
 from swamp.store.walk import plain_path
@@ -34,11 +36,6 @@ CSV_DEFAULTS: Final = {"header": "true", "inferSchema": "true"}
 def read_version(session: SparkSession, asked: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
     """The version that `asked` names (options of `format("swamp")`), by Spark's own reader where that can open it and
     by the Python source elsewhere, which a session has to know. Root and version are looked up once."""
-    from swamp.datasets.content import format_of
-    from swamp.datasets.options import check_content_options
-    from swamp.datasets.place import open_place
-    from swamp.datasets.source import find_asked, note_read
-
     by_lower = {key.lower(): value for key, value in asked.items()}
     place = open_place(by_lower)
     artifact = find_asked(place, by_lower)

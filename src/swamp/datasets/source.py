@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -51,7 +51,7 @@ from swamp.datasets.options import (
 from swamp.datasets.parse import Dialect
 from swamp.datasets.place import Bucket, Folder, Span, namespace_of, open_place, open_tables
 from swamp.datasets.resolve import known_places
-from swamp.datasets.tables import TABLES, Table, rows
+from swamp.datasets.tables import TABLES, VERSIONS, Row, Table, rows
 from swamp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -142,6 +142,17 @@ def find_asked(place: Bucket | Folder, options: Mapping[str, str]) -> Artifact:
     as_of = _moment(moment) if moment else None
     known = known_places(place, options, model)
     return find_artifact(place, model, name, number, options.get("type"), as_of=as_of, known=known)
+
+
+def versions_of(options: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the table `versions` for the artifact that the options name, as tuples of its columns, newest
+    first; found without going through the whole index."""
+    place = open_place(options)
+    known = known_places(place, options, options["model"])
+    data = find_artifact(place, options["model"], options["name"], None, options.get("type"), known=known).ref.data
+    span = Span(f"{data.path}/", f"{data.path}0")  # `0` follows `/`: all below the name and nothing else
+    found: list[Row] = sorted(rows(VERSIONS, place, span, namespace_of(options)), key=lambda r: -int(r["version"]))
+    return (tuple(row.get(column) for column in VERSIONS.names) for row in found)
 
 
 def register(session: SparkSession) -> SparkSession:
