@@ -42,8 +42,8 @@ ifdef ARGS
 else
 	@mkdir -p build
 	$(ALL) tests/soak >build/soak.log 2>&1 & soak=$$!; trap "kill $$soak 2>/dev/null" EXIT; \
-	$(ALL) $(SPREAD) $(FIRST:%=--ignore=%) --ignore=tests/soak; rest=$$?; \
-	wait $$soak; chaos=$$?; cat build/soak.log; exit $$((rest | chaos))
+	set -o pipefail; $(ALL) $(SPREAD) $(FIRST:%=--ignore=%) --ignore=tests/soak 2>&1 | tee build/rest.log; rest=$$?; \
+	wait $$soak; chaos=$$?; cat build/soak.log; tail -n 1 build/rest.log; exit $$((rest | chaos))
 endif
 
 first: $(STAMP) bytecode lint
