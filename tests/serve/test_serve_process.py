@@ -169,7 +169,7 @@ spawn._import_everything()
 work.runs_directory(work.Path(os.environ["SWAMP_REPO_DIR"])).mkdir(parents=True)
 before = set(sys.modules)
 repo, run = os.environ["SWAMP_REPO_DIR"], "5b6a4b50-0000-4000-8000-000000000001"
-job = work.Job(repo, run, "deploy", "run", {}, {"kind": "api"})
+job = work.WorkerJob(repo, run, "deploy", "run", {}, {"kind": "api"})
 code = work.work(job)
 print(code, *sorted(name for name in set(sys.modules) - before if not name.startswith("encodings.") and name != "pwd"))
 """

@@ -159,10 +159,9 @@ SHORTEST_PREFIX: Final = 2
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
     """The known word closest to `word`, if one is close: a typo, another case, or another separator."""
-    names = list(known)
-    flat = {_flatten(name): name for name in names}
-    if _flatten(word) in flat:
-        return flat[_flatten(word)]
+    flat = {_flatten(name): name for name in known}
+    if not flat or _flatten(word) in flat:
+        return flat.get(_flatten(word))
     import difflib
 
     close = difflib.get_close_matches(_flatten(word), list(flat), n=1, cutoff=0.6)
