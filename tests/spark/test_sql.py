@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -169,6 +170,9 @@ def test_an_answer_is_whole_before_its_first_row_and_only_then_becomes_values(jo
     from swamp.sync.progress import IdleTimeout
 
     rows = rows_of(jobs.session.range(3), jobs, IdleTimeout(SYSTEM, 300))
+    until = time.monotonic() + 30
+    while jobs.stages == 0 and time.monotonic() < until:  # Spark tells its listeners of a stage some time after it
+        time.sleep(0.05)
     assert jobs.stages == 1
     assert iter(rows) is rows and next(rows) == (0,)
 
