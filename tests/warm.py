@@ -2,8 +2,9 @@
 
 Thousands of commands run in these tests, and most of a command's processor time is the import of its modules. One
 process per worker imports them once and then forks: each command is still a real process with its own number,
-environment, working directory, output, signals and exit code, and ends as an interpreter ends. A command whose
-interpreter would be another one (see `_fits`) is started the long way, and so is everything with SWAMP_TEST_COLD=1.
+environment, working directory, output, signals and exit code. It ends as an interpreter ends but for the modules, which
+are not taken apart, and all commands of a worker share one hash seed. A command whose interpreter would be another one
+(see `_fits`) is started the long way, and so is everything with SWAMP_TEST_COLD=1.
 """
 
 from __future__ import annotations

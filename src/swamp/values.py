@@ -59,13 +59,15 @@ def _init(cls: Any) -> Callable[..., None]:
     arguments, body = ["self"], []
     for f in fields(cls):
         made_anew = f.default_factory is not MISSING
-        known[f"_{f.name}"] = default = f.default_factory if made_anew else f.default
+        by_default = f"default__of__{f.name}"  # `_name` might be another field
+        known[by_default] = default = f.default_factory if made_anew else f.default
         if f.init:
-            given = f.name if default is MISSING else f"{f.name}={'MISSING' if made_anew else f'_{f.name}'}"
-            arguments.append(given)
-            body.append(f"self.{f.name} = {f'_{f.name}() if {f.name} is MISSING else ' if made_anew else ''}{f.name}")
+            arguments.append(f.name if default is MISSING else f"{f.name}={'MISSING' if made_anew else by_default}")
+            body.append(
+                f"self.{f.name} = {f'{by_default}() if {f.name} is MISSING else ' if made_anew else ''}{f.name}"
+            )
         elif default is not MISSING:
-            body.append(f"self.{f.name} = _{f.name}{'()' if made_anew else ''}")
+            body.append(f"self.{f.name} = {by_default}{'()' if made_anew else ''}")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     exec(f"def __init__({', '.join(arguments)}):\n " + "\n ".join(body or ["pass"]), known)

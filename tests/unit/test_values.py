@@ -100,6 +100,16 @@ def test_a_class_adds_fields_to_the_one_that_it_extends():
     assert (one.total, one.steps) == (9, []) and Counter(3).total == 3
 
 
+@mutable
+class Shadowed:
+    _steps: int
+    steps: list[int] = field(default_factory=list)
+
+
+def test_a_field_is_not_taken_for_the_default_of_another():
+    assert (Shadowed(3)._steps, Shadowed(3).steps) == (3, [])
+
+
 @pytest.mark.parametrize("kind", [Place, Counter])
 def test_the_first_and_the_second_wrong_call_are_told_alike(kind):
     for _ in range(2):

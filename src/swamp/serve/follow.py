@@ -40,8 +40,8 @@ class Follower:
         self._directory = runs_directory(repo.path)
         self._over: set[str] = set()
         self._own: set[str] = set()
-        self._told: dict[str, str] = {}
-        """What was complained of, by run (`""` for all of them): once, not at every look."""
+        self._told: set[str] = set()
+        """Runs that were complained of (`""`: all of them): once, not at every look."""
         self._records = Records(repo)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="follower", daemon=True)
@@ -77,7 +77,7 @@ class Follower:
                 self.look()
                 if turn % RECORDS_EVERY == 0:
                     self._events.add(self._clean(list(self._records.changed(self._own))))
-                self._told.pop("", None)
+                self._told.discard("")
             except Exception as error:  # noqa: BLE001 - told, and tried again: the stream must not end silently
                 self._tell("", f"events are late: {error}")
                 self._stop.wait(1.0)
@@ -127,7 +127,7 @@ class Follower:
     def _tell(self, run_id: str, what: str) -> None:
         if run_id not in self._told:
             _log.warning("%s", what)
-        self._told[run_id] = what
+        self._told.add(run_id)
 
     def _forget(self, run_id: str) -> None:
         file = self._directory / f"{run_id}.jsonl"
@@ -140,7 +140,7 @@ class Follower:
         self._db.write(lambda db: db.execute("DELETE FROM followed WHERE run_id = ?", (run_id,)).rowcount)
         self._records.known(run_id)
         self._own.discard(run_id)
-        self._told.pop(run_id, None)
+        self._told.discard(run_id)
 
 
 def _draft(run_id: str, line: bytes) -> Draft:
