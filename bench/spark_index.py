@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,10 +30,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
 from swamp.bulk.compare import SparkComparison
-from swamp.bulk.inventory import nothing_excluded
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.maintain import OnStore
-from swamp.bulk.schemas import LOCAL
 from swamp.bulk.session import open_session, stop_session
 from swamp.bulk.settings import SparkSettings
 from swamp.cache.layout import CacheDir
@@ -43,8 +41,7 @@ from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM, rfc3339
 from swamp.index.root import first_root
 from swamp.store.open import StoreSpec
-from swamp.sync.facts import Facts
-from swamp.sync.gather import Gathered, Gatherer, Snapshot
+from swamp.sync.gather import Gatherer, Snapshot
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.view import View
 
@@ -57,6 +54,10 @@ STEPS = (
     "merge and publish",
     "count live paths",
 )
+
+
+def nothing_excluded(path, directory):
+    return False
 
 
 def generated(session, rows, changed, seq):
@@ -83,20 +84,9 @@ def generated(session, rows, changed, seq):
         sf.lit(None).cast("bigint").alias("seq"),
         sf.lit(False).alias("missing"),
         sf.lit("").alias("extra"),
+        sf.lit(None).cast("string").alias("id"),
+        sf.lit(None).cast("bigint").alias("id_seq"),
     )
-
-
-@dataclass(frozen=True)
-class Compared(SparkComparison):
-    """The real comparison, but for the walk: ten million files on disk would measure the disk."""
-
-    rows: int = 0
-
-    def local(self):
-        same = {name: sf.lit(1).cast("bigint") for name in ("h_mtime", "h_ctime", "h_inode")}
-        none = {"problem": sf.lit(None), "directory": sf.lit(False), "error": sf.lit(None), "sha256": sf.lit(None)}
-        files = generated(self.on.jobs.session, self.rows, 1, 1)
-        return LOCAL.select(files.drop("sha256").withColumn("h_size", sf.col("size")).withColumns(same | none))
 
 
 class Bench:
@@ -145,7 +135,8 @@ class Bench:
         self.note("1 % changed, published", f"{sum(ref.rows for ref in refs)} rows")
 
     def fill_cache(self, before):
-        """The cache of a machine that is in sync with `before`, its base in a real state.db: set-up only."""
+        """A lazy cache that knows all of `before` and holds none of it, its base in a real state.db: set-up only. Ten
+        million files on disk would measure the disk."""
         self.cache = CacheDir(self.base / "cache").ensure()
         State.open(self.cache.state_db).close()
         db = sqlite3.connect(self.cache.state_db)
@@ -154,8 +145,9 @@ class Bench:
             file = pq.ParquetFile(pa.BufferReader(self.spec.open().get(ref.key).body))
             for batch in file.iter_batches(10_000, columns=["path", "key", "size", "sha256"]):
                 columns = (column.to_pylist() for column in batch.columns)
-                same = ((p, k, s, h, 1, 1, p, s, 1, 1, 1) for p, k, s, h in zip(*columns, strict=True))
-                db.executemany("INSERT INTO base VALUES (?,?,?,?,?,?,?,?,?,?,?)", same)
+                known = ((p, k, s, h, 1, 0, p) for p, k, s, h in zip(*columns, strict=True))
+                named = "path, key, size, sha256, seq, present, fold"
+                db.executemany(f"INSERT INTO base ({named}) VALUES (?,?,?,?,?,?,?)", known)
             db.commit()
         db.close()
         self.note(
@@ -166,11 +158,9 @@ class Bench:
         """That cache against the new root: what would be pulled. Base, join, decisions, and what reaches the driver."""
         state = State.open(self.cache.state_db)
         view = View(self.root(), self.spec.open(), full=True, in_history=True)
-        gatherer = Gatherer(state, self.cache.tree, view, Snapshot((), 0), (), True, nothing_excluded, {})
-        comparison = Compared(self.on, gatherer, self.cache, self.on.idle_timeout, self.rows)
-        verbs = Counter()
-        for triple in comparison.run(Gathered()):
-            verbs[Facts(*triple).decision().verb] += 1
+        gatherer = Gatherer(state, self.cache.tree, view, Snapshot((), 0), (), True, nothing_excluded, {}, lazy=True)
+        comparison = SparkComparison(self.on, gatherer, self.cache, self.on.idle_timeout)
+        verbs = Counter(fact.decision().verb for portion in comparison.run(100_000) for fact in portion.facts)
         state.close()
         self.note("compare", f"{dict(verbs)} of {self.rows} paths reached the driver")
         assert sum(verbs.values()) == verbs["pull"] + verbs["nothing"] and verbs["pull"] == self.rows // 100, verbs

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from swamp import errors as errors
-    from swamp.api.listing import Listing as Listing
     from swamp.api.repository import NamedWorkflow as NamedWorkflow
     from swamp.api.repository import Repository as Repository
     from swamp.api.repository import open_repository as open  # noqa: A004 - the word for it
     from swamp.api.run import StartedRun as StartedRun
+    from swamp.api.version import Listing as Listing
     from swamp.api.version import SavedVersion as SavedVersion
     from swamp.repo.repository import Repo as Repo
     from swamp.wiring import open_repo as open_repo
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _WHERE = {
-    "Listing": ("swamp.api.listing", "Listing"),
+    "Listing": ("swamp.api.version", "Listing"),
     "NamedWorkflow": ("swamp.api.repository", "NamedWorkflow"),
     "Repo": ("swamp.repo.repository", "Repo"),
     "Repository": ("swamp.api.repository", "Repository"),

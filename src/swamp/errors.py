@@ -49,6 +49,11 @@ class SwampError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def to_json(self) -> dict[str, Any]:
+        """The error document of `--json` and of the API."""
+        found = {"error": self.message, "code": self.kind, "hint": self.hint, "details": self.details}
+        return {key: value for key, value in found.items() if value or key in ("error", "code")}
+
 
 def _rebuild(kind: type[SwampError], message: str, hint: str | None, details: dict[str, Any]) -> SwampError:
     return kind(message, hint=hint, details=details)

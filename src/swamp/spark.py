@@ -7,8 +7,8 @@
     swamp.spark.history(spark, "web", "orders").show()
 
 `read` looks up root and version once. The bytes are then read by Spark's own readers wherever the JVM can open the
-parts, and by this package's Python source elsewhere; the plan shows which (`FileScan` or `BatchScan swamp`), the logger
-`swamp.spark` says why.
+parts or runs on this machine, and by this package's Python source elsewhere; the plan shows which (`FileScan` or
+`BatchScan swamp`), the logger `swamp.spark` says why.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read(
     from swamp.datasets.native import read_version
 
     asked = _options(repo, model, name, options, version=version, timestampAsOf=timestamp)
-    return read_version(register(spark), asked, options)
+    return read_version(spark, asked, options)
 
 
 def write(
@@ -105,7 +105,7 @@ def history(spark: SparkSession, model: str, name: str, *, repo: str | Path | No
 def _options(
     repo: str | Path | None, model: str, name: str, options: Mapping[str, str], **given: Any
 ) -> dict[str, str]:
-    from swamp.repo.layout import locate
+    from swamp.repo.config import locate
 
     where = {} if "url" in options else {"repo": str(locate(Path(repo) if repo is not None else None, os.environ))}
     said = {key: str(value) for key, value in given.items() if value is not None}

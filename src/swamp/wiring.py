@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from swamp.env import SYSTEM, Env
-from swamp.repo.config import read_config
-from swamp.repo.layout import locate
+from swamp.repo.config import locate, read_config
 from swamp.repo.repository import Repo
 from swamp.settings import load
 from swamp.sync.progress import Cancel, Progress, Silent

@@ -11,10 +11,10 @@ import pytest
 from swamp.env import SYSTEM
 from swamp.errors import ConditionFailed, ObjectMissing, Unavailable, UsageError
 from swamp.store.keys import check_key, check_prefix
-from swamp.store.layers import LimitStore, MeterStore, PrefixStore, RetryStore
-from swamp.store.mkdir import SerializedMkdirStore
+from swamp.store.layers import LimitStore, MeterStore, PrefixStore, SerializedMkdirStore
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match, ObjectMeta
+from swamp.store.retry import RetryStore
 from swamp.store.upload import ByteBudget, part_bytes, read_whole
 from swamp.testing.contract import BAD_KEYS, ODD_KEYS, StoreContract
 

@@ -27,6 +27,7 @@ class Slow:
     pause: float = 0.0
     stuck: list[int] = field(default_factory=list)
     asked: list[str | None] = field(default_factory=list)
+    ranges: bool = False
     over: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
@@ -40,6 +41,9 @@ def slow() -> Iterator[Slow]:
 
         def do_GET(self) -> None:
             server.asked.append(self.headers.get("Range"))
+            if server.ranges and (asked := self.headers.get("Range")):
+                self._send_part(*map(int, asked.removeprefix("bytes=").split("-")))
+                return
             self.send_response(200)
             self.send_header("ETag", '"one"')
             self.send_header("Last-Modified", "Mon, 16 Nov 2026 00:00:00 GMT")
@@ -55,6 +59,15 @@ def slow() -> Iterator[Slow]:
                     self.wfile.write(PIECE)
             except OSError:
                 pass  # the client went away
+
+        def _send_part(self, first: int, last: int) -> None:
+            self.send_response(206)
+            self.send_header("ETag", '"one"')
+            self.send_header("Last-Modified", "Mon, 16 Nov 2026 00:00:00 GMT")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(BODY)}")
+            self.send_header("Content-Length", str(last + 1 - first))
+            self.end_headers()
+            self.wfile.write(BODY[first : last + 1])
 
         def log_message(self, *args: object) -> None: ...
 
@@ -106,3 +119,28 @@ def test_a_body_that_always_stands_still_ends(slow, monkeypatch):
     with pytest.raises(Unavailable):
         _read(store)
     assert time.monotonic() - began < 30
+
+
+def test_one_answer_without_a_range_does_not_make_whole_downloads_of_all_parts(slow, monkeypatch):
+    """A proxy on the way may have answered once. Of a large object the part is asked for again."""
+    store = _opened(slow, 30.0, monkeypatch)
+    assert store.get("k", start=100_000, length=10).body == BODY[100_000:100_010]
+    assert slow.asked == ["bytes=100000-100009", None]
+    slow.asked.clear()
+    slow.ranges = True
+    for start in (100_000, 3):
+        assert store.get("k", start=start, length=10).body == BODY[start : start + 10]
+    assert slow.asked == ["bytes=100000-100009", "bytes=3-12"]
+
+
+def test_a_part_of_a_large_object_is_all_that_is_held(slow, monkeypatch):
+    """Larger than what may be held in memory: its parts are read all the same, and nothing behind them."""
+    monkeypatch.setattr("swamp.store.port.MAX_IN_MEMORY", len(BODY) // 2)
+    slow.stuck = [20] * 4
+    store = _opened(slow, 30.0, monkeypatch)
+    for start, length in ((100_000, 10), (0, 10), (1_999_990, 1_000_020)):
+        assert store.get("k", start=start, length=length).body == BODY[start : start + length]
+    slow.stuck = []
+    assert store.get("k", start=len(BODY) - 3, length=10).body == BODY[-3:]
+    assert store.get("k", start=len(BODY), length=10).body == b""
+    assert store.get("k", start=len(BODY) - 3).body == BODY[-3:]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
 
 import pytest
 
 from servers.proxy import FaultProxy, Rule
 from servers.start import SAFE, STARTERS
 from swamp.env import SYSTEM, Env
-from swamp.errors import Misconfigured, Unavailable
+from swamp.errors import AccessDenied, Misconfigured, Unavailable
 from swamp.store.open import open_store
 from swamp.store.probe import SCRATCH, probe
 from swamp.testing.faulty import Fault, FaultyStore
@@ -103,3 +104,37 @@ def test_what_could_not_be_cleaned_up_is_told(moto, fresh_prefix):
     assert seen.capabilities.safe and p.fired
     assert [(f.name, f.kept) for f in seen.findings][-1] == ("cleanUp", False)
     assert SCRATCH in seen.findings[-1].text and SCRATCH.startswith(".")
+
+
+def test_questions_that_do_not_depend_on_each_other_are_asked_side_by_side():
+    """Each waits for the others' first write here: one after another none would ever be answered."""
+    first = {name: threading.Event() for name in ("read", "list/0", "create", "swap")}
+
+    class Waits(FaultyStore):
+        def put(self, key, body, condition=None):
+            name = key.split("/", 2)[2]
+            if name in first:
+                first[name].set()
+                assert all(event.wait(30) for event in first.values())
+            return super().put(key, body, condition)
+
+    assert probe(Waits(open_store("memory://probe-together"))).capabilities.safe
+    assert all(event.is_set() for event in first.values())
+
+
+def test_whom_a_store_denies_everything_is_told_by_one_request(moto, fresh_prefix):
+    moto.open()
+    with FaultProxy(moto.endpoint, [Rule("answer", "PUT", ".*", None, 403)]) as proxy:
+        with pytest.raises(AccessDenied):
+            probe(open_store(f"{moto.url}/{fresh_prefix()}", {"endpoint": proxy.endpoint}))
+        assert [method for method, _ in proxy.seen if method == "PUT"] == ["PUT"]
+
+
+def test_a_server_without_ranges_is_known_by_its_probe_and_sends_each_object_once(rclone, fresh_prefix):
+    with FaultProxy(rclone.endpoint) as proxy:
+        store = open_store(f"{rclone.url}/{fresh_prefix()}", {**rclone.config, "endpoint": proxy.endpoint})
+        probe(store)
+        body = bytes(range(256)) * 64
+        store.put("pack", body)
+        assert store.get("pack", start=8, length=9000).body == body[8:9008]
+        assert sum(method == "GET" and path.endswith("/pack") for method, path in proxy.seen) == 1

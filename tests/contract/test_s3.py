@@ -119,7 +119,8 @@ def test_a_part_that_fails_is_sent_again(moto, raw, fresh_prefix, large, fault):
 def test_a_failed_upload_leaves_no_parts_and_no_object(moto, raw, fresh_prefix, large, fault, kind):
     prefix = fresh_prefix()
     proxy, error = upload(moto, prefix, large, fault)
-    assert type(error) is kind and proxy.fired
+    # Parts travel side by side: one that arrives after obstore gave the upload up may be told first (NoSuchUpload).
+    assert proxy.fired and (type(error) is kind or "NoSuchUpload" in str(error))
     assert orphans(raw) == []
     with pytest.raises(ObjectMissing):
         moto.open(prefix).head("k")

@@ -16,8 +16,7 @@ from swamp.data.lifetimes import Retention
 from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName
 from swamp.data.outputs import Output, OutputRepository, Provenance
-from swamp.data.run_record import RunState
-from swamp.data.runs import RunRepository
+from swamp.data.run_record import RunRepository, RunState
 
 NAME = DataName.of("command/shell", "11111111-1111-4111-8111-111111111111", "result")
 NEXT = NAME.at(4).path  # 1 and 2 are saved, 3 is claimed

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from swamp.data.lifetimes import Lifetime, Retention
-from swamp.data.run_record import RunState
-from swamp.data.runs import RunRepository
+from swamp.data.run_record import RunRepository, RunState
 from swamp.errors import Failed
 from swamp.sync.port import Deferred
 

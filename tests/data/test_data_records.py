@@ -11,8 +11,7 @@ from swamp.data import run_record as runs_module
 from swamp.data.definitions import AUTO, DefinitionRepository, StoredDefinition, auto_definition
 from swamp.data.names import auto_id
 from swamp.data.outputs import Output, OutputRepository, Provenance
-from swamp.data.run_record import JobState, RunState, StepState
-from swamp.data.runs import RunRepository
+from swamp.data.run_record import JobState, RunRepository, RunState, StepState
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.sync.port import PlainTree
 
@@ -109,6 +108,14 @@ def test_a_damaged_record_is_an_error_that_names_it(tree, output, run):
         (tree.root / path).write_text("jobs: 3\n")
     with pytest.raises(CorruptData, match=r"workflow-run-r1\.yaml"):
         RunRepository(tree).get("r1")
+
+
+def test_a_step_that_does_not_say_how_far_it_came_is_damage(run):
+    """It would be done again by the next resume: nobody knows whether it was done."""
+    document = {**run.head(), "jobs": [job.to_document() for job in run.jobs], **run.tail()}
+    del document["jobs"][0]["steps"][0]["status"]
+    with pytest.raises(CorruptData, match="status"):
+        runs_module.decode(document, run.path)
 
 
 def test_a_run_round_trips_with_what_others_add(tree, run):

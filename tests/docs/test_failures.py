@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,24 +18,24 @@ NAMED = re.compile(r"^test_((?:[LKSCP]\d\d_)+)")
 LEFT_OUT = re.compile(r"pytest\.(skip|xfail|importorskip)|mark\.(skip|skipif|xfail)")
 
 
-def regressions() -> Iterator[tuple[str, str, ast.FunctionDef]]:
+@cache
+def regressions() -> list[tuple[str, str, ast.FunctionDef]]:
     """Every test that is named after a failure, once for each id in its name: the id, its file, its code."""
+    found = []
     for file in sorted((REPO / "tests" / "regressions").rglob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef) and (match := NAMED.match(node.name)):
                 node.file = str(file)  # type: ignore[attr-defined]
-                yield from ((id_, file.name, node) for id_ in match[1].strip("_").split("_"))
-
-
-TESTS = list(regressions())
+                found += [(id_, file.name, node) for id_ in match[1].strip("_").split("_")]
+    return found
 
 
 def test_every_failure_of_the_list_has_a_test() -> None:
-    assert sorted(set(IDS) - {id_ for id_, _, _ in TESTS}) == []
+    assert sorted(set(IDS) - {id_ for id_, _, _ in regressions()}) == []
 
 
 def test_no_test_is_named_after_a_failure_that_nobody_listed() -> None:
-    assert sorted({id_ for id_, _, _ in TESTS} - set(IDS)) == []
+    assert sorted({id_ for id_, _, _ in regressions()} - set(IDS)) == []
 
 
 WITHIN_A_COMMAND = frozenset(
@@ -46,7 +46,7 @@ command shows them. Everything else is shown by commands."""
 
 
 def test_what_a_command_can_show_is_shown_by_a_command() -> None:
-    shown = {id_ for id_, _, node in TESTS if "engine" not in Path(node.file).parts}  # type: ignore[attr-defined]
+    shown = {id_ for id_, _, node in regressions() if "engine" not in Path(node.file).parts}  # type: ignore[attr-defined]
     assert sorted(set(IDS) - shown - WITHIN_A_COMMAND) == []
     assert sorted(shown & WITHIN_A_COMMAND) == [], "shown by a command: take it off this list"
 
@@ -67,7 +67,7 @@ def test_every_id_finds_its_tests_as_the_readme_says() -> None:
 
 def test_none_of_them_is_skipped() -> None:
     """Not by a mark and not from within; a server that is missing fails the run by SWAMP_REQUIRE."""
-    assert [(file, node.name) for _, file, node in TESTS if LEFT_OUT.search(ast.unparse(node))] == []
+    assert [(file, node.name) for _, file, node in regressions() if LEFT_OUT.search(ast.unparse(node))] == []
     marked = [
         f for f in (REPO / "tests" / "regressions").rglob("*.py") if re.search(r"pytestmark.*skip", f.read_text())
     ]

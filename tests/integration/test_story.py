@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from machines import Team, read_tree
-from swamp.index.formats import NEWEST
+from swamp.index.root import NEWEST
 
 
 def test_what_one_machine_puts_another_lists_and_reads(team: Team):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from machines import NURSERY, SWAMP, Machine
+from machines import NURSERY, SWAMP, Machine, Team
 from warm import Process
 
 ASKED = (("data", "list"), ("data", "get", "web", "nothing"), ("no-such-command",), ("data", "--help"), ("--version",))
@@ -26,6 +26,21 @@ def test_the_answers_are_those_of_the_installed_command(machine, monkeypatch):
     cold = [machine(*words, json=False) for words in ASKED]
     assert warm == cold
     assert {ran.code for ran in warm} >= {0, 2} and warm[-1].out.startswith("swamp ")
+
+
+def test_an_interpreter_that_is_taken_apart_says_nothing(tmp_path, monkeypatch, lying_place):
+    """What forked commands leave out: with threads and connections behind it, the end of a command is silent, and its
+    exit code is the command's."""
+    monkeypatch.setenv("SWAMP_TEST_COLD", "1")
+    machine = Team(tmp_path, lying_place).machine("a")
+    file = tmp_path / "input"
+    file.write_text("x" * 2000)
+    put = ("data", "put", "web", "report", str(file))
+    for words in (put, ("datastore", "sync"), ("datastore", "verify"), ("data", "get", "web", "report")):
+        ran = machine(*words)
+        assert (ran.code, ran.err) == (0, ""), ran
+    missing = machine("data", "get", "web", "nothing")
+    assert missing.failed(1) and len(missing.err.splitlines()) == 1, missing.err
 
 
 def test_each_is_a_process_of_its_own(machine):

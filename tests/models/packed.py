@@ -349,7 +349,9 @@ def reverter(world: World, on: Rules) -> Steps[World]:
     elif me.at == "ready" and root.seq != me.read.seq:  # type: ignore[union-attr]
         yield "repair looks again", world.act("revert", at="place", read=None, made=None)
     elif me.at == "ready":
-        placed = root.put(*me.made)._replace(rebuilt_from=0)
+        placed = root.put(*me.made)
+        if all(row.place in world.objects - root.collecting for row in placed.rows):
+            placed = placed._replace(rebuilt_from=0)  # every row has its object: what is unnamed is an orphan again
         yield from answers(world, "revert", placed, "placed", on)
     elif me.at == "unsure":
         yield from asks(world, "revert", "place")

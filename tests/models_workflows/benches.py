@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.data.run_record import RunState
 from swamp.models.run import Hooks, Request, Result, run_method
 from swamp.models.run_context import RunContext
 from swamp.repo.config import init_repo
-from swamp.repo.layout import TIER_DIRECTORIES
 from swamp.sync.progress import Cancel
 from swamp.wiring import open_repo
 from swamp.workflows.run import Driver

@@ -9,7 +9,7 @@ from swamp.cache import paths
 from swamp.cache.paths import ancestors, fold
 from swamp.index.entry import Entry, Row, Tombstone
 from swamp.sync import view as module
-from swamp.sync.facts import Facts
+from swamp.sync.decide import Facts
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.units import unit_of
 from swamp.sync.view import ChangesSince

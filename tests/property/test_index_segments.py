@@ -12,10 +12,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from swamp.errors import CorruptData, NotFound
-from swamp.index.columns import BATCH, ROW_GROUP, check_segment
+from swamp.index.columns import BATCH, ROW_GROUP, check_segment, listed_paths
 from swamp.index.entry import Entry, Tombstone, Unreferenced
-from swamp.index.lookup import all_rows, live_rows, lookup, rows_since, winning_rows
-from swamp.index.merge import forgettable, merge_segments, winner
+from swamp.index.lookup import (
+    all_rows,
+    forgettable,
+    live_rows,
+    lookup,
+    merge_segments,
+    rows_since,
+    winner,
+    winning_rows,
+)
 from swamp.index.root import Root
 from swamp.index.segment import read_segment, write_segment
 
@@ -223,7 +231,7 @@ def test_bytes_that_the_root_does_not_name_are_corrupt(tmp_path):
 
 
 def test_importing_the_index_does_not_import_pyarrow():
-    code = "import sys, swamp.index.lookup, swamp.index.merge; print('pyarrow' in sys.modules)"
+    code = "import sys, swamp.index.lookup, swamp.index.lookup; print('pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -427,3 +435,28 @@ def test_collection_sees_every_row_there_is():
 )
 def test_the_winner_does_not_depend_on_the_order(rows):
     assert winner(rows).seq == 3
+
+
+_NAMED = st.lists(st.sampled_from(["a", "b", "ab", "a-b", "ba", "a.", "ä", "äb", "b b"]), min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sets(_NAMED.map("/".join), min_size=1, max_size=40), st.sampled_from(["a", "ab", "b", "äb", "ä", "a."]))
+@example({"x/ab", "x/ab-/1", "x/ab/1"}, "ab")
+@example({"x/a/1", "x/ab/1", "y"}, "ab")
+def test_who_looks_for_a_name_among_paths_misses_none(paths, name):
+    """Paths share beginnings with the one before, so that a name may stand in a page in pieces."""
+    rows = [Entry(f"data/{path}", "k", 1, None, "", 1) for path in sorted(paths)]
+    segment = write_segment(rows)
+    source = segment.data
+    found = {p for some in listed_paths(segment.ref("k", 1), source, start="", stop=None, naming=name) for p in some}
+    wanted = {row.path for row in rows if f"/{name}/" in row.path}
+    assert wanted <= found <= {row.path for row in rows}
+
+
+def test_pages_without_the_name_are_passed_over():
+    rows = [Entry(f"data/t/{number:06d}/result/1/raw", "k", 1, None, "", 1) for number in range(3 * ROW_GROUP)]
+    rows[ROW_GROUP + 5] = replace(rows[ROW_GROUP + 5], path=rows[ROW_GROUP + 5].path.replace("result", "carts"))
+    segment = write_segment(rows)
+    some = list(listed_paths(segment.ref("k", 1), segment.data, start="data", stop="data0", naming="carts"))
+    assert [len(paths) for paths in some] == [0, ROW_GROUP, 0]

@@ -22,7 +22,7 @@ from swamp.index.lookup import all_rows, winning_rows
 from swamp.index.root import Root, Writer, decode, encode, first_root, successor
 from swamp.store.layers import PrefixStore
 from swamp.store.open import open_store
-from swamp.sync.facts import Facts
+from swamp.sync.decide import Facts
 from swamp.sync.plan import Action, Plan, PlanPolicy, plan
 from swamp.sync.units import is_content, is_record, metadata_of, names_unit, unit_of
 

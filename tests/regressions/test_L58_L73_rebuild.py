@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 import pytest
@@ -70,13 +71,67 @@ def test_L58_an_older_record_needs_consent_and_what_was_moved_since_is_found(tea
     said = a("datastore", "doctor", "--repair").ok()
     assert any("found again in other packs" in line for line in said["repaired"]), said
     root = team.place.root()
-    assert root["rebuiltFrom"] == seq and root["seq"] > seq + 1
+    assert "rebuiltFrom" not in root and root["seq"] > seq + 1, "every file was placed again"
     time.sleep(1.1)
     fresh = team.machine("fresh")
     fresh("datastore", "gc", "--keep-days", "0", "--yes").ok()
     assert fresh.get("web", "report")["content"] == "first" and fresh.get("web", "other")["content"] == "second"
     assert fresh("datastore", "verify").ok()["missing"] == []
     a.sync()
+
+
+@pytest.mark.inv("rebuild.keeps")
+def test_L58_a_deleted_file_that_was_moved_since_can_still_be_undeleted(team: Team):
+    """As after a purge, which moves other deletions out of its packs: every live file has its object all the while."""
+    a = team.machine("a")
+    a.put("web", "report", "first")
+    others = set(team.place.objects(PACK_PREFIX))
+    a.put("web", "mistake", "wanted after all")
+    a("data", "delete", "web", "mistake", "--yes").ok()
+    seq, store = team.place.root()["seq"], team.place.open()
+    for pack, body in team.place.objects(PACK_PREFIX).items():
+        if any("/mistake/" in file.path for file in read_pack(body)):
+            assert pack not in others
+            store.put(pack_key(SYSTEM.ulid()), body)
+            store.delete([pack])
+    store.put(log_key(seq + 1, SYSTEM.ulid()), b"the record of that purge, cut off")
+    store.delete([ROOT_KEY])
+    a("datastore", "doctor", "--repair", "--yes").ok()
+    assert "rebuiltFrom" not in team.place.root()
+    a("data", "undelete", "web", "mistake").ok()
+    assert team.machine("fresh").get("web", "mistake")["content"] == "wanted after all"
+
+
+@pytest.mark.inv("rebuild.keeps")
+def test_L58_until_every_file_is_placed_again_gc_spares_what_a_lost_commit_can_have_named(team: Team):
+    a = team.machine("a")
+    a.put("web", "report", "first")
+    seq, store = team.place.root()["seq"], team.place.open()
+    packs = team.place.objects(PACK_PREFIX)
+    store.delete(list(packs))  # what a repack and a collection since would have moved: it is nowhere to be found yet
+    writer = PackWriter()
+    body = b"acknowledged by a commit that is lost"
+    writer.add("files/later", body, hashlib.sha256(body).hexdigest())
+    later = pack_key(SYSTEM.ulid())
+    store.put(later, writer.seal())
+    store.put(log_key(seq + 1, SYSTEM.ulid()), b"its record, cut off")
+    store.delete([ROOT_KEY])
+    a("datastore", "doctor", "--repair", "--yes")
+    assert team.place.root()["rebuiltFrom"] == seq
+    time.sleep(1.1)
+    a("datastore", "gc", "--keep-days", "0", "--yes")
+    assert later in team.place.objects(PACK_PREFIX)
+    for pack, body in packs.items():
+        store.put(pack, body)
+    said = a("datastore", "doctor", "--repair").ok()["repaired"]
+    assert any("every file has its object again" in line for line in said), said
+    root = team.place.root()
+    assert "rebuiltFrom" not in root
+    a("datastore", "doctor", "--repair").ok()
+    assert team.place.root() == root, "once"
+    a("datastore", "gc", "--keep-days", "0", "--yes").ok()
+    assert later not in team.place.objects(PACK_PREFIX), "an orphan like any other"
+    assert a.get("web", "report")["content"] == "first"
 
 
 @pytest.mark.inv("rebuild.newest-identity")

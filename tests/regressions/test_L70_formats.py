@@ -13,7 +13,7 @@ import pytest
 from machines import Machine, Team
 from old_client import BUCKET, downgraded, old_code
 from swamp.errors import CorruptData, NewerFormat
-from swamp.index import formats
+from swamp.index import root as formats
 from swamp.index.root import ROOT_KEY, decode
 
 CONTENT = {"report-0": "text 0, second version", "report-1": "text 1", "report-2": "text 2", "theirs": None}

@@ -164,13 +164,13 @@ def test_its_own_file_is_nobody_elses(server: Serving) -> None:
 
 ONE_RUN = """
 import os, sys
-from swamp.serve import spawn, work
+from swamp.serve import spawn
 spawn._import_everything()
-work.runs_directory(work.Path(os.environ["SWAMP_REPO_DIR"])).mkdir(parents=True)
+spawn.runs_directory(spawn.Path(os.environ["SWAMP_REPO_DIR"])).mkdir(parents=True)
 before = set(sys.modules)
 repo, run = os.environ["SWAMP_REPO_DIR"], "5b6a4b50-0000-4000-8000-000000000001"
-job = work.WorkerJob(repo, run, "deploy", "run", {}, {"kind": "api"})
-code = work.work(job)
+job = spawn.WorkerJob(repo, run, "deploy", "run", {}, {"kind": "api"})
+code = spawn.work(job)
 print(code, *sorted(name for name in set(sys.modules) - before if not name.startswith("encodings.") and name != "pwd"))
 """
 

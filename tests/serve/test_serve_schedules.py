@@ -15,7 +15,7 @@ from machines import Machine, Place, Team
 from serving import Serving, add_workflow, serving, start, until
 from swamp.serve.claim import Claims
 from swamp.wiring import open_repo
-from swamp.workflows.schedule import fault_of, tick_after, tick_before
+from swamp.workflows.schema import fault_of, tick_after, tick_before
 
 EVERY_SECOND = 'schedule: "* * * * * *"\n'
 

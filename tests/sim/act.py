@@ -270,7 +270,7 @@ class Process(Courier):
             self.world.recreate()
 
     def do_lease(self) -> None:
-        """A model's lease around a write and a push, renewed now and then, sometimes outlived."""
+        """A model's lease around a pull, a write and a push, as every run; renewed now and then, sometimes outlived."""
         holder = Holder("sim", self.peer.name, 1)
         terms = Terms(renew_s=0)
         client = LeaseClient(
@@ -291,5 +291,7 @@ class Process(Courier):
             except LockTimeout:
                 self.scheduler.note("the lease was lost")
                 return
+            # Nobody claims a version number without knowing which ones there are (`repo/transaction.py`).
+            self.told(self.engine.before_commit().pull((TYPE_AND_MODEL,)))
             self.do_version()
             self.do_push()

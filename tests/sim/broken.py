@@ -20,11 +20,10 @@ from swamp.commit.sweep import Sweeper
 from swamp.env import ULID_LENGTH
 from swamp.errors import CorruptData, NewerFormat, ObjectMissing, StoreError
 from swamp.index.entry import Entry
-from swamp.index.formats import check_version
 from swamp.index.keys import is_pack, object_of, pack_key
 from swamp.index.lookup import all_rows
-from swamp.index.root import ROOT_KEY, decode
-from swamp.store.probe import Trial
+from swamp.index.root import ROOT_KEY, check_version, decode
+from swamp.store.trial import Trial
 from swamp.sync.decide import decide
 from swamp.sync.record import _settled_rows
 from swamp.sync.view import view_root
@@ -118,7 +117,7 @@ def _newest_layer_only(_parts: Any, root: Any, entries: list[Entry]) -> frozense
 @contextmanager
 def _announced_afterwards(self: Any, paths: Any, kind: Any = "write", *, confirmed: bool = False) -> Iterator[None]:
     names = list(paths)
-    with self._context.tree_lock.shared(self._policy.lock_timeout):
+    with self._context.tree_lock.shared(self._context.policy.lock_timeout):
         rows = self._expanded(names) if kind == "delete" else names
         yield
         self.state.announce(rows, kind, confirmed=confirmed)
@@ -180,14 +179,14 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     ),
     # an error says nothing about what a store enforces
     "probe.evidence": (
-        ("swamp.store.probe:Trial.keeps", _one_try_tells),
-        ("swamp.store.probe:Trial._judged", _errors_tell),
+        ("swamp.store.trial:Trial.keeps", _one_try_tells),
+        ("swamp.store.trial:Trial._judged", _errors_tell),
     ),
     # a root or record of a later version is not damage
     "format.newer": (
-        ("swamp.index.formats:check_version", _later_is_damage),
+        ("swamp.index.root:check_version", _later_is_damage),
         ("swamp.commit.log:_beside", lambda *_: iter(())),
-        ("swamp.sync.recall:refuse_put_back", _nothing),
+        ("swamp.sync.record:refuse_put_back", _nothing),
     ),
     # one bad reading of the index is not damage
     "read.twice": (("swamp.index.read:read_root", _read_once), ("swamp.index.read:read_segment", _segment_once)),
@@ -248,7 +247,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     # a walk of the whole tree meets the whole index
     "full.view": (("swamp.sync.view:view_root", lambda store, state, root, **_: view_root(store, state, root)),),
     # a delete removes what was deleted and nothing newer
-    "delete.by-key": (("swamp.sync.facts:Facts._is_base", _same_bytes_are_base),),
+    "delete.by-key": (("swamp.sync.decide:Facts._is_base", _same_bytes_are_base),),
     # an old file does not rise from the dead
     "found.tombstone": (("swamp.sync.decide:decide", _found_is_edited),),
     # a push moves the mark only if it built on what was pulled
@@ -261,9 +260,9 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     # a numberless row takes its segment's number
     "segment.added-seq": (("swamp.index.columns:_numbered", lambda batch, _: batch),),
     # per path the newest row wins wherever it lies
-    "index.highest-seq": (("swamp.index.merge:newer", lambda one, _: one),),
+    "index.highest-seq": (("swamp.index.lookup:newer", lambda one, _: one),),
     # a partial compaction keeps tombstones
-    "compact.tombstones": (("swamp.index.merge:forgettable", lambda *_: _yes),),
+    "compact.tombstones": (("swamp.index.lookup:forgettable", lambda *_: _yes),),
     # a stat taken too soon after a write proves nothing
     "hint.racy": (("swamp.cache.files:trusted", _yes),),
     # a kept put looks for its version before it makes another

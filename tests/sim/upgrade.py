@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from sim.oracle import Oracle
 from swamp.commit.log import log_key
-from swamp.index.formats import NEWEST
-from swamp.index.root import ROOT_KEY, decode, encode
+from swamp.index.root import NEWEST, ROOT_KEY, decode, encode
 
 
 def upgrade(oracle: Oracle, *, recorded: bool) -> None:

@@ -51,6 +51,7 @@ def test_nothing_acknowledged_is_lost_and_everybody_converges(name, chunk):
         ("moved", 700452),
         ("collector", 700427),
         ("lost-root", 701495),
+        ("disaster", 700589),
     ],
 )
 def test_seeds_that_once_failed(name, seed):
@@ -61,6 +62,7 @@ def test_seeds_that_once_failed(name, seed):
     700452: a delete was refused whose machine had not seen that its file was undeleted: the oracle took that for wrong.
     701495: two machines met a damaged root, and the second swapped out what the first had just rebuilt.
     700427: a pack went out in two attempts, its user deleted a file between them: the oracle believed in the second.
+    700589: the simulated user claimed a version number without the pull that every run makes first.
     9116: a read brought a version into a directory that somebody had announced and not yet pushed.
     """
     outcome = run(seed, mix_named(name))

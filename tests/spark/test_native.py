@@ -100,7 +100,9 @@ def test_both_ways_of_reading_give_the_same(spark, plain_repo, tmp_path, content
 
 def test_where_the_jvm_cannot_look_the_python_source_reads_and_the_log_says_why(spark, plain_repo, caplog, monkeypatch):
     put(plain_repo, "web", "events", b'{"a": 1}\n', "application/x-ndjson")
-    monkeypatch.setattr("swamp.datasets.native._refusal", lambda *_: "the JVM cannot open it: No FileSystem for scheme")
+    monkeypatch.setattr(
+        "swamp.datasets.native._obstacle", lambda *_: "the JVM cannot open it: No FileSystem for scheme"
+    )
     with caplog.at_level(logging.INFO, "swamp.spark"):
         found = swamp.spark.read(spark, "web", "events", repo=plain_repo)
     assert rows(found) == [{"a": 1}]
@@ -135,7 +137,7 @@ def test_a_restarted_job_finds_its_version_without_reading_the_others(spark, sha
     assert (read_for("job-3"), read_for("job-7")) == (["4"], [])
 
 
-def test_a_dataset_with_a_part_in_a_pack_is_read_by_the_python_source(spark, tmp_path, bucket, plain_repo, caplog):
+def test_a_dataset_with_a_part_in_a_pack_is_lent_to_sparks_reader(spark, tmp_path, bucket, plain_repo, caplog):
     """The first part is an object that the JVM can open, the second a slice of a pack, which is a file to nobody."""
     large = b'{"a": 1, "b": "%s"}\n' % (b"x" * 100) * 3000
     put_parts(plain_repo, tmp_path / "parts", "application/x-ndjson", [large, b'{"a": 2, "b": "y"}\n'])
@@ -151,4 +153,4 @@ def test_a_dataset_with_a_part_in_a_pack_is_read_by_the_python_source(spark, tmp
     with caplog.at_level(logging.INFO, "swamp.spark"):
         found = swamp.spark.read(spark, "web", "events", repo=plain_repo)
     assert found.count() == 3001 and found.where("a = 2").count() == 1
-    assert "parts of it lie in packs" in caplog.text
+    assert "lent by this process: parts of it lie in packs" in caplog.text and "FileScan json" in plan(found)

@@ -10,6 +10,8 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from swamp.bulk import executors
@@ -179,18 +181,21 @@ def test_an_archive_may_lie_where_only_spark_reads(address, monkeypatch):
 
 
 def test_paths_of_this_machine_say_so_to_a_jvm_whose_default_is_hdfs(tmp_path, spark):
-    """An edge node: `fs.defaultFS` is a cluster's. The comparison's files are written and read here all the same."""
-    from swamp.bulk.compare import _here
+    """An edge node: `fs.defaultFS` is a cluster's. Parts on this machine's disk are read here all the same."""
+    from swamp.datasets.native import _path_of
+    from swamp.datasets.place import FileRef, Folder
 
+    part = tmp_path / "a b" / "part.parquet"
+    part.parent.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), part)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     before = hadoop.get("fs.defaultFS")
     hadoop.set("fs.defaultFS", "hdfs://nobody.invalid:8020")
     try:
-        spark.range(3).write.parquet(_here(tmp_path / "a b"))
-        assert spark.read.parquet(_here(tmp_path / "a b")).count() == 3
+        path = _path_of(Folder(str(tmp_path)), FileRef("a b/part.parquet", str(part), part.stat().st_size))
+        assert spark.read.parquet(path).count() == 3
     finally:
         hadoop.set("fs.defaultFS", before)
-    assert list((tmp_path / "a b").glob("*.parquet"))
 
 
 def test_a_driver_behind_a_router_listens_where_it_is_and_is_found_where_it_is_said_to_be():

@@ -52,10 +52,10 @@ def start(spark, monkeypatch):
 @pytest.fixture
 def compared(start, monkeypatch):
     """Who compared what; the session comes up when the last path has been looked at in process."""
-    seen, everything, in_bulk = [], Gatherer.everything, transfer.OnSpark.on_store
+    seen, gathered, in_bulk = [], Gatherer.gathered, transfer.OnSpark.on_store
 
-    def here(self, out):
-        yield from everything(self, out)
+    def here(self, most):
+        yield from gathered(self, most)
         seen.append("here")
         start.may_come.set()
 
@@ -64,7 +64,7 @@ def compared(start, monkeypatch):
         start.may_come.set()
         return in_bulk(self, committer, idle_timeout)
 
-    monkeypatch.setattr(Gatherer, "everything", here)
+    monkeypatch.setattr(Gatherer, "gathered", here)
     monkeypatch.setattr(transfer.OnSpark, "on_store", there)
     return seen
 
@@ -180,7 +180,7 @@ def test_an_interrupt_while_it_starts_sends_nothing(machine, start, bucket, monk
     write_files(a.root, FILES)
 
     def come(settings):
-        a._cancel.request()
+        a.context.cancel.request()
         return start(settings)  # not yet
 
     monkeypatch.setattr(session, "start_context", come)

@@ -4,7 +4,7 @@ import pytest
 
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.repo.config import DatastoreConfig, check_namespace, parse_config, read_config, write_config
-from swamp.repo.layout import excluder
+from swamp.repo.open import excluder
 
 ID = "0d6a0d2c-6c11-4c93-9a5b-0c6f0f0c3f11"
 

@@ -18,12 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.api.listing import Listing
-from swamp.api.version import SavedVersion
+from swamp.api.version import Listing, SavedVersion
 from swamp.data.reads import Read, Reads, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM
-from swamp.repo.elsewhere import version_item
 from swamp.repo.open import COMMAND
 from swamp.repo.put import Puttable
 from swamp.repo.repository import Repo
@@ -71,7 +69,7 @@ class Repository(Repo):
 
     def versions(self, model: str, name: str, *, fresh: bool | None = None) -> Listing:
         """The versions of an artifact, newest first. Raises NotFound."""
-        return Listing([version_item(row) for row in self.data.versions(model, name, fresh=fresh)], _VERSIONS)
+        return Listing([row.version_item() for row in self.data.versions(model, name, fresh=fresh)], _VERSIONS)
 
     def query(
         self, predicate: str, *, select: str | None = None, limit: int | None = None, fresh: bool | None = None

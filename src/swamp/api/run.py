@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +113,10 @@ def method_work(repo: Repo, model: str, method: str, inputs: Mapping[str, Any], 
             del path
             course.id = output.id
 
-        try:
+        with closing(repo), context:
             hooks = Hooks(begin=begun, line=course.lines.append)
             result = run_method(context, Request(definition, method, dict(inputs)), cancel, hooks)
             repo.data.collect_after_run()
-        finally:
-            context.close()
-            repo.close()
         course.artifacts, course.status = result.artifacts, result.output.status
         course.error = result.error
 
@@ -151,12 +149,9 @@ def workflow_work(repo: Repo, name: str, inputs: Mapping[str, Any], cancel: Canc
     def work(course: Course) -> None:
         COMMAND.set("workflow run")
         driver.watcher = _CourseWatcher(course)
-        try:
+        with closing(repo), context:
             done = driver.start(name, dict(inputs), run_id=run_id)
             repo.data.collect_after_run()
-        finally:
-            context.close()
-            repo.close()
         course.artifacts = [artifact for _, step in done.steps for artifact in step.artifacts]
         course.status = done.status
         course.error = _error_of(done)

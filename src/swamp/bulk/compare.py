@@ -1,76 +1,77 @@
-"""The full comparison on Spark: walk, read base, read the index, join, and hand over what is not trivial.
+"""The full comparison on Spark: the paths are cut into ranges, and each task gathers the facts of its ranges.
 
-Base is read in ranges by tasks from `state.db`, as columns; the three sides meet in one exchange; only what is not
-trivial is written, to Parquet files beside the cache, put in order, and read back batch by batch. Neither index nor
-base is ever in the driver's memory; what changed is, as facts (decision 0009).
+What a task runs is `sync.gather.Gatherer.gathered`, as in process: it reads base and tree where the cache is, and the
+index through the store client. Facts that are not trivial are written beside the cache, a file for each range, and read
+back in path order: neither index nor base is ever in the driver's memory (decision 0009).
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.bulk import classify, stages
 from swamp.bulk.balance import tasks_for
 from swamp.bulk.beacon import Address, Beat
-from swamp.bulk.indexing import index_row, row_from
-from swamp.bulk.inventory import subtrees
+from swamp.bulk.clients import StoreAddress, opened
 from swamp.bulk.kernels import Batches, rows_of
-from swamp.bulk.ranges import by_segments
-from swamp.bulk.schemas import BASE, DIRECTORIES, INDEX, JOURNAL, LOCAL, RANGES
-from swamp.cache.files import StatFingerprint
+from swamp.bulk.ranges import by_weight
+from swamp.bulk.schemas import GATHERED, PATHS
 from swamp.cache.layout import FOLDER_PREFIX, CacheDir
-from swamp.cache.rows import BaseRow
-from swamp.cache.scan import Observed, ScanProblem
+from swamp.cache.scan import ScanProblem, landmarks
 from swamp.cache.state import State
 from swamp.env import SYSTEM
-from swamp.index.entry import Row
+from swamp.index.read import row_groups
 from swamp.sync.gather import Gathered, Gatherer
 from swamp.sync.progress import IdleTimeout
+from swamp.sync.units import cut_before
+from swamp.sync.view import View
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
-
     from swamp.bulk.maintain import OnStore
 
-Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
-READ_ROWS: Final = 4_096
-BASE_ROWS: Final = 10_000
-PART_ROWS: Final = 200_000
-ORDERED_HERE: Final = 200_000
+RANGE_ROWS: Final = 250_000
+"""Rows of base and index that one range has, if there are enough of them for every core."""
+PORTION: Final = 2_000
 
 
 @dataclass(frozen=True)
-class ReadBase:
-    """Path ranges -> base rows of this cache."""
+class GatherRanges:
+    """Path ranges -> for each a file of gathered facts, written where the cache is."""
 
+    store: StoreAddress
     database: str
+    folder: str
+    view: dict[str, Any]
+    gatherer: dict[str, Any]
+    portion: int
     beacon: Address | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         state = State.open(Path(self.database))
         try:
-            with Beat(self.beacon):
+            with Beat(self.beacon) as beat:
+                view = View(store=opened(self.store), **self.view)
+                gatherer = Gatherer(state=state, view=view, **self.gatherer)
                 for row in rows_of(batches):
-                    for columns in state.base_columns(row["after"] or "", row["until"], BASE_ROWS):
-                        yield base_batch(columns)
+                    yield self._written(replace(gatherer, start=row["start"], stop=row["stop"]), beat)
         finally:
             state.close()
 
-
-def base_batch(columns: Mapping[str, Sequence[object]]) -> pa.RecordBatch:
-    """Columns as SQLite gives them, as Arrow: its 0 and 1 become booleans."""
-    import pyarrow as pa
-
-    arrays = [pa.array(columns[f.name], pa.int64() if f.name == "present" else f.type) for f in BASE.arrow()]
-    return pa.RecordBatch.from_arrays(
-        [a.cast(f.type) for a, f in zip(arrays, BASE.arrow(), strict=True)], schema=BASE.arrow()
-    )
+    def _written(self, gatherer: Gatherer, beat: Beat) -> Any:
+        """Under a name of its own: a task may run twice, and only the file that the driver is told of counts."""
+        file = Path(self.folder) / SYSTEM.ulid()
+        problems: list[ScanProblem] = []
+        with file.open("wb") as out:
+            for portion in gatherer.gathered(self.portion):
+                problems = portion.problems
+                pickle.dump((portion.facts, portion.hidden), out, pickle.HIGHEST_PROTOCOL)
+                beat.add(len(portion.facts))
+        return GATHERED.batch([{"start": gatherer.start, "file": file.name, "problems": pickle.dumps(problems)}])
 
 
 @dataclass(frozen=True)
@@ -82,145 +83,57 @@ class SparkComparison:
     cache: CacheDir
     idle_timeout: IdleTimeout
 
-    def run(self, out: Gathered) -> Iterator[Triple]:
-        """Triples in units; what could not be looked at goes to `out` first. Its files are gone afterwards."""
+    def run(self, most: int | None) -> Iterator[Gathered]:
+        """Portions of about `most` facts, whole units in path order. Its files are gone afterwards."""
         folder = self.cache.staging / f"{FOLDER_PREFIX}{os.getpid()}-{SYSTEM.ulid()}"
+        folder.mkdir()
         try:
-            kept = classify.worth_keeping(self.frame())
-            self._write("compare", kept, folder / "kept")
-            # What is left is put in order by itself: sorting before the writing would compare everything twice.
-            if not _ordered_here(folder / "kept", folder / "ordered"):
-                left = self.on.jobs.session.read.schema(kept.schema).parquet(_here(folder / "kept"))
-                self._write("order", left.orderBy("unit", "path"), folder / "ordered")
-            out.problems.extend(_problems(folder / "ordered"))
-            yield from _triples(folder / "ordered")
+            batches = [PATHS.batch([{"start": start, "stop": stop}]) for start, stop in self.ranges()]
+            kernel = self.kernel(folder, PORTION if most is None else min(PORTION, most))
+            jobs = self.on.jobs
+            told = jobs.run("compare", lambda: jobs.spread(batches, kernel, GATHERED), self.idle_timeout)
+            rows = sorted(told.to_pylist(), key=lambda row: str(row["start"]))
+            # An obstacle on the border of two ranges was met by both.
+            problems = list(dict.fromkeys(problem for row in rows for problem in pickle.loads(row["problems"])))
+            yield from _portions((folder / row["file"] for row in rows), problems, most)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _write(self, stage: str, frame: DataFrame, folder: Path) -> None:
-        self.on.jobs.run(stage, lambda: frame.write.mode("error").parquet(_here(folder)), self.idle_timeout)
+    def kernel(self, folder: Path, portion: int) -> GatherRanges:
+        of_view, of_gatherer = _told(self.gatherer.view, "store"), _told(self.gatherer, "state", "view", "compare")
+        beacon, database = self.on.jobs.beacon, str(self.cache.state_db)
+        return GatherRanges(self.on.spec, database, str(folder), of_view, of_gatherer, portion, beacon)
 
-    def frame(self) -> DataFrame:
-        """Every path of the three sides, classified."""
-        view, rows = self.gatherer.view, self.gatherer.snapshot.rows
-        intent = self.gatherer.snapshot.intent()
-        told = [(path, "delete") for path in sorted(intent.deletes - intent.again)]
-        told += [(path, "owed") for path in self.gatherer.deferred]
-        sides = self.base(), self.local(), self.remote()
-        joined = classify.join(*sides, self._marks(told), whole_index=view.full, parts=self._parts())
-        writes = [row.path for row in rows if row.kind == "write"]
-        marks = self._marks([(path, "write") for path in writes])
-        edited = classify.announced(joined, marks, (path.count("/") + 1 for path in writes))
-        return classify.classify(
-            edited, in_history=view.in_history, lazy=self.gatherer.lazy, leave_large=self.gatherer.leave_large
-        )
-
-    def _parts(self) -> int:
-        """Exchange partitions that a task sorts in memory; at least a round for every core."""
-        root = self.gatherer.view.root
-        rows = 2 * self.gatherer.state.base_rows() + sum(ref.rows for ref in root.segments)
-        return tasks_for(rows, PART_ROWS, least=self.on.jobs.parallelism)
-
-    def base(self) -> DataFrame:
-        cuts = [path for ref in self.gatherer.view.root.segments for path in (ref.min_path, ref.max_path)]
-        ranges = by_segments(cuts, self.on.jobs.parallelism * 4)
-        rows = ({"prefix": "", "after": start, "until": stop} for start, stop in ranges)
-        frame = stages.frame_of(self.on.jobs.session, RANGES, rows).repartition(len(ranges))
-        return BASE.select(frame.mapInArrow(ReadBase(str(self.cache.state_db)), BASE.ddl))
-
-    def local(self) -> DataFrame:
-        from pyspark.sql import functions as sf
-
-        tree, exclude, wanted = str(self.gatherer.tree), self.gatherer.exclude, self.on.jobs.parallelism * 4
-        found = subtrees(tree, tuple(self.gatherer.starts()), wanted, exclude)
-        rows = ({"directory": directory} for directory in found)
-        frame = stages.frame_of(self.on.jobs.session, DIRECTORIES, rows)
-        files = stages.inventory_local(frame, tree, self.on.jobs.parallelism, self.on.jobs.beacon, exclude)
-        return LOCAL.select(files.withColumn("sha256", sf.lit(None)))
-
-    def remote(self) -> DataFrame:
-        """The whole index, or what is new in it and what an earlier pull owes."""
-        view = self.gatherer.view
-        if view.full:
-            return self.on.index(view.root, usable_only=True)
-        owed = {path: row for path, row in self.gatherer.deferred.items() if row is not None}
-        rows = {**owed, **view.delta}.values()
-        return stages.frame_of(self.on.jobs.session, INDEX, map(index_row, rows))
-
-    def _marks(self, told: list[tuple[str, str]]) -> DataFrame:
-        rows = ({"path": path, "kind": kind} for path, kind in told)
-        return stages.frame_of(self.on.jobs.session, JOURNAL, rows)
+    def ranges(self) -> list[tuple[str, str | None]]:
+        """Where the paths are cut, by what is known of all three sides without reading them."""
+        gatherer, parallelism = self.gatherer, self.on.jobs.parallelism
+        state, root, full = gatherer.state, gatherer.view.root, gatherer.view.full
+        rows = state.base_rows() + (sum(ref.rows for ref in root.segments) if full else 0)
+        wanted = tasks_for(rows, RANGE_ROWS, least=parallelism * 2)
+        step = max(1, rows // (wanted * 8))
+        marks = [(path, step) for path in state.base_every(step)]
+        if full:
+            marks += [mark for ref in root.segments for mark in row_groups(self.on.committer.store, ref, step)]
+        marks += landmarks(gatherer.tree, gatherer.starts(), wanted * 8, exclude=gatherer.exclude)
+        return by_weight(((cut_before(path), weight) for path, weight in marks), wanted)
 
 
-def _ordered_here(kept: Path, ordered: Path) -> bool:
-    """Whether there was so little that the driver has put it in order: a job costs seconds, whatever it does."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    files = [pq.ParquetFile(file) for file in sorted(kept.glob("*.parquet"))]
-    if sum(file.metadata.num_rows for file in files) > ORDERED_HERE:
-        return False
-    ordered.mkdir()
-    if files:
-        found = pa.concat_tables([file.read(use_threads=False) for file in files])
-        pq.write_table(found.sort_by([("unit", "ascending"), ("path", "ascending")]), ordered / "all.parquet")
-    return True
+def _told(value: Gatherer | View, *without: str) -> dict[str, Any]:
+    """What a value was made of: what a task makes it of again, with its own connections."""
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
 
 
-def _problems(folder: Path) -> Iterator[ScanProblem]:
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    named = ["path", "l_problem", "l_directory", "l_error"]
-    for file in sorted(folder.glob("*.parquet")):
-        for batch in pq.ParquetFile(file).iter_batches(READ_ROWS, columns=named, use_threads=False):
-            for row in batch.filter(pc.is_valid(batch.column("l_problem"))).to_pylist():
-                yield ScanProblem(row["path"], row["l_problem"], row["l_error"] or "", bool(row["l_directory"]))
-
-
-def _triples(folder: Path) -> Iterator[Triple]:
-    import pyarrow.parquet as pq
-
-    for file in sorted(folder.glob("*.parquet")):
-        for batch in pq.ParquetFile(file).iter_batches(READ_ROWS, use_threads=False):
-            columns = batch.to_pydict()
-            sides = [_side(columns, "b", _BASE), _side(columns, "l", _HINT), _side(columns, "r", _INDEX)]
-            for path, problem, base, local, remote in zip(columns["path"], columns["l_problem"], *sides, strict=True):
-                if problem is None:
-                    yield path, _base_of(path, *base), _local_of(path, *local), _remote_of(path, remote)
-
-
-def _side(columns: Mapping[str, Sequence[Any]], mark: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(columns[f"{mark}_{name}"] for name in names), strict=True)
-
-
-_HINT: Final = ("h_size", "h_mtime", "h_ctime", "h_inode")
-_BASE: Final = ("key", "size", "sha256", "seq", "present", "id", "id_seq", *_HINT)
-_INDEX: Final = tuple(name for name in INDEX.columns if name != "path")
-
-
-def _base_of(path: str, key: str | None, *told: Any) -> BaseRow | None:
-    if key is None:
-        return None
-    size, sha256, seq, present, first, number, *hint = told
-    return BaseRow(path, key, size, sha256, seq, present, _hint_of(*hint), first or "", number or 0)
-
-
-def _hint_of(size: int | None, mtime: int, ctime: int, inode: int) -> StatFingerprint | None:
-    return None if size is None else StatFingerprint(size, mtime, ctime, inode)
-
-
-def _local_of(path: str, *hint: Any) -> Observed | None:
-    found = _hint_of(*hint)
-    return None if found is None else Observed(path, found)
-
-
-def _remote_of(path: str, values: tuple[Any, ...]) -> Row | None:
-    row = dict(zip(_INDEX, values, strict=True), path=path)
-    return None if row["kind"] is None else row_from(row)  # type: ignore[return-value]
-
-
-def _here(folder: Path) -> str:
-    """As the JVM names a directory of this machine, whatever file system its paths mean by default (`fs.defaultFS`).
-    Not as a URI: it would take `%20` for part of the name."""
-    return f"file://{folder.absolute()}"
+def _portions(files: Iterator[Path], problems: list[ScanProblem], most: int | None) -> Iterator[Gathered]:
+    """What the ranges hold, put together: they were cut between units."""
+    out = Gathered(problems=problems)
+    for file in files:
+        with file.open("rb") as body:
+            end = file.stat().st_size
+            while body.tell() < end:
+                facts, hidden = pickle.load(body)
+                if most is not None and out.facts and len(out.facts) + len(facts) > most:
+                    yield out
+                    out = Gathered(problems=problems)
+                out.facts += facts
+                out.hidden |= hidden
+    yield out

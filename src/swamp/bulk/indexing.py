@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.bulk.beacon import Address, Beat
 from swamp.bulk.clients import StoreAddress, opened, put_patiently
 from swamp.bulk.kernels import Batches, rows_of
 from swamp.bulk.ranges import KeyRange, pages_of
 from swamp.bulk.schemas import INDEX, OBJECTS, SEGMENTS
 from swamp.commit.bootstrap import LeftOut
+from swamp.commit.compact import merge_range
 from swamp.env import SYSTEM, parse_rfc3339, rfc3339
 from swamp.errors import CorruptData
 from swamp.index.adopt import adopt_listing, own_objects
@@ -119,6 +122,30 @@ class WriteSegments:
             ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", self.added_seq)
             put_patiently(store, ref.key, segment.data)
             yield SEGMENTS.batch([ref_row(ref)])
+
+
+@dataclass(frozen=True)
+class MergeRanges:
+    """Path ranges -> for each the segment that a compaction writes for it (`commit.compact.merge_range`)."""
+
+    store: StoreAddress
+    root: Root
+    inputs: tuple[SegmentRef, ...]
+    horizon: int
+    beacon: Address | None = None
+
+    def __call__(self, batches: Batches) -> Batches:
+        store, highest = opened(self.store), max(ref.added_seq for ref in self.inputs)
+        with Beat(self.beacon) as beat:
+            for row in rows_of(batches):
+                with beat.at_work():
+                    fetch = partial(read_segment, store)
+                    segment = merge_range(self.root, self.inputs, self.horizon, fetch, row["start"], row["stop"])
+                    ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", highest)
+                    if segment.rows:
+                        put_patiently(store, ref.key, segment.data)
+                if segment.rows:
+                    yield SEGMENTS.batch([ref_row(ref)])
 
 
 def write_columns(batches: Iterable[pa.RecordBatch]) -> Segment:

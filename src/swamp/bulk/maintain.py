@@ -21,6 +21,7 @@ from swamp.bulk.indexing import (
     LOST,
     REFUSED,
     UPLOADED,
+    MergeRanges,
     ReadSegments,
     adopted_rows,
     layer_rows,
@@ -32,18 +33,19 @@ from swamp.bulk.indexing import (
     row_from,
 )
 from swamp.bulk.jobs import Jobs
-from swamp.bulk.ranges import cut
-from swamp.bulk.schemas import FINDINGS, INDEX, OBJECTS, RANGES, SEGMENTS
+from swamp.bulk.ranges import by_weight, cut
+from swamp.bulk.schemas import FINDINGS, INDEX, OBJECTS, PATHS, RANGES, SEGMENTS
 from swamp.commit.bootstrap import Bootstrapped, LeftOut
+from swamp.commit.build import survive
 from swamp.commit.collect import internal_objects
 from swamp.commit.commit import Changes, Committer, RootRead
 from swamp.commit.compact import horizon_of
 from swamp.commit.log import names
-from swamp.commit.survive import survive
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, Failed, Unavailable
 from swamp.index.entry import Entry, Unreferenced
 from swamp.index.keys import PACK_PREFIX, is_pack
+from swamp.index.read import row_groups
 from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import AnyRow
 from swamp.locks.acquire import store_now
@@ -221,18 +223,17 @@ class OnStore:
             files = self.jobs.run("list", newest.count, self.idle_timeout)
             yield files, lambda seq: self._segments(newest, files, seq) if files else []
 
-    # -- compact: read_index, ranged, merge, ordered, write_segments, publish
+    # -- compact: ranges of paths, merged by tasks as in process; publish
 
     def merged(self, root: Root, inputs: tuple[SegmentRef, ...], horizon_seq: int) -> list[SegmentRef]:
         """The inputs as few new segments under the highest number among them: no reader takes them for news."""
         rows = sum(ref.rows for ref in inputs)
-        layer = self._layer(layer_rows(root))
-        # Ranges are cut by a sample, and then filled: two looks at the index.
-        with self.kept(self.index(root, inputs)) as index:
-            ranged = stages.ranged(index, tasks_for(rows, SEGMENT_TARGET))
-            ordered = stages.ordered(stages.merge(ranged, layer, horizon_seq))
-            written = stages.write_segments(ordered, self.spec, max(ref.added_seq for ref in inputs))
-            table = self.jobs.run("compact", written.toArrow, self.idle_timeout)
+        wanted = tasks_for(rows, SEGMENT_TARGET)
+        step = max(1, rows // (wanted * 8))
+        marks = [mark for ref in inputs for mark in row_groups(self.committer.store, ref, step)]
+        batches = [PATHS.batch([{"start": start, "stop": stop}]) for start, stop in by_weight(marks, wanted)]
+        kernel = MergeRanges(self.spec, root, inputs, horizon_seq, self.jobs.beacon)
+        table = self.jobs.run("compact", lambda: self.jobs.spread(batches, kernel, SEGMENTS), self.idle_timeout)
         return sorted((ref_from(row) for row in table.to_pylist()), key=lambda ref: (ref.min_path, ref.key))
 
     def compact(self) -> tuple[int, int, int]:

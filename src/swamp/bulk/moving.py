@@ -17,8 +17,7 @@ from swamp.bulk.indexing import ENTRY, row_from
 from swamp.bulk.kernels import Batches, rows_of
 from swamp.bulk.maintain import OnStore, within
 from swamp.bulk.schemas import INDEX, MOVED, OBJECTS
-from swamp.commit.copy import PackCopier
-from swamp.commit.repack import OLD_DEAD, PackSurvey
+from swamp.commit.repack import OLD_DEAD, PackCopier, PackSurvey
 from swamp.env import SYSTEM
 from swamp.index.entry import Row, Unreferenced
 from swamp.index.keys import MAX_SLICE, PACK_PREFIX, object_of

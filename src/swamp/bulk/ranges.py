@@ -97,9 +97,13 @@ def pages_of(store: ObjectStore, found: KeyRange) -> Iterator[list[ObjectMeta]]:
             return
 
 
-def by_segments(paths: Iterable[str], wanted: int) -> list[tuple[str, str | None]]:
-    """Path ranges from the index's own boundaries: `[start, stop)`, about `wanted` of them."""
-    cuts = sorted({path for path in paths if path})
-    step = max(1, len(cuts) // max(1, wanted))
-    chosen = cuts[step::step][: max(0, wanted - 1)]
-    return list(zip(["", *chosen], [*chosen, None], strict=True))
+def by_weight(marks: Iterable[tuple[str, int]], wanted: int) -> list[tuple[str, str | None]]:
+    """Path ranges `[start, stop)`, at most `wanted`, of about the same weight; a mark weighs what follows it."""
+    ordered = sorted(marks)
+    each = sum(weight for _, weight in ordered) / max(1, wanted)
+    cuts, filled = [""], 0
+    for path, weight in ordered:
+        if path > cuts[-1] and filled >= each * len(cuts):
+            cuts.append(path)
+        filled += weight
+    return list(zip(cuts, [*cuts[1:], None], strict=True))

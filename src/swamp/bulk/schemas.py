@@ -68,19 +68,11 @@ class Boundary:
         return frame.select(*[sf.col(f"`{name}`").cast(kind).alias(name) for name, kind in self.fields])
 
 
-DIRECTORIES: Final = Boundary("directories", (("directory", "string"),))
-NAMES: Final = Boundary("names", (("paths", "array<string>"), ("path", "string"), ("error", "string")))
-"""A chunk of file paths that were listed, or (`path`, `error`) a place that could not be."""
-
 _HINT: Final = (("h_size", "bigint"), ("h_mtime", "bigint"), ("h_ctime", "bigint"), ("h_inode", "bigint"))
-FILES: Final = Boundary(
-    "files",
-    (("path", "string"), *_HINT, ("problem", "string"), ("directory", "boolean"), ("error", "string")),
-)
-"""A regular file with its stat; or a problem, which says neither present nor absent (of all below, if a directory)."""
-
-LOCAL: Final = Boundary("local", (*FILES.fields, ("sha256", "string")))
-"""Files with their hash, where it had to be learned."""
+PATHS: Final = Boundary("paths", (("start", "string"), ("stop", "string")))
+"""Paths from `start` up to, not including, `stop`; to the end, if that is null."""
+GATHERED: Final = Boundary("gathered", (("start", "string"), ("file", "string"), ("problems", "binary")))
+"""The file that holds the facts of a range, and what could not be looked at there."""
 
 RANGES: Final = Boundary("ranges", (("prefix", "string"), ("after", "string"), ("until", "string")))
 OBJECTS: Final = Boundary(
@@ -119,22 +111,6 @@ INDEX: Final = Boundary(
 
 MOVED: Final = Boundary("moved", (*INDEX.fields, ("place", "string")))
 """Rows of packs with the slice that holds a copy of their bytes."""
-
-BASE: Final = Boundary(
-    "base",
-    (
-        ("path", "string"),
-        ("key", "string"),
-        ("size", "bigint"),
-        ("sha256", "string"),
-        ("seq", "bigint"),
-        ("present", "boolean"),
-        ("id", "string"),
-        ("id_seq", "bigint"),
-        *_HINT,
-    ),
-)
-JOURNAL: Final = Boundary("journal", (("path", "string"), ("kind", "string")))
 
 _SENDING: Final = (("path", "string"), ("file", "string"), ("size", "bigint"), ("packed", "boolean"))
 UPLOADS: Final = Boundary("uploads", _SENDING)

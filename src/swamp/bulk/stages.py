@@ -1,7 +1,7 @@
 """The pipeline's stages, in pipeline order: DataFrame -> DataFrame, each on one screen.
 
 Every stage begins and ends with a `select` of its boundary; what happens inside a task is in `kernels` and
-`inventory`. Nothing here runs anything: a stage is a description until `bulk` asks for its rows. Transfers are no
+`indexing`. Nothing here runs anything: a stage is a description until `bulk` asks for its rows. Transfers are no
 stages: lists of files go to tasks as they are (`spread`).
 """
 
@@ -14,11 +14,9 @@ from swamp.bulk.balance import ALONE
 from swamp.bulk.beacon import Address
 from swamp.bulk.clients import StoreAddress
 from swamp.bulk.indexing import (
-    DELETED,
     DROPPED,
     ENTRY,
     PAYLOAD,
-    UPLOADED,
     AdoptObjects,
     ListOwn,
     ProposeEntries,
@@ -26,14 +24,10 @@ from swamp.bulk.indexing import (
     ReadSegments,
     WriteSegments,
 )
-from swamp.bulk.inventory import Exclude, ListNames, LookAtFiles, nothing_excluded
 from swamp.bulk.kernels import VerifyEntries
 from swamp.bulk.schemas import (
-    DIRECTORIES,
-    FILES,
     FINDINGS,
     INDEX,
-    NAMES,
     OBJECTS,
     RANGES,
     SEGMENTS,
@@ -52,20 +46,6 @@ def frame_of(session: SparkSession, boundary: Boundary, rows: Iterable[Mapping[s
 
     table = pa.Table.from_batches([boundary.batch(rows)])
     return session.createDataFrame(table, boundary.ddl)
-
-
-def inventory_local(
-    directories: DataFrame,
-    tree: str,
-    parallelism: int,
-    beacon: Address | None = None,
-    exclude: Exclude = nothing_excluded,
-) -> DataFrame:
-    """Directories -> files. Listed where they are, looked at by everybody."""
-    spread = DIRECTORIES.select(directories).repartition(parallelism * 2)
-    names = spread.mapInArrow(ListNames(tree, exclude), NAMES.ddl)
-    shared = names.repartition(parallelism * 4)
-    return FILES.select(shared.mapInArrow(LookAtFiles(tree, beacon), FILES.ddl))
 
 
 def inventory_remote(ranges: DataFrame, store: StoreAddress, tasks: int) -> DataFrame:
@@ -136,70 +116,6 @@ def ordered(index: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf
 
     return index.sortWithinPartitions("path", sf.col("kind") == DROPPED, sf.coalesce("seq", sf.lit(0)), "key")
-
-
-def merge(index: DataFrame, kept: DataFrame, horizon_seq: int) -> DataFrame:
-    """All rows -> what a compaction keeps: `index.merge.merge_segments`, as windows over each path.
-
-    A tombstone goes when it is beyond the horizon, unless its path is in `kept` (the newest layer may still need it).
-    One that lost to a newer row becomes a dropped key, so that its undo window still counts from the deletion (L33).
-    Rows that are `ranged` stay where they are: nothing is exchanged here.
-    """
-    from pyspark.sql import functions as sf
-
-    kind, seq, key = sf.col("kind"), sf.col("seq"), sf.col("key")
-    rows = _with_winner(INDEX.select(index))
-    needed = kept.select("path").distinct().withColumn("needed", sf.lit(True))
-    old = (kind == DELETED) & (seq <= horizon_seq)
-    best = sf.col("best")
-    rows = rows.join(sf.broadcast(needed), "path", "left")
-    lost = ~best & (kind != ENTRY) & ((kind == DROPPED) | (key != sf.coalesce("live", sf.lit(""))))
-    revived = (sf.col("is") == ENTRY) & (sf.col("live") == key) & (sf.col("newest") < sf.col("since"))
-    staying = best & (~old | sf.coalesce("needed", sf.lit(False)))
-    going = ~best & (sf.col("place") == 1) & ~sf.coalesce(revived, sf.lit(False))
-    shown = _newest_of_key(rows.where(best | lost)).where(staying | going)
-    blank = {"size": "bigint", "sha256": "string", "last_modified": "string", "missing": "boolean", "extra": "string"}
-    blank["id_seq"] = "bigint"
-    # Of a plain key the size and hash that were dropped stay; a size alone proves nothing. inv[gc.plain-unchanged]
-    plain = ~key.rlike(UPLOADED) & sf.col("sha256").isNotNull()
-    told = {name: best | plain if name in ("size", "sha256") else best for name in blank}
-    columns = {n: sf.when(told[n], sf.col(n)).otherwise(sf.lit(None).cast(t)) for n, t in blank.items()}
-    columns["kind"] = sf.when(best, kind).otherwise(sf.lit(DROPPED))
-    return INDEX.select(shown.withColumns(columns))
-
-
-def _with_winner(index: DataFrame) -> DataFrame:
-    """Each row with `best`: it decides its path; and what the deciding row is: `live`, `is`, `since`."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sf
-
-    kind = sf.col("kind")
-    age = sf.coalesce("seq", sf.lit(0)).desc()
-    first = Window.partitionBy("path").orderBy(kind == DROPPED, age, (kind == ENTRY).desc())
-    decided = sf.first(kind).over(first) != DROPPED
-    return index.withColumns(
-        {
-            "best": (sf.row_number().over(first) == 1) & (kind != DROPPED),
-            "live": sf.when(decided, sf.first("key").over(first)),
-            "is": sf.when(decided, sf.first("kind").over(first)),
-            "since": sf.when(decided, sf.first("seq").over(first)),
-        }
-    )
-
-
-def _newest_of_key(rows: DataFrame) -> DataFrame:
-    """Each row with its `place` among those of its path and key, the newest first; the deciding row apart.
-
-    With equal numbers the one that knows its hash, as `index.merge` chooses.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sf
-
-    same = Window.partitionBy("path", "best", "key")
-    told = [sf.coalesce("seq", sf.lit(0)), sf.coalesce("sha256", sf.lit("")), sf.coalesce("size", sf.lit(0))]
-    told.append(sf.coalesce("id", sf.lit("")))
-    place = sf.row_number().over(same.orderBy(*(column.desc() for column in told)))
-    return rows.withColumns({"place": place, "newest": sf.col("seq")})
 
 
 def write_segments(ordered: DataFrame, store: StoreAddress, added_seq: int = 0) -> DataFrame:

@@ -11,13 +11,13 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from swamp.bulk.balance import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
 from swamp.bulk.compare import SparkComparison
 from swamp.bulk.executors import check_cache_visible, check_executors, check_store
-from swamp.bulk.inventory import names_below
 from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
 from swamp.bulk.kernels import (
     FetchFiles,
@@ -35,6 +35,7 @@ from swamp.bulk.schemas import DOWNLOADS, GOT, HASHED, HASHES, SENT, UPLOADS, Bo
 from swamp.bulk.session import Spark, begin_context, live_spark, of_session, open_spark, stop_session
 from swamp.bulk.settings import SparkSettings
 from swamp.bulk.spread import Kernel
+from swamp.cache.scan import names_below
 from swamp.commit.commit import Committer
 from swamp.index.keys import PACK_PREFIX
 from swamp.sync import pack as packs
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from swamp.commit.bootstrap import Bootstrapped
     from swamp.store.open import StoreSpec
-    from swamp.sync.gather import Gathered, Gatherer, Triple
+    from swamp.sync.gather import Gathered, Gatherer
     from swamp.sync.record import EngineContext
 
 J = TypeVar("J", Upload, Download, Hash)
@@ -156,25 +157,20 @@ class OnSpark:
         return self.on_store(committer, idle_timeout).discover()
 
     def compare(
-        self, gatherer: Gatherer, out: Gathered, context: EngineContext, idle_timeout: IdleTimeout
-    ) -> Iterator[Triple]:
+        self, gatherer: Gatherer, most: int | None, context: EngineContext, idle_timeout: IdleTimeout
+    ) -> Iterator[Gathered]:
         if self._is_little(gatherer):
             self.reason += "; compared in process meanwhile"
-            return gatherer.everything(out)
-        return SparkComparison(
-            self.on_store(context.committer, idle_timeout), gatherer, context.cache, idle_timeout
-        ).run(out)
+            return gatherer.gathered(most)
+        on = self.on_store(context.committer, idle_timeout)
+        return SparkComparison(on, gatherer, context.cache, idle_timeout).run(most)
 
     def _is_little(self, gatherer: Gatherer) -> bool:
-        rows, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here
-        if rows > most or not most:
+        known, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here
+        if known > most or not most:
             return False
-        for start in gatherer.starts():
-            for found in names_below(str(gatherer.tree), start, gatherer.exclude):
-                rows += len(found.get("paths", ()))
-                if rows > most:
-                    return False
-        return True
+        files = chain.from_iterable(names_below(gatherer.tree, s, exclude=gatherer.exclude) for s in gatherer.starts())
+        return known + sum(1 for _ in islice(files, most + 1)) <= most
 
     def report(self) -> dict[str, Any] | None:
         """None, if its session did not come up: whoever had work for it has been told why."""

@@ -7,10 +7,11 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from swamp.cache.files import StatFingerprint, fingerprint_of
 from swamp.cache.paths import (
+    ancestors,
     fold,
     is_below,
     is_foreign_temp,
@@ -24,6 +25,8 @@ from swamp.cache.paths import (
 from swamp.errors import UsageError
 from swamp.values import value
 
+_DEEPEST_CUT: Final = 8
+_SOME_FILES: Final = 100
 ProblemKind = Literal["vanished", "unreadable", "link", "special", "name"]
 Exclude = Callable[[str, bool], bool]
 """(path, is directory) -> leave it out; a directory left out is not entered."""
@@ -68,19 +71,64 @@ def _nothing(path: str, directory: bool) -> bool:
     return False
 
 
-def scan(tree: Path, start: str = "", *, exclude: Exclude = _nothing) -> Iterator[Seen]:
+def scan(
+    tree: Path, start: str = "", *, exclude: Exclude = _nothing, lowest: str = "", end: str | None = None
+) -> Iterator[Seen]:
     """All regular files at or below `start`, in the byte order of their whole paths, as SQL's `ORDER BY path`.
 
     Holds the names of one directory per level, never the whole tree. A `start` that is not there yields nothing.
+    With a range, `lowest <= path < end`: only directories that reach into it are read, and what hides a part of it is
+    told wherever it lies.
     """
-    if not start:
-        yield from _walk(tree, "", exclude)
-        return
-    found = _look(tree, start)
+    found = _look(tree, start) if start else "directory"
     if found == "directory":
-        yield from _walk(tree, start, exclude)
-    elif found is not None:
+        yield from _walk(tree, start, exclude, lowest, end)
+    elif found is not None and _reaches(found.path, isinstance(found, ScanProblem) and found.directory, lowest, end):
         yield found
+
+
+def _reaches(path: str, directory: bool, lowest: str, end: str | None) -> bool:
+    """Whether a path, or anything below it if it is a directory, lies in the range."""
+    if lowest <= path and (end is None or path < end):
+        return True
+    return directory and (not path or (path + "0" > lowest and (end is None or path + "/" < end)))  # "0" follows "/"
+
+
+def landmarks(
+    tree: Path, starts: Iterable[str], wanted: int, *, exclude: Exclude = _nothing
+) -> Iterator[tuple[str, int]]:
+    """Paths at which a walk can be cut, with a guess of the files from each up to the next; about `wanted` or more.
+
+    Opens directories level by level until there are enough: for who shares the walk out, not for who needs the files.
+    """
+    waiting, met, root = list(starts), 0, os.fspath(tree)
+    for _ in range(_DEEPEST_CUT):
+        if met + len(waiting) >= wanted:
+            break
+        inner: list[str] = []
+        for directory in waiting:
+            prefix = f"{directory}/" if directory else ""
+            names = [prefix + name for name in _names(root, directory, exclude) if isinstance(name, str)]
+            inner += [name[:-1] for name in names if name.endswith("/")]
+            files = [name for name in names if not name.endswith("/")]
+            step = -(-len(files) // max(1, wanted)) or 1
+            yield from ((path, step) for path in files[::step])
+            met += -(-len(files) // step)
+        waiting = inner
+    yield from ((f"{directory}/", _SOME_FILES) for directory in waiting if directory)
+
+
+def names_below(tree: Path, start: str, *, exclude: Exclude = _nothing) -> Iterator[str]:
+    """The paths that directories list at or below `start`, in no order, nobody having looked at them: for counting."""
+    waiting = [start]
+    while waiting:
+        here = waiting.pop()
+        prefix = f"{here}/" if here else ""
+        for name in _names(os.fspath(tree), here, exclude):
+            if isinstance(name, str) and name.endswith("/"):
+                waiting.append(prefix + name[:-1])
+            elif isinstance(name, str):
+                yield prefix + name
 
 
 def stat_one(tree: Path, path: str) -> Seen | None:
@@ -104,9 +152,9 @@ def _linked_parent(root: str, path: str) -> ScanProblem | None:
     return None
 
 
-def _walk(tree: Path, start: str, exclude: Exclude) -> Iterator[Seen]:
+def _walk(tree: Path, start: str, exclude: Exclude, lowest: str, end: str | None) -> Iterator[Seen]:
     """Depth first with a stack of iterators: as deep as paths go, whatever Python's recursion limit."""
-    root = os.fspath(tree)
+    root, ranged = os.fspath(tree), lowest != "" or end is not None
     stack: list[tuple[str, Iterator[str | ScanProblem]]] = []
     entering: str | None = start
     while stack or entering is not None:
@@ -118,11 +166,16 @@ def _walk(tree: Path, start: str, exclude: Exclude) -> Iterator[Seen]:
         if name is None:
             stack.pop()
         elif isinstance(name, ScanProblem):
-            yield name
+            if _reaches(name.path, name.directory, lowest, end):
+                yield name
+        elif ranged and not _reaches(prefix + name.rstrip("/"), True, lowest, end):
+            continue
         elif name.endswith("/"):
             entering = prefix + name[:-1]
         else:
-            yield _as_file(prefix + name, _observe(root, prefix + name))
+            seen = _as_file(prefix + name, _observe(root, prefix + name))
+            if not ranged or _reaches(seen.path, isinstance(seen, ScanProblem) and seen.directory, lowest, end):
+                yield seen
 
 
 def _as_file(path: str, seen: Seen | Literal["directory"] | None) -> Seen:
@@ -229,19 +282,11 @@ def collisions(paths: Iterable[str]) -> list[Collision]:
     groups: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         groups[fold(path)].append(path)
-    found = [Collision(a, b) for group in groups.values() for a, b in _pairs(sorted(set(group)))]
+    found: list[Collision] = []
     for folded, group in groups.items():
-        clash = next((groups[above] for above in _directories_of(folded) if above in groups), None)
+        first, *others = sorted(set(group))
+        found += [Collision(first, other) for other in others]
+        clash = next((groups[above] for above in reversed(ancestors(folded)) if above in groups), None)
         if clash is not None:
             found.append(Collision(min(clash), min(group)))
     return sorted(found, key=lambda c: (c.first, c.second))
-
-
-def _pairs(group: list[str]) -> Iterator[tuple[str, str]]:
-    return ((group[0], other) for other in group[1:])
-
-
-def _directories_of(path: str) -> Iterator[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path

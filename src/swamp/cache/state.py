@@ -215,14 +215,14 @@ class State:
             yield from map(base_row, page)
             after, start = sql.format(">"), str(page[-1][0])
 
-    def base_columns(
-        self, start: str, stop: str | None = None, length: int = 10_000
-    ) -> Iterator[dict[str, tuple[object, ...]]]:
-        """The same rows as `base_between`, as columns by name: no object per row, for who reads millions."""
-        sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path >= ? AND path < ? ORDER BY path"
-        names = [name.strip() for name in BASE_COLUMNS.split(",")]
-        for page in self._pages(sql, (start, stop or _BEHIND_ALL), length):
-            yield dict(zip(names, zip(*page, strict=True), strict=True))
+    def base_every(self, step: int) -> Iterator[str]:
+        """The first path and every `step`-th after it, in order: where the table can be cut into equal parts."""
+        sql = "SELECT path FROM base WHERE path >= ? ORDER BY path LIMIT 1 OFFSET ?"
+        found = self._all(sql, ("", 0))
+        while found:
+            path = str(found[0][0])
+            yield path
+            found = self._all(sql, (path, step))
 
     def remote_only(self, prefix: str = "") -> Iterator[BaseRow]:
         """Files known and not held, in path order, less those whose deletion waits for a push."""
@@ -239,13 +239,36 @@ class State:
         files, size, remote = self._all(sql)[0]
         return whole(files or 0), whole(size or 0), whole(remote or 0)
 
-    def directories(self, prefix: str = "") -> list[Remembered]:
-        """The directories, at or below `prefix`, that have held a file of base, with the stat that is remembered."""
+    def directories(self, prefix: str = "", *, since: str | None = None, before: str | None = None) -> list[Remembered]:
+        """The directories, at or below `prefix`, that have held a file of base, with the stat that is remembered; of
+        all of them, those `since` a path, or `before` it."""
         sql = "SELECT path, mtime, ctime, inode FROM dirs"
-        if not prefix:
-            return self._all(sql)  # type: ignore[return-value]
-        below = f"{sql} WHERE path = ? OR (path > ? AND path < ?)"
-        return self._all(below, (prefix, prefix + "/", prefix + "0"))  # type: ignore[return-value]
+        if prefix:
+            sql += " WHERE path = ? OR (path > ? AND path < ?)"
+            return self._all(sql, (prefix, prefix + "/", prefix + "0"))  # type: ignore[return-value]
+        if since is not None:
+            return self._all(f"{sql} WHERE path >= ?", (since,))  # type: ignore[return-value]
+        if before is not None:
+            return self._all(f"{sql} WHERE path < ?", (before,))  # type: ignore[return-value]
+        return self._all(sql)  # type: ignore[return-value]
+
+    def directories_among(self, paths: Sequence[str]) -> list[Remembered]:
+        """The same, of these."""
+        known = set(paths)
+        return [row for row in self.directories() if row[0] in known] if known else []
+
+    def middle_directory(self, many: int) -> str | None:
+        """The path that halves the directories, if there are so `many`."""
+        if (count := whole(self._all("SELECT COUNT(*) FROM dirs")[0][0])) < many:
+            return None
+        return str(self._all("SELECT path FROM dirs ORDER BY path LIMIT 1 OFFSET ?", (count // 2,))[0][0])
+
+    def read_apart(self, read: Callable[[State], T]) -> T:
+        """What `read` says through a connection of its own: a copy of this process must not touch this one."""
+        if self._path is None:
+            raise Failed("this state is nowhere that a second connection finds it")
+        apart = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=5)
+        return read(State(apart))
 
     def present_in(self, directory: str) -> list[str]:
         """The files directly in a directory that base calls present."""

@@ -49,11 +49,23 @@ class Catalog:
 
     def record(self, version: DataVersion) -> None:
         """Write-through of a version that now exists."""
-        self._written(lambda db: self._put(db, [version]))
+
+        def put(db: sqlite3.Connection) -> None:
+            times = _metadata_times(self._tree.root, version.ref.data, [version.version])
+            db.execute(schema.UPSERT, values_of(version, self._ns, times.get(version.version, 0)))
+            db.execute(schema.LATEST_OF_NAME, {"dir": version.ref.data.path})
+
+        self._written(put)
 
     def forget(self, refs: Sequence[VersionRef]) -> None:
         """Write-through of versions that are gone."""
-        self._written(lambda db: self._drop(db, refs))
+
+        def drop(db: sqlite3.Connection) -> None:
+            _drop_rows(db, self._ns, refs)
+            for path in {ref.data.path for ref in refs}:
+                db.execute(schema.LATEST_OF_NAME, {"dir": path})
+
+        self._written(drop)
 
     def _written(self, change: Callable[[sqlite3.Connection], None]) -> None:
         """The tree is the truth and has changed already: a catalog that cannot follow now will at the next read."""
@@ -247,19 +259,6 @@ class Catalog:
     def _now_ns(self) -> int:
         return int(self._env.clock.now().timestamp() * 1_000_000_000)
 
-    # -- rows
-
-    def _put(self, db: sqlite3.Connection, versions: Iterable[DataVersion]) -> None:
-        for version in versions:
-            times = _metadata_times(self._tree.root, version.ref.data, [version.version])
-            db.execute(schema.UPSERT, values_of(version, self._ns, times.get(version.version, 0)))
-            db.execute(schema.LATEST_OF_NAME, {"dir": version.ref.data.path})
-
-    def _drop(self, db: sqlite3.Connection, refs: Sequence[VersionRef]) -> None:
-        _drop_rows(db, self._ns, refs)
-        for path in {ref.data.path for ref in refs}:
-            db.execute(schema.LATEST_OF_NAME, {"dir": path})
-
     # -- the connection: one per thread, made anew after damage
 
     def close(self) -> None:
@@ -284,15 +283,12 @@ class Catalog:
                 raise Failed(f"the catalog cannot be used: {error}", hint=f"look at {self._path}") from error
         except sqlite3.DatabaseError:
             pass
-        self._throw_away()
-        self._refresh(self._connection())
-        return work(self._connection())
-
-    def _throw_away(self) -> None:
         self.close()
         for suffix in ("", "-wal", "-shm"):
             with on_disk("remove", str(self._path)):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._refresh(self._connection())
+        return work(self._connection())
 
 
 def _meta(db: sqlite3.Connection, name: str) -> str | None:

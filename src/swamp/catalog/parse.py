@@ -11,7 +11,7 @@ from swamp.bulk.beacon import Address, Beat
 from swamp.bulk.choose import Chooser
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.kernels import Batches, rows_of
-from swamp.bulk.schemas import JOURNAL, Boundary
+from swamp.bulk.schemas import Boundary
 from swamp.bulk.stages import frame_of
 from swamp.data.metadata import decode
 from swamp.data.names import VersionRef
@@ -22,6 +22,7 @@ from swamp.sync.port import Tree
 from swamp.sync.progress import IdleTimeout
 from swamp.values import value
 
+METADATA: Final = Boundary("metadata", (("path", "string"),))
 PARSED: Final = Boundary("parsed", (("path", "string"), ("metadata", "binary"), ("error", "string")))
 CHUNK: Final = 50_000
 
@@ -86,7 +87,7 @@ def parser(
         paths = list(by_path)
         for start in range(0, len(paths), CHUNK):
             chunk = paths[start : start + CHUNK]
-            frame = frame_of(jobs.session, JOURNAL, ({"path": path} for path in chunk)).select("path")
+            frame = frame_of(jobs.session, METADATA, ({"path": path} for path in chunk))
             spread = frame.repartition(jobs.parallelism * 4)
             parsed = spread.mapInArrow(ParseMetadata(str(tree), jobs.beacon), PARSED.ddl)
             table = jobs.run("catalog", parsed.toArrow, idle_timeout, files=len(chunk))

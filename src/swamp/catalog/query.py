@@ -1,24 +1,55 @@
-"""`data query`: a CEL predicate over versions, answered by SQL where SQL can and by CEL where it cannot."""
+"""`data query`: a CEL predicate over versions, answered by SQL where SQL can and by CEL where it cannot.
+
+In SQL, NULL stands for "CEL has no answer": SQL's three-valued AND, OR and NOT are CEL's rules for errors, so a
+translation is exact if each comparison is NULL just where CEL raises. On 100,000 rows a predicate that matches few of
+them takes 0.1 s of CPU so, and 10 s where CEL is asked of each.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
 from swamp.catalog.catalog import Catalog
 from swamp.catalog.expression import DEFAULT_SECONDS, Budget, CelScope, Expression, NoAnswer, compile_expression, plain
-from swamp.catalog.pushdown import CREATED, Pushed, SqlText, compares_text, push_down
-from swamp.catalog.schema import FIELDS, LAZY_FIELDS, PLAIN_FIELDS, Row
+from swamp.catalog.schema import (
+    BOOLEAN_COLUMNS,
+    FIELDS,
+    INTEGER_COLUMNS,
+    LAZY_FIELDS,
+    NULLABLE_COLUMNS,
+    PLAIN_FIELDS,
+    TEXT_COLUMNS,
+    Row,
+)
+from swamp.catalog.syntax import Call, Constant, Index, Items, Name, Node, Operation, Select, walk
 from swamp.data.names import DataName
-from swamp.data.versions import DataVersion, VersionReader
-from swamp.env import parse_rfc3339
+from swamp.data.versions import VersionReader
+from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import CorruptData, NotFound, SwampError, UsageError
 from swamp.values import value
 
 T = TypeVar("T")
 MAX_CONTENT: Final = 16 << 20
+CREATED: Final = "createdAt"
+_COMPARISONS: Final = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_MIRRORED: Final = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_TEXT_METHODS: Final = frozenset({"startsWith", "endsWith", "contains", "matches", "size"})
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)\Z", re.ASCII)
+
+
+@value
+class SqlText:
+    """A condition and its parameters."""
+
+    text: str
+    params: tuple[Any, ...] = ()
+
+
 ALWAYS: Final = SqlText("1")
 
 
@@ -45,24 +76,36 @@ _NONE_NEWER: Final[Newer] = {}
 
 @value
 class QueryPlan:
-    """How a predicate will be answered; a test reads the SQL."""
+    """How a predicate will be answered: by `where` in SQL, and of the rows that this finds by `rest` in CEL."""
 
-    pushed: Pushed
     where: SqlText
     rest: Expression | None
+    created_is_text: bool
+    only_latest: bool
+    """Whether nobody asked for other versions."""
 
 
 def plan_query(predicate: str, newer: Newer = _NONE_NEWER) -> QueryPlan:
     """Checks a predicate and splits it. Raises UsageError for syntax and unknown fields."""
     expression = compile_expression(predicate)
     expression.check(FIELDS, what="field")
-    pushed = push_down(predicate, expression.tree)
-    where = pushed.where or ALWAYS
+    as_text, only_latest = compares_text(expression.tree), not expression.names & {"version", "isLatest"}
     if newer and "isLatest" in expression.names:
-        return QueryPlan(pushed, ALWAYS, expression)  # the catalog does not know which rows are the latest
-    if not expression.names & {"version", "isLatest"}:
+        return QueryPlan(
+            ALWAYS, expression, as_text, only_latest
+        )  # the catalog does not know which rows are the latest
+    translator, needed, rest = _Translator(as_text), [], []
+    for part in _conjuncts(expression.tree) if expression.tree is not None else ():
+        exact = translator.exact(part)
+        needed.append(exact or translator.necessary(part))
+        if exact is None:
+            rest.append(f"({predicate[part.start : part.end]})")
+    where = _joined([sql for sql in needed if sql is not None], "&&") or ALWAYS
+    if only_latest:
         where = SqlText(f"isLatest = 1 AND ({where.text})", where.params)
-    return QueryPlan(pushed, where, compile_expression(pushed.rest) if pushed.rest is not None else None)
+    if expression.tree is None:
+        return QueryPlan(where, expression, as_text, only_latest)
+    return QueryPlan(where, compile_expression(" && ".join(rest)) if rest else None, as_text, only_latest)
 
 
 def query(
@@ -86,22 +129,23 @@ def query(
     projection = compile_expression(select) if select is not None else None
     if projection is not None:
         projection.check(FIELDS, what="field")
-    warnings: list[str] = []
-    loader = _Loader(reader, warnings)
-    budget = Budget(seconds)
-    wanted = compile_expression(predicate).names & set(LAZY_FIELDS)
-    results: list[Any] = []
-    only_latest = not compile_expression(predicate).names & {"version", "isLatest"}
+    found = QueryMatches([])
+    loader, budget = _Loader(reader, found.warnings), Budget(seconds)
+    shown = (*PLAIN_FIELDS, *sorted(compile_expression(predicate).names & set(LAZY_FIELDS)))
     for row in _matching(catalog, plan, loader, None if newer or limit is None else limit + 1, budget, newer):
-        if only_latest and not row.fields["isLatest"]:
-            continue
-        if limit is not None and len(results) == limit:
-            return QueryMatches(results, True, warnings)
+        if limit is not None and len(found.results) == limit:
+            return replace(found, limited=True)
         told(row)
-        results.append(
-            _shown(row, loader, wanted) if projection is None else _projected(projection, row, loader, budget)
-        )
-    return QueryMatches(results, False, warnings)
+        if projection is None:
+            known = {name: loader.load(row, name) if name in LAZY_FIELDS else row.fields[name] for name in shown}
+            found.results.append({name: known[name] for name in FIELDS if name in known})
+            continue
+        try:
+            scope = scope_of(projection, row, loader, compares_text(projection.tree))
+            found.results.append(plain(projection.evaluate(scope, budget)))
+        except NoAnswer:
+            found.results.append(None)
+    return found
 
 
 def _matching(
@@ -109,13 +153,12 @@ def _matching(
 ) -> Iterator[Row]:
     rest = plan.rest
     for row in catalog.select(plan.where.text, plan.where.params, most if rest is None else None):
-        shown = _outdated(row) if newer.get(row.ref.data, 0) > row.ref.version else row
-        if rest is None or matches(rest, shown, loader, created_is_text=plan.pushed.created_is_text, budget=budget):
-            yield shown
-
-
-def _outdated(row: Row) -> Row:
-    return replace(row, fields={**row.fields, "isLatest": False})
+        if newer.get(row.ref.data, 0) > row.ref.version:
+            row = replace(row, fields={**row.fields, "isLatest": False})
+        if plan.only_latest and not row.fields["isLatest"]:
+            continue
+        if rest is None or matches(rest, row, loader, created_is_text=plan.created_is_text, budget=budget):
+            yield row
 
 
 def matches(
@@ -145,18 +188,6 @@ def scope_of(expression: Expression, row: Row, loader: _Loader, created_is_text:
     return CelScope(variables, lazy=lambda name: loader.load(row, name) if name in lazy else None)
 
 
-def _projected(projection: Expression, row: Row, loader: _Loader, budget: Budget) -> Any:
-    try:
-        return plain(projection.evaluate(scope_of(projection, row, loader, compares_text(projection.tree)), budget))
-    except NoAnswer:
-        return None
-
-
-def _shown(row: Row, loader: _Loader, wanted: frozenset[str]) -> dict[str, Any]:
-    shown = {name: row.fields[name] for name in FIELDS if name in PLAIN_FIELDS}
-    return {**shown, **{name: loader.load(row, name) for name in sorted(wanted)}}
-
-
 class _Loader:
     """Reads the content of rows, each at most once in a row; what cannot be read is a warning and has no value."""
 
@@ -166,22 +197,21 @@ class _Loader:
         self._last: tuple[Any, bytes | None] = (None, None)
 
     def load(self, row: Row, name: str) -> Any:
-        raw = self._content(row)
-        if raw is None:
-            return None
+        """`content` as text, or `attributes`: what its JSON says."""
+        if self._last[0] != row.ref:
+            self._last = (row.ref, self._read(row))
+        raw = self._last[1]
+        kind = row.fields["contentType"].partition(";")[0].strip().lower()
         try:
-            text = raw.decode("utf-8")
-            return text if name == "content" else _parsed(text, row.fields["contentType"])
+            text = None if raw is None else raw.decode("utf-8")
+            if text is None or name == "content":
+                return text
+            return json.loads(text) if kind.endswith(("/json", "+json")) else None
         except ValueError:
             return None
 
-    def _content(self, row: Row) -> bytes | None:
-        if self._last[0] != row.ref:
-            self._last = (row.ref, self._read(row))
-        return self._last[1]
-
     def _read(self, row: Row) -> bytes | None:
-        version: DataVersion | None = self._unless(lambda: self._reader.read(row.ref))
+        version = self._unless(lambda: self._reader.read(row.ref))
         if version is None or version.meta.has_parts or version.meta.size > MAX_CONTENT:
             return None
         # A store that has lost the bytes fails the query: without them the row would pass for one that does not match.
@@ -200,6 +230,157 @@ class _Loader:
             return None
 
 
-def _parsed(text: str, content_type: str) -> Any:
-    kind = content_type.partition(";")[0].strip().lower()
-    return json.loads(text) if kind.endswith(("/json", "+json")) else None
+# -- the part of a predicate that SQL answers exactly as CEL would
+
+
+def compares_text(tree: Node | None) -> bool:
+    """Whether an expression treats `createdAt` as a text; otherwise it is a timestamp."""
+    return tree is not None and any(_uses_text(node) for node in walk(tree))
+
+
+def _uses_text(node: Node) -> bool:
+    match node:
+        case Operation(operands=(Name(name="createdAt"), other) | (other, Name(name="createdAt"))):
+            return _holds_text(other)
+        case Call(target=Name(name="createdAt"), function=function):
+            return function in _TEXT_METHODS
+    return False
+
+
+def _holds_text(node: Node) -> bool:
+    if isinstance(node, Items):
+        return any(map(_holds_text, node.items))
+    return isinstance(node, Constant) and node.kind == "string"
+
+
+def _conjuncts(node: Node) -> list[Node]:
+    if isinstance(node, Operation) and node.operator == "&&":
+        return [part for operand in node.operands for part in _conjuncts(operand)]
+    return [node]
+
+
+def _joined(parts: Sequence[SqlText | None], operator: str) -> SqlText | None:
+    """All parts as one condition; None if one of them is unknown, or there is none."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    text = (" AND " if operator == "&&" else " OR ").join(f"({part.text})" for part in known)
+    return SqlText(text, tuple(param for part in known for param in part.params))
+
+
+@value
+class _Operand:
+    """Something in SQL that has a CEL value; `null` says whether NULL is a CEL null (else: no answer)."""
+
+    text: str
+    kind: str
+    params: tuple[Any, ...] = ()
+    null: bool = False
+
+
+@value
+class _Translator:
+    created_is_text: bool
+
+    def exact(self, node: Node) -> SqlText | None:
+        """The same truth, falsehood or lack of an answer as CEL, or None if that is not certain."""
+        match node:
+            case Constant(kind="bool", value=truth):
+                return SqlText("1" if truth else "0")
+            case Name(name=name) if name in BOOLEAN_COLUMNS:
+                return SqlText(name)
+            case Operation(operator="&&" | "||" as operator, operands=operands):
+                return _joined([self.exact(operand) for operand in operands], operator)
+            case Operation(operator="!", operands=(operand,)):
+                inner = self.exact(operand)
+                return SqlText(f"NOT ({inner.text})", inner.params) if inner else None
+            case (
+                Operation(operator="in", operands=(Constant(kind="string", value=key), Name(name="tags")))
+                | Call(target=None, function="has", arguments=(Select(operand=Name(name="tags"), field=key),))
+            ):
+                return SqlText("EXISTS (SELECT 1 FROM json_each(data.tags) WHERE key = ?)", (key,))
+            case Operation(operator="in", operands=(item, Items(is_map=False, items=items))) if items:
+                return self._membership(item, items)
+            case Operation(operator=operator, operands=(left, right)) if operator in _COMPARISONS:
+                return self._comparison(operator, left, right)
+            case Call(target=target, function=function, arguments=(Constant(kind="string", value=wanted),)):
+                operand_ = self._operand(target)
+                if operand_ is not None and operand_.kind == "string":
+                    return _text_method(function, operand_, str(wanted))
+        return None
+
+    def necessary(self, node: Node) -> SqlText | None:
+        """Something that holds wherever the predicate is true."""
+        exact = self.exact(node)
+        if exact is not None or not isinstance(node, Operation) or node.operator not in ("&&", "||"):
+            return exact
+        parts = [self.necessary(operand) for operand in node.operands]
+        return _joined(list(filter(None, parts)) if node.operator == "&&" else parts, node.operator)
+
+    def _comparison(self, operator: str, left: Node, right: Node) -> SqlText | None:
+        operand, constant = self._operand(left), _constant(right)
+        if operand is None:
+            operand, constant, operator = self._operand(right), _constant(left), _MIRRORED[operator]
+        if operand is None or constant is None or constant[0] != operand.kind:
+            return None
+        equality = operator in ("==", "!=")
+        if operand.kind == "bool" and not equality:
+            return None
+        sign = _COMPARISONS[operator]
+        if operand.null and equality:
+            sign = "IS" if operator == "==" else "IS NOT"
+        return SqlText(f"{operand.text} {sign} ?", (*operand.params, constant[1]))
+
+    def _membership(self, item: Node, items: Sequence[Node]) -> SqlText | None:
+        operand = self._operand(item)
+        values = [found for found in map(_constant, items) if found and operand and found[0] == operand.kind]
+        if operand is None or len(values) < len(items):
+            return None
+        found = f"{operand.text} IN ({', '.join('?' * len(values))})"
+        params = (*operand.params, *(constant for _, constant in values))
+        return SqlText(f"({operand.text} IS NOT NULL AND {found})" if operand.null else found, params)
+
+    def _operand(self, node: Node | None) -> _Operand | None:
+        match node:
+            case (
+                Select(operand=Name(name="tags"), field=key)
+                | Index(operand=Name(name="tags"), key=Constant(kind="string", value=key))
+            ):
+                return _Operand("(SELECT value FROM json_each(data.tags) WHERE key = ?)", "string", (key,))
+            case Name(name="createdAt") if not self.created_is_text:
+                return _Operand(CREATED, "timestamp")
+            case Name(name=name) if name in TEXT_COLUMNS or name in NULLABLE_COLUMNS:
+                return _Operand(name, "string", null=name in NULLABLE_COLUMNS)
+            case Name(name=name) if name in INTEGER_COLUMNS or name in BOOLEAN_COLUMNS:
+                return _Operand(name, "int" if name in INTEGER_COLUMNS else "bool")
+        return None
+
+
+def _constant(node: Node) -> tuple[str, Any] | None:
+    """The CEL kind of a constant, and its value as the column spells it."""
+    match node:
+        case Constant(kind="string" | "int" | "bool" as kind, value=constant):
+            return kind, int(constant) if isinstance(constant, bool) else constant
+        case Operation(operator="-", operands=(Constant(kind="int", value=int(number)),)):
+            return "int", -number
+        case Call(target=None, function="timestamp", arguments=(Constant(kind="string", value=str(text)),)):
+            try:
+                moment = parse_rfc3339(text).astimezone(dt.UTC) if _RFC3339.match(text) else None
+            except (ValueError, OverflowError):
+                return None
+            if moment is not None and moment.microsecond % 1000 == 0:  # the same moment to the last digit
+                return "timestamp", rfc3339(moment)
+    return None
+
+
+def _text_method(function: str, operand: _Operand, wanted: str) -> SqlText | None:
+    """Compared byte by byte: LIKE would ignore case and give `%` a meaning."""
+    if function == "startsWith":
+        return SqlText(f"instr({operand.text}, ?) = 1", (*operand.params, wanted))
+    if function == "contains":
+        return SqlText(f"instr({operand.text}, ?) > 0", (*operand.params, wanted))
+    if function == "endsWith" and wanted:
+        raw = wanted.encode("utf-8")
+        tail = f"substr(CAST({operand.text} AS BLOB), {-len(raw)}) = ?"  # NULL for the empty text, which has no end
+        return SqlText(f"CASE WHEN {operand.text} = '' THEN 0 ELSE {tail} END", (*operand.params, *operand.params, raw))
+    return None

@@ -6,8 +6,9 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,12 +76,8 @@ class Row:
     """One version as the catalog knows it."""
 
     ref: VersionRef
-    ns: str
     fields: dict[str, Any]
     checksum: str
-    lifecycle: str
-    renamed_to: str | None
-    workflow_id: str | None
     away: str | None = None
     """Why it is not here, of a version that only the store has."""
 
@@ -97,13 +94,43 @@ class Row:
         known = {**{key: self.fields[key] for key in keys}, "modelName": self.model_name}
         return known if self.away is None else {**known, "here": False, "reason": self.away}
 
-    @classmethod
-    def elsewhere(cls, ref: VersionRef, ns: str, why: str, like: Row | None) -> Row:
-        """A version of which only its name and number are known here; `like` is one of the same name that is here."""
-        fields: dict[str, Any] = {**dict.fromkeys(PLAIN_FIELDS), "tags": {}, "size": 0, "createdAt": ""}
-        fields |= {"name": ref.data.name, "version": ref.version, "modelType": ref.data.type, "isLatest": True}
-        fields["modelName"] = like.fields["modelName"] if like else None
-        return cls(ref, ns, fields, "", "active", None, None, why)
+    def version_item(self) -> dict[str, Any]:
+        """As `data versions` prints it."""
+        known = {key: self.fields[key] for key in ("version", "createdAt", "size")}
+        item = {**known, "checksum": self.checksum, "isLatest": self.fields["isLatest"]}
+        return item if self.away is None else {**item, "here": False, "reason": self.away}
+
+
+Elsewhere = Mapping[VersionRef, str]
+"""Versions that the store has and that could not be fetched, each with the reason (S23)."""
+
+
+def _elsewhere(ref: VersionRef, why: str, like: Row | None) -> Row:
+    """A version of which only its name and number are known here; `like` is one of the same name that is here."""
+    fields: dict[str, Any] = {**dict.fromkeys(PLAIN_FIELDS), "tags": {}, "size": 0, "createdAt": ""}
+    fields |= {"name": ref.data.name, "version": ref.version, "modelType": ref.data.type, "isLatest": True}
+    fields["modelName"] = like.fields["modelName"] if like else None
+    return Row(ref, fields, "", why)
+
+
+def newest_shown(rows: Iterable[Row], elsewhere: Elsewhere, model_type: str | None = None) -> list[Row]:
+    """One row per name, the newest that there is anywhere: an older one is never shown in its place."""
+    found = {row.ref.data: row for row in rows}
+    for ref, why in sorted(elsewhere.items()):
+        known = found.get(ref.data)
+        if model_type not in (None, ref.data.type) or (known is not None and known.ref.version > ref.version):
+            continue
+        found[ref.data] = replace(known, away=why) if known and known.ref == ref else _elsewhere(ref, why, known)
+    return list(found.values())
+
+
+def versions_shown(rows: Sequence[Row], elsewhere: Elsewhere, data: DataName) -> list[Row]:
+    """The versions of a name, newest first, those that are not here among them."""
+    wanted = {ref: why for ref, why in elsewhere.items() if ref.data == data}
+    found = {ref: _elsewhere(ref, why, rows[0] if rows else None) for ref, why in wanted.items()}
+    found |= {row.ref: replace(row, away=wanted.get(row.ref)) for row in rows}
+    newest = sorted(found.values(), key=lambda row: -row.ref.version)
+    return [replace(row, fields={**row.fields, "isLatest": at == 0}) for at, row in enumerate(newest)]
 
 
 def values_of(version: DataVersion, ns: str, mtime: int) -> tuple[Any, ...]:
@@ -128,23 +155,14 @@ def row_of(values: tuple[Any, ...]) -> Row:
     for name in BOOLEAN_COLUMNS:
         fields[name] = bool(found[name])
     data = DataName(found["modelType"], found["modelId"], found["name"])
-    return Row(
-        ref=data.at(found["version"]),
-        ns=found["ns"],
-        fields=fields,
-        checksum=found["checksum"],
-        lifecycle=found["lifecycle"],
-        renamed_to=found["renamedTo"],
-        workflow_id=found["workflowId"],
-    )
+    return Row(data.at(found["version"]), fields, found["checksum"])
 
 
 def create(db: sqlite3.Connection) -> None:
     """Makes the tables of this version, over whatever an older one left. Runs in the caller's transaction."""
-    old = db.execute("SELECT type, name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    for _, name in old.fetchall():
-        quoted = '"' + str(name).replace('"', '""') + '"'
-        db.execute(f"DROP TABLE {quoted}")
+    old = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    for (name,) in old.fetchall():
+        db.execute('DROP TABLE "{}"'.format(str(name).replace('"', '""')))
     for statement in filter(None, map(str.strip, DDL.split(";"))):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

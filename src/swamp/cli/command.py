@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from functools import cached_property
@@ -199,6 +199,10 @@ class CommandSession:
         """The result of a read, which also says whether it is what the store holds."""
         known = self.repo.freshness
         self.out.result({**document, "fresh": known is not None and known.fresh}, text)
+
+    def items(self, items: Sequence[Any], columns: Sequence[str], rows: Iterable[Sequence[Any]], **more: Any) -> None:
+        """The result of a read that lists: `items`, `total` and what else the document says; a table for people."""
+        self.answer({"items": items, "total": len(items), **more}, lambda: self.out.table(columns, rows))
 
     def close(self) -> None:
         if "repo" in self.__dict__:

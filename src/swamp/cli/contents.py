@@ -122,7 +122,8 @@ def _show_diff(s: CommandSession, old: DataVersion, new: DataVersion, found: Dif
     s.out.line(f"{old.name}: version {old.version} -> {new.version} ({found.kind})")
     for key, value in found.summary.items():
         if value:
-            s.out.line(f"  {_words(key)}: {value}")
+            words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in key)
+            s.out.line(f"  {words}: {value}")
     for change in found.changes[:100]:
         s.out.line(f"{_SIGNS[change['change']]} {_told(change)}")
     if len(found.changes) > 100:
@@ -130,10 +131,6 @@ def _show_diff(s: CommandSession, old: DataVersion, new: DataVersion, found: Dif
 
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
-
-
-def _words(key: str) -> str:
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in key)
 
 
 def _told(change: dict[str, Any]) -> str:
@@ -193,8 +190,7 @@ def lineage(
 
 
 def _show_lineage(s: CommandSession, found: Lineage, format_: str) -> None:
-    from swamp.repo.lineage import as_mermaid
-    from swamp.repo.openlineage import events_of_lineage
+    from swamp.repo.lineage import as_mermaid, events_of_lineage
 
     if format_ == "openlineage":
         events = events_of_lineage(s.repo, found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from swamp.cli.arguments import DryRun, Model, Name, SomeModel, Tags, Version, Yes
+from swamp.cli.arguments import DryRun, Model, Name, Since, SomeModel, Tags, Version, Yes
 from swamp.cli.command import CommandSession, group, reading, session
 from swamp.cli.contents import cat, diff, lineage, refuse_stdout_twice, show, to_a_pipe, undelete, write_bytes
 from swamp.cli.outputs import known_run
@@ -20,7 +20,6 @@ from swamp.errors import NotFound, UsageError
 if TYPE_CHECKING:
     from swamp.catalog.schema import Row
     from swamp.data.lifetimes import Reclaimed
-    from swamp.data.versions import DataVersion
 
 app = group("Versioned data: put, list, get, query.")
 
@@ -45,7 +44,8 @@ def list_(
             if not (everything and _waiting(s, model)):
                 raise
             rows = []  # all that there is of this model waits for the store
-        _warn_of_damage(s)
+        for path, reason in s.repo.catalog.damaged():
+            s.out.warn(f"{path} cannot be read: {reason}")
         _show_rows(s, rows, _waiting(s, model) if everything else [])
 
 
@@ -60,23 +60,17 @@ def _waiting(s: CommandSession, model: str | None) -> list[dict[str, Any]]:
 
 
 def _show_rows(s: CommandSession, rows: Sequence[Row], waiting: Sequence[dict[str, Any]] = ()) -> None:
-    def text() -> None:
-        columns = ("MODEL", "NAME", "VERSION", "TYPE", "SIZE", "CREATED")
-        kept = [
-            (w["modelName"], w["name"], "waiting", w["contentType"], size_text(w["size"]), w["createdAt"])
-            for w in waiting
-        ]
-        s.out.table(columns, [*(_cells(row) for row in rows), *kept])
-
+    cells: list[tuple[Any, ...]] = []
+    for row in rows:
+        known = row.fields
+        size = size_text(known["size"]) if row.away is None else f"not here: {row.away}"
+        made = when(known["createdAt"])
+        cells.append((row.model_name, known["name"], known["version"], known["contentType"] or "", size, made))
+    for w in waiting:
+        size = size_text(w["size"])
+        cells.append((w["modelName"], w["name"], "waiting", w["contentType"], size, w["createdAt"]))
     items = [*(row.listed() for row in rows), *waiting]
-    s.answer({"items": items, "total": len(items)}, text)
-
-
-def _cells(row: Row) -> tuple[Any, ...]:
-    fields = row.fields
-    size = size_text(fields["size"]) if row.away is None else f"not here: {row.away}"
-    made = when(fields["createdAt"]) if fields["createdAt"] else ""
-    return row.model_name, fields["name"], fields["version"], fields["contentType"] or "", size, made
+    s.items(items, ("MODEL", "NAME", "VERSION", "TYPE", "SIZE", "CREATED"), cells)
 
 
 @reading(app, "get")
@@ -113,42 +107,27 @@ def get(
         content = s.repo.data.text(found)
         if content is not None:
             document["content"] = content
-        s.answer(document, lambda: _show_version(s, document, content))
 
+        def text() -> None:
+            s.out.fields({key: value for key, value in document.items() if key not in ("content", "parts")})
+            s.out.line()
+            s.out.line(
+                "(not text, or larger than 1 MiB: use --output FILE)" if content is None else content.rstrip("\n")
+            )
 
-def _show_version(s: CommandSession, document: dict[str, Any], content: str | None) -> None:
-    s.out.fields({key: value for key, value in document.items() if key not in ("content", "parts")})
-    s.out.line()
-    if content is not None:
-        s.out.line(content.rstrip("\n"))
-    else:
-        s.out.line("(not text, or larger than 1 MiB: use --output FILE)")
+        s.answer(document, text)
 
 
 @reading(app, "versions")
 def versions(model: Model, name: Name) -> None:
     """List the versions of a name, newest first."""
-    from swamp.repo.data import version_item
-
     with session(reading=True) as s:
-        rows = s.repo.data.versions(model, name)
-        found = [version_item(row) for row in rows]
-        columns = ("VERSION", "CREATED", "SIZE", "CHECKSUM", "LATEST")
-        s.answer(
-            {"items": found, "total": len(found), "versions": found},
-            lambda: s.out.table(
-                columns,
-                [(v["version"], _made(v), _size_of(v), v["checksum"][:12], v["isLatest"]) for v in found],
-            ),
-        )
-
-
-def _made(version: dict[str, Any]) -> str:
-    return when(version["createdAt"]) if version["createdAt"] else ""
-
-
-def _size_of(version: dict[str, Any]) -> str:
-    return f"not here: {version['reason']}" if "reason" in version else size_text(version["size"])
+        found = [row.version_item() for row in s.repo.data.versions(model, name)]
+        rows = []
+        for v in found:
+            size = f"not here: {v['reason']}" if "reason" in v else size_text(v["size"])
+            rows.append((v["version"], when(v["createdAt"]), size, v["checksum"][:12], v["isLatest"]))
+        s.items(found, ("VERSION", "CREATED", "SIZE", "CHECKSUM", "LATEST"), rows, versions=found)
 
 
 @app.command("put")
@@ -164,26 +143,21 @@ def put(
     ] = None,
 ) -> None:
     """Save FILE as a new version. A MODEL without a definition is made."""
+    from swamp.models.inputs import tag_pairs
     from swamp.repo.data import describe
 
-    tags = parse_tags(tag)
+    tags = dict(tag_pairs(tag or ()))
     with session() as s:
         done = s.repo.data.put(
-            model, name, _content(file), content_type=content_type, tags=dict(tags), lifetime=lifetime, keep=keep
+            model, name, _content(file), content_type=content_type, tags=tags, lifetime=lifetime, keep=keep
         )
         document = describe(done.version)
         if done.sync is not None:
             document["sync"] = done.sync.to_json()
         said = f"Saved version {done.version.version} of {name} ({size_text(done.version.meta.size)})"
-        s.out.result(document, f"{said}; {_kept(done.version)}")
-
-
-def _kept(version: DataVersion) -> str:
-    """What `data gc` will leave of a name, in words."""
-    retention = version.meta.draft.retention
-    if retention.keep is not None:
-        return f"`data gc` keeps the newest {plural(retention.keep, 'version')}"
-    return f"`data gc` keeps older versions for {retention.text}"
+        kept = done.version.meta.draft.retention
+        left = f"older versions for {kept.text}" if kept.keep is None else f"the newest {plural(kept.keep, 'version')}"
+        s.out.result(document, f"{said}; `data gc` keeps {left}")
 
 
 def _content(file: str) -> Path | BinaryIO:
@@ -195,25 +169,13 @@ def _content(file: str) -> Path | BinaryIO:
     return path
 
 
-def parse_tags(given: Sequence[str] | None) -> list[tuple[str, str]]:
-    """`k=v` words as pairs. Raises UsageError."""
-    pairs = []
-    for word in given or ():
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--tag {word!r} is not of the form key=value")
-        pairs.append((key, value))
-    return pairs
-
-
 @reading(app, "search")
-def search(
-    tag: Tags = None,
-    since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
-) -> None:
+def search(tag: Tags = None, since: Since = None) -> None:
     """Find the latest versions by tag and time, newest first."""
+    from swamp.models.inputs import tag_pairs
+
     with session(reading=True) as s:
-        _show_rows(s, s.repo.data.search(parse_tags(tag), since))
+        _show_rows(s, s.repo.data.search(list(tag_pairs(tag or ())), since))
 
 
 @reading(app, "query")

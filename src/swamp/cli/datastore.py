@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from swamp.cli.arguments import DryRun, Engine, Yes
 from swamp.cli.command import CommandSession, group, session
 from swamp.cli.maintain import doctor, upgrade
 from swamp.cli.maintain import purge as purge_paths
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from swamp.commit.repack import Repacked
     from swamp.repo.outbox import Delivered
     from swamp.repo.setup import SetUp
-    from swamp.sync.plan import Plan
     from swamp.sync.result import Mode, SyncResult
 
 app = group("Share the data: set up a bucket, sync, look into trouble.")
@@ -27,11 +27,8 @@ app.add_typer(lock_app, name="lock")
 app.add_typer(namespace_app, name="namespace")
 app.command("upgrade")(upgrade)
 
-Engine = Annotated[str | None, typer.Option(metavar="auto|spark|inline", help="What runs bulk work.")]
 Timeout = Annotated[float | None, typer.Option(metavar="S", help="Seconds without progress before giving up.")]
 RepackFiles = Annotated[int | None, typer.Option(metavar="N", min=1, help="Move at most so many (default 200000).")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Hydrate = Annotated[
     str | None, typer.Option(metavar="full|lazy", help="On this machine: content now, or when it is read.")
 ]
@@ -52,16 +49,15 @@ def setup(
     from swamp.repo.open import read_target
 
     with session(engine=engine, timeout_ms=_ms(timeout)) as s:
-        mode = _mode(hydrate)
+        if hydrate not in (None, "full", "lazy"):
+            raise UsageError(f"--hydrate {hydrate}", hint="allowed: full or lazy")
         wanted = read_target(target, path=path, config=_json(config), namespace=namespace)
-        _show_setup(s, s.repo.set_up(wanted, migrate=not skip_migration, hydrate=mode))
+        _show_setup(s, s.repo.set_up(wanted, migrate=not skip_migration, hydrate=hydrate))
 
 
 def _show_setup(s: CommandSession, done: SetUp) -> None:
-    for warning in done.warnings:
+    for warning in (*done.warnings, *done.errors):
         s.out.warn(warning)
-    for error in done.errors:
-        s.out.warn(error)
     text = (
         f"{done.url} is this repository's datastore: {plural(done.sync.files_pushed, 'file')} pushed, "
         f"{done.sync.files_pulled} pulled{_found(done.sync)}"
@@ -71,12 +67,6 @@ def _show_setup(s: CommandSession, done: SetUp) -> None:
     s.out.result(done.to_json(), text)
     if not done.ok:
         raise typer.Exit(Unavailable.exit_code if done.sync.lost_store else 1)
-
-
-def _mode(hydrate: str | None) -> str | None:
-    if hydrate not in (None, "full", "lazy"):
-        raise UsageError(f"--hydrate {hydrate}", hint="allowed: full or lazy")
-    return hydrate
 
 
 def _json(text: str | None) -> dict[str, Any] | None:
@@ -113,16 +103,13 @@ def sync(
     mode: Mode = "push" if push else "pull" if pull else "sync"
     with session(engine=engine, timeout_ms=_ms(timeout), allow_deletes=allow_deletes) as s:
         if dry_run:
-            _show_plan(s, mode, s.repo.datastore.plan(mode, full=full))
+            plan = s.repo.datastore.plan(mode, full=full)
+            document = plan.to_json(mode) if plan else {"mode": mode, "plan": [], "totals": {}}
+            rows = [(row["action"], row["path"], size_text(row["size"]), row["reason"]) for row in document["plan"]]
+            s.out.result(document, lambda: s.out.table(("ACTION", "PATH", "SIZE", "REASON"), rows))
         else:
             kept = s.repo.kept.deliver() if mode != "pull" and s.repo.datastore.synced else None  # C05
             _show_sync(s, s.repo.datastore.sync(mode, full=full), kept)
-
-
-def _show_plan(s: CommandSession, mode: Mode, plan: Plan | None) -> None:
-    document = plan.to_json(mode) if plan else {"mode": mode, "plan": [], "totals": {}}
-    rows = [(row["action"], row["path"], size_text(row["size"]), row["reason"]) for row in document["plan"]]
-    s.out.result(document, lambda: s.out.table(("ACTION", "PATH", "SIZE", "REASON"), rows))
 
 
 def _show_sync(s: CommandSession, result: SyncResult, kept: Delivered | None = None) -> None:
@@ -203,25 +190,12 @@ def verify(
     del yes
     with session(engine=engine) as s:
         found = s.repo.datastore.maintenance.verify(repair=repair, drop=given)
-        document = {
-            "checked": found.checked,
-            "bytes": found.bytes,
-            "missing": list(found.missing),
-            "corrupt": list(found.corrupt),
-            "healed": list(found.healed),
-            "dropped": list(found.dropped),
-            "gone": list(found.gone),
-        }
-        s.out.result(document, lambda: _show_verified(s, document))
+        listed = {word: list(getattr(found, word)) for word in ("missing", "corrupt", "healed", "dropped", "gone")}
+        lines = [f"Checked {plural(found.checked, 'file')}, {size_text(found.bytes)}"]
+        lines += [f"{word}: {path}" for word, paths in listed.items() for path in paths]
+        s.out.result({"checked": found.checked, "bytes": found.bytes, **listed}, "\n".join(lines))
         if not found.ok:
             raise typer.Exit(65)
-
-
-def _show_verified(s: CommandSession, document: dict[str, Any]) -> None:
-    s.out.line(f"Checked {plural(document['checked'], 'file')}, {size_text(document['bytes'])}")
-    for word in ("missing", "corrupt", "healed", "dropped", "gone"):
-        for path in document[word]:
-            s.out.line(f"{word}: {path}")
 
 
 @app.command("gc")
@@ -285,21 +259,19 @@ def undelete(
     since: Annotated[str | None, typer.Option(metavar="TIME", help="All since an ISO time, or 1h, 2d.")] = None,
 ) -> None:
     """Bring back what was deleted, while the undo window lasts."""
+    from swamp.repo.ages import store_clock
+    from swamp.repo.data import parse_since
+
     with session() as s:
-        moment = None if since is None else _moment(s, since)
+        moment = None
+        if since is not None:
+            s.repo.datastore.must_sync()
+            moment = parse_since(since, store_clock(s.repo.datastore))  # a span counts back from the store's now (C25)
         done = s.repo.datastore.maintenance.undelete(paths or (), since=moment)
         document = {"restored": list(done.restored), "gone": list(done.gone)}
         s.out.result(document, f"Restored {plural(len(done.restored), 'file')}, {len(done.gone)} are gone for good")
         if done.gone:
             raise typer.Exit(1)
-
-
-def _moment(s: CommandSession, text: str) -> Any:
-    from swamp.repo.ages import store_clock
-    from swamp.repo.data import parse_since
-
-    s.repo.datastore.must_sync()
-    return parse_since(text, store_clock(s.repo.datastore))  # a span counts back from the store's now (C25)
 
 
 @app.command("log")
@@ -312,28 +284,12 @@ def log(limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")
             names = [f"{called.get(model_id, model_id)}/{name}" for model_id, name in commit.names]
             commits.append({**commit.to_json(), "names": names})
         columns = ("SEQ", "AT", "WRITER", "COMMAND", "ADDED", "CHANGED", "DELETED", "DATA")
-        rows = [
-            (
-                c["seq"],
-                when(c["at"]),
-                _who(c["writer"]),
-                c["command"],
-                c["added"],
-                c["changed"],
-                c["deleted"],
-                _few(c["names"]),
-            )
-            for c in commits
-        ]
-        s.out.result({"items": commits, "total": len(commits), "commits": commits}, lambda: s.out.table(columns, rows))
-
-
-def _few(names: list[str]) -> str:
-    return " ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _who(writer: dict[str, Any]) -> str:
-    return f"{writer.get('user')}@{writer.get('host')}"
+        rows = []
+        for c in commits:
+            who = f"{c['writer'].get('user')}@{c['writer'].get('host')}"
+            few = " ".join(c["names"][:3]) + (f" and {len(c['names']) - 3} more" if len(c["names"]) > 3 else "")
+            rows.append((c["seq"], when(c["at"]), who, c["command"], c["added"], c["changed"], c["deleted"], few))
+        s.out.items(commits, columns, rows, commits=commits)
 
 
 @lock_app.command("status")
@@ -341,13 +297,9 @@ def lock_status() -> None:
     """Who holds the global lease, and which models are leased."""
     with session(reading=True) as s:
         found = s.repo.datastore.maintenance.lock_status()
-        s.out.result(found, lambda: _show_locks(s, found))
-
-
-def _show_locks(s: CommandSession, found: dict[str, Any]) -> None:
-    s.out.line(f"global: {'held by ' + found['info']['holder'] if found['held'] else 'free'}")
-    for model in found["models"]:
-        s.out.line(f"{model['model']}: held by {model['holder']}")
+        lines = [f"global: {'held by ' + found['info']['holder'] if found['held'] else 'free'}"]
+        lines += [f"{model['model']}: held by {model['holder']}" for model in found["models"]]
+        s.out.result(found, "\n".join(lines))
 
 
 @lock_app.command("release")
@@ -392,9 +344,5 @@ def namespace_list() -> None:
     with session(reading=True) as s:
         found = s.repo.datastore.maintenance.namespaces()
         items = [{"namespace": r.namespace, "repoId": r.repo_id, "registeredAt": r.registered_at} for r in found]
-        rows = [tuple(item.values()) for item in items]
-        current = s.repo.config.datastore.namespace
-        s.out.result(
-            {"items": items, "total": len(items), "current": current, "namespaces": items},
-            lambda: s.out.table(("NAMESPACE", "REPOSITORY", "SINCE"), rows),
-        )
+        more = {"current": s.repo.config.datastore.namespace, "namespaces": items}
+        s.out.items(items, ("NAMESPACE", "REPOSITORY", "SINCE"), map(dict.values, items), **more)

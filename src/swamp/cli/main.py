@@ -133,13 +133,10 @@ def _run(args: list[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(error.format_message(), err=True)
             return 2
-        raise UsageError(error.format_message(), hint=_try_help(error)) from error
+        ctx = getattr(error, "ctx", None)
+        hint = f"see `{ctx.command_path if ctx else 'swamp'} --help`"
+        raise UsageError(error.format_message(), hint=hint) from error
     return code if isinstance(code, int) else 0
-
-
-def _try_help(error: typer.TyperException) -> str:
-    ctx = getattr(error, "ctx", None)
-    return f"see `{ctx.command_path if ctx else 'swamp'} --help`"
 
 
 def _failed(error: Exception, common: Common) -> int:

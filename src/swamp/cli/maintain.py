@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from swamp.cli.arguments import DryRun, Engine, Yes
 from swamp.cli.command import CommandSession, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
 
-if TYPE_CHECKING:
-    from swamp.repo.upgrade import Upgrade
-
 
 def doctor(
-    engine: Annotated[str | None, typer.Option(metavar="auto|spark|inline", help="What runs bulk work.")] = None,
+    engine: Engine = None,
     repair: Annotated[bool, typer.Option("--repair", help="Put right what can be put right.")] = False,
     from_listing: Annotated[bool, typer.Option("--from-listing", help="With --repair: guess a lost index.")] = False,
     adopt: Annotated[
@@ -27,7 +25,7 @@ def doctor(
     more: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="More paths to --adopt.")] = None,
     adopt_all: Annotated[bool, typer.Option("--adopt-all", help="With --repair: take in all that was added.")] = False,
     leave: Annotated[bool, typer.Option("--leave", help="With --repair: list what was added and leave it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Examine everything the datastore rests on.
 
@@ -118,41 +116,30 @@ def purge(s: CommandSession, paths: Sequence[str], *, asked: bool, dry_run: bool
     s.out.result(shown, "\n".join(lines))
 
 
-def upgrade(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+def upgrade(dry_run: DryRun = False, yes: Yes = False) -> None:
     """Raise the store's format version to this swamp's. Older clients stop with exit 65 from then on."""
-    from swamp.repo.upgrade import plan_upgrade
-    from swamp.repo.upgrade import upgrade as raise_version
+    from swamp.repo.repair import plan_upgrade
+    from swamp.repo.repair import upgrade as raise_version
 
     with session() as s:
         committer = s.repo.datastore.must_sync().committer
         planned = plan_upgrade(committer)
-        if planned.is_due and not dry_run:
-            s.out.confirm(_question(planned), yes)
-            planned = raise_version(committer, s.cancel.check, planned)
-        _show(s, planned, dry_run)
-
-
-def _question(planned: Upgrade) -> str:
-    who = ", ".join(str(writer) for writer in planned.writers) or "nobody"
-    return (
-        f"Upgrade the store from format version {planned.before} to {planned.after}? There is no way back: "
-        f"a swamp that does not know version {planned.after} stops with exit 65. In the last 30 days wrote: {who}."
-    )
-
-
-def _show(s: CommandSession, planned: Upgrade, dry_run: bool) -> None:
-    if planned.done:
-        text = f"The store has format version {planned.after} now (commit {planned.seq})"
-    elif planned.is_due:
         who = ", ".join(str(writer) for writer in planned.writers) or "nobody"
-        text = (
-            f"Would upgrade from format version {planned.before} to {planned.after}; wrote in the last 30 days: {who}"
-        )
-    elif planned.before:
-        text = f"Nothing to do: the store has format version {planned.before}"
-    else:
-        text = f"Nothing to do: the store has no index yet, its first commit makes format version {planned.after}"
-    s.out.result({**planned.to_json(), "dryRun": dry_run}, text)
+        if planned.is_due and not dry_run:
+            question = (
+                f"Upgrade the store from format version {planned.before} to {planned.after}? There is no way back: "
+                f"a swamp that does not know version {planned.after} stops with exit 65. "
+                f"In the last 30 days wrote: {who}."
+            )
+            s.out.confirm(question, yes)
+            planned = raise_version(committer, s.cancel.check, planned)
+        if planned.done:
+            text = f"The store has format version {planned.after} now (commit {planned.seq})"
+        elif planned.is_due:
+            steps = f"from format version {planned.before} to {planned.after}"
+            text = f"Would upgrade {steps}; wrote in the last 30 days: {who}"
+        elif planned.before:
+            text = f"Nothing to do: the store has format version {planned.before}"
+        else:
+            text = f"Nothing to do: the store has no index yet, its first commit makes format version {planned.after}"
+        s.out.result({**planned.to_json(), "dryRun": dry_run}, text)

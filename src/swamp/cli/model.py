@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import Model, SomeModel, Tags, Yes
+from swamp.cli.arguments import InputFile, Inputs, Model, NewText, SomeModel, Tags, Yes
 from swamp.cli.command import CommandSession, group, reading, session
 from swamp.cli.outputs import app as outputs
 from swamp.cli.render import plural, print_line
-from swamp.errors import UsageError
+from swamp.errors import Failed, UsageError
 
 if TYPE_CHECKING:
-    from swamp.data.outputs import Output
     from swamp.models.define import Definition
     from swamp.models.run import Result
 
@@ -26,12 +27,6 @@ methods = group("Run a model's methods.")
 app.add_typer(types, name="type")
 app.add_typer(methods, name="method")
 app.add_typer(outputs, name="output")
-
-Inputs = Annotated[
-    list[str] | None, typer.Option("--input", metavar="K=V", help="k=v, k:json=…, k=@file; dotted keys nest.")
-]
-InputFile = Annotated[str | None, typer.Option("--input-file", metavar="F", help="Inputs as YAML or JSON.")]
-NewText = Annotated[str | None, typer.Option("--file", metavar="F", help="The new text (- for stdin).")]
 
 
 # -- types
@@ -50,10 +45,7 @@ def list_types() -> None:
         for plugin in registry.broken:
             s.out.warn(f"{plugin.name} was not loaded: {plugin.error}")
         rows = [(t["type"], " ".join(t["methods"]), t["source"], t["description"]) for t in found]
-        s.out.result(
-            {"items": found, "total": len(found), "broken": broken, "types": found},
-            lambda: s.out.table(("TYPE", "METHODS", "FROM", "DESCRIPTION"), rows),
-        )
+        s.out.items(found, ("TYPE", "METHODS", "FROM", "DESCRIPTION"), rows, broken=broken, types=found)
 
 
 @types.command("describe")
@@ -137,8 +129,7 @@ def list_models(
         found = [d for d in models.all() if wanted in (None, d.type)]
         items = [model_item(d) for d in found]
         rows = [(d.name, d.type, d.file or "(made on the spot)") for d in found]
-        document = {"items": items, "total": len(items), **warn_of_broken(s, models.broken())}
-        s.answer(document, lambda: s.out.table(("NAME", "TYPE", "DEFINED IN"), rows))
+        s.items(items, ("NAME", "TYPE", "DEFINED IN"), rows, **warn_of_broken(s, models.broken()))
 
 
 def warn_of_broken(s: CommandSession, files: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -165,7 +156,6 @@ def get_model(model: Model) -> None:
 @app.command("edit")
 def edit_model(model: Model, file: NewText = None) -> None:
     """Change a definition in your editor, or with --file. A wrong text changes nothing."""
-    from swamp.cli.edit import given_as, new_text
     from swamp.models.document import parse, refuse
 
     with session() as s:
@@ -188,6 +178,51 @@ def _file_of(definition: Definition) -> str:
     return definition.file
 
 
+def new_text(current: str, file: str | None, check: Callable[[str], None]) -> str:
+    """The text that takes the place of `current`. `check` raises when it is wrong."""
+    if file is not None:
+        text = sys.stdin.read() if file == "-" else _read_text(Path(file))
+        check(text)
+        return text
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("there is no terminal to edit in", hint="give the new text with --file FILE (or - for stdin)")
+    return _edited(current, check)
+
+
+def given_as(file: str | None, otherwise: str) -> str:
+    """What to call the new text in an error: the user corrects what they gave, not where it was to go."""
+    if file is None:
+        return otherwise
+    return "standard input" if file == "-" else file
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _edited(current: str, check: Callable[[str], None]) -> str:
+    """In $VISUAL or $EDITOR, on a copy: what is saved there is checked before it counts."""
+    import subprocess
+    import tempfile
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False, encoding="utf-8") as copy:
+        copy.write(current)
+    path = Path(copy.name)
+    try:
+        code = subprocess.call([*editor.split(), str(path)])
+        if code != 0:
+            raise Failed(f"the editor ended with code {code}", hint="nothing was changed")
+        text = path.read_text(encoding="utf-8")
+        check(text)
+        return text
+    finally:
+        path.unlink(missing_ok=True)
+
+
 @app.command("delete")
 def delete_model(model: Model, yes: Yes = False) -> None:
     """Remove a definition. Its data stays."""
@@ -200,9 +235,7 @@ def delete_model(model: Model, yes: Yes = False) -> None:
 
 
 @reading(app, "validate")
-def validate_models(
-    model: SomeModel = None,
-) -> None:
+def validate_models(model: SomeModel = None) -> None:
     """Check definitions without running anything. Exit 1 when something is wrong."""
     from swamp.models.document import parse
 
@@ -258,11 +291,12 @@ def run_method_(
     with session() as s:
         context = s.run_context()
         definition = context.models.find(model)
-        hooks = Hooks(line=lambda line: _say(s, line))
-        try:
+        shown = (
+            (lambda line: None) if s.out.quiet else partial(print_line, stream=sys.stderr if s.out.json else sys.stdout)
+        )
+        hooks = Hooks(line=shown)
+        with context:
             result = run_method(context, Request(definition, method, values, tags=tags), s.cancel, hooks)
-        finally:
-            context.close()
         collect_after(s)
         if s.repo.datastore.synced and result.sync is None:
             s.out.warn("it was not pushed: the work is kept here, and `swamp datastore sync` delivers it")
@@ -278,12 +312,8 @@ def collect_after(s: CommandSession) -> None:
         s.out.info(f"collected {plural(len(found.versions), 'expired data version')}")
 
 
-def _say(s: CommandSession, line: str) -> None:
-    if not s.out.quiet:
-        print_line(line, sys.stderr if s.out.json else sys.stdout)
-
-
 def _show_result(s: CommandSession, definition: Definition, result: Result) -> None:
+    from swamp.cli.watch import SIGNS, seconds_text
     from swamp.sync.result import SyncResult
 
     output = result.output
@@ -299,15 +329,8 @@ def _show_result(s: CommandSession, definition: Definition, result: Result) -> N
     }
     if output.error is not None:
         document["error"] = output.error
-    s.out.result(document, lambda: _show_result_text(s, definition, output))
-
-
-def _show_result_text(s: CommandSession, definition: Definition, output: Output) -> None:
-    from swamp.cli.watch import SIGNS, seconds_text
-
-    sign = SIGNS[output.status][0]
-    s.out.line(f"{sign} {definition.name}.{output.method_name}: {output.status}, {seconds_text(output.duration_ms)}")
-    for artifact in output.artifacts:
-        s.out.line(f"  {artifact['name']} version {artifact['version']}")
-    if output.error is not None:
-        s.out.line(f"  {output.error}")
+    sign, took = SIGNS[output.status][0], seconds_text(output.duration_ms)
+    lines = [f"{sign} {definition.name}.{output.method_name}: {output.status}, {took}"]
+    lines += [f"  {artifact['name']} version {artifact['version']}" for artifact in output.artifacts]
+    lines += [f"  {output.error}"] if output.error is not None else []
+    s.out.result(document, "\n".join(lines))

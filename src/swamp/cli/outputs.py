@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli import complete
-from swamp.cli.arguments import SomeModel
+from swamp.cli import arguments
+from swamp.cli.arguments import Limit, Since, SomeModel
 from swamp.cli.command import CommandSession, group, reading, session
 from swamp.cli.render import short, when
 from swamp.errors import NotFound, UsageError
@@ -41,12 +41,14 @@ def list_outputs(
     model: SomeModel = None,
     status: Annotated[str | None, typer.Option(metavar="S", help="running, succeeded, failed, cancelled.")] = None,
     run: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this workflow run.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
+    since: Since = None,
+    limit: Limit = 100,
 ) -> None:
     """List method runs, newest first."""
     import heapq
 
+    from swamp.env import rfc3339
+    from swamp.repo.data import parse_since
     from swamp.repo.leases import with_interrupted
 
     if status is not None and status not in STATUSES:
@@ -55,7 +57,7 @@ def list_outputs(
         s.repo.freshen()
         context = s.run_context()
         definition_id = _definition_id(context, model) if model else None
-        moment = _moment(s, since)
+        moment = None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
         found = context.outputs.search(definition_id=definition_id, workflow_run_id=known_run(s, run), since=moment)
         told = with_interrupted(s.repo.datastore, context.outputs, found)
         fitting = (output for output in told if status in (None, output.status))
@@ -65,10 +67,7 @@ def list_outputs(
             (short(o.id, ids), o.extra.get("modelName") or o.definition_id, o.method_name, o.status, when(o.started_at))
             for o in newest
         ]
-        s.answer(
-            {"items": [_described(output) for output in newest], "total": len(newest)},
-            lambda: s.out.table(("OUTPUT", "MODEL", "METHOD", "STATUS", "STARTED"), rows),
-        )
+        s.items([_described(o) for o in newest], ("OUTPUT", "MODEL", "METHOD", "STATUS", "STARTED"), rows)
 
 
 def known_run(s: CommandSession, run: str | None) -> str | None:
@@ -92,19 +91,12 @@ def _definition_id(context: RunContext, model: str) -> str:
         raise
 
 
-def _moment(s: CommandSession, since: str | None) -> str | None:
-    from swamp.env import rfc3339
-    from swamp.repo.data import parse_since
-
-    return None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
-
-
 OutputId = Annotated[
     str,
     typer.Argument(
         metavar="OUTPUT",
         help="An output's id, a beginning of it, or a model for its newest.",
-        autocompletion=complete.models,
+        autocompletion=arguments.models,
     ),
 ]
 
@@ -165,14 +157,10 @@ def output_logs(output: OutputId) -> None:
         s.repo.freshen()
         context = s.run_context()
         found = _find_output(context, output)
-        text = _log_text(s, context, found)
+        if found.log_file is not None:  # from the tree when it is finished, from this machine while it runs
+            text = s.repo.tree.materialize(found.log_file).read_text(encoding="utf-8")
+        else:
+            live = context.local / "run-logs" / f"{found.id}.log"
+            text = live.read_text(encoding="utf-8") if live.exists() else ""
         document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
         s.answer(document, lambda: s.out.line(text.rstrip("\n")) if text else None)
-
-
-def _log_text(s: CommandSession, context: RunContext, output: Output) -> str:
-    """From the tree when it is finished, from this machine while it runs."""
-    if output.log_file is not None:
-        return s.repo.tree.materialize(output.log_file).read_text(encoding="utf-8")
-    live = context.local / "run-logs" / f"{output.id}.log"
-    return live.read_text(encoding="utf-8") if live.exists() else ""

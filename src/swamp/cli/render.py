@@ -80,6 +80,11 @@ class Printer:
             for row in rows:
                 print_line("\t".join(_cell(value) for value in row), sys.stdout)
 
+    def items(self, items: Sequence[Any], columns: Sequence[str], rows: Iterable[Iterable[Any]], **more: Any) -> None:
+        """The result of a command that lists: `items`, `total` and what else the document says; a table for people."""
+        document = {"items": items, "total": len(items), **more}
+        self.result(document, lambda: self.table(columns, [tuple(row) for row in rows]))
+
     def fields(self, pairs: Mapping[str, Any]) -> None:
         """Name and value, one per line; names aligned."""
         width = max((len(name) for name in pairs), default=0)
@@ -93,9 +98,10 @@ class Printer:
         """
         if yes:
             return
-        if not (sys.stdin.isatty() and sys.stderr.isatty()) or self.json:
+        agreed = self.ask(question)
+        if agreed is None:
             raise UsageError(f"{question} This needs your consent.", hint="add --yes")
-        if _answer(question).strip().lower() not in ("y", "yes"):
+        if not agreed:
             raise UsageError("not confirmed: nothing was changed")
 
     def ask(self, question: str) -> bool | None:
@@ -108,7 +114,7 @@ class Printer:
         """Bars on a terminal, a plain line per stage in a pipe with `-v`, nothing otherwise."""
         if self.quiet:
             return Silent()
-        from swamp.cli.progress import Bars, ProgressLines
+        from swamp.cli.watch import Bars, ProgressLines
 
         if sys.stderr.isatty():
             return Bars(self.color)
@@ -134,20 +140,15 @@ def _answer(question: str) -> str:
 
 def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], color: bool) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold" if color else "", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(_escape(_cell(value)) for value in row))
+        table.add_row(*(escape(_cell(value)) for value in row))
     Console(no_color=not color, highlight=False).print(table)
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _cell(value: Any) -> str:
@@ -218,15 +219,10 @@ def printable(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogateescape" if _from_bytes(text) else "replace").decode(
-            "utf-8", "backslashreplace"
-        )
+        # Whether every lone surrogate in it stands for a byte of a file name or an argument.
+        from_bytes = all("\udc80" <= letter <= "\udcff" for letter in text if "\ud800" <= letter <= "\udfff")
+        return text.encode("utf-8", "surrogateescape" if from_bytes else "replace").decode("utf-8", "backslashreplace")
     return text
-
-
-def _from_bytes(text: str) -> bool:
-    """Whether every lone surrogate in it stands for a byte of a file name or an argument."""
-    return all("\udc80" <= letter <= "\udcff" for letter in text if "\ud800" <= letter <= "\udfff")
 
 
 def write_json(document: Any, stream: TextIO) -> None:
@@ -260,22 +256,13 @@ def print_error(error: BaseException, *, as_json: bool, verbose: bool) -> None:
         sys.stderr.write(masked("".join(traceback.format_exception(error))))
     known = error if isinstance(error, SwampError) else _unexpected(error)
     if as_json:
-        document = _with_texts(json.loads(json.dumps(error_document(known), default=str)), masked)
+        document = _with_texts(json.loads(json.dumps(known.to_json(), default=str)), masked)
         sys.stderr.write(json_text(document, ascii_only=_is_narrow(sys.stderr)) + "\n")
     else:
         print_line(masked(f"Error: {known.message}"), sys.stderr)
         if known.hint:
             print_line(masked(f"Hint: {known.hint}"), sys.stderr)
     sys.stderr.flush()
-
-
-def error_document(error: SwampError) -> dict[str, Any]:
-    document: dict[str, Any] = {"error": error.message, "code": error.kind}
-    if error.hint:
-        document["hint"] = error.hint
-    if error.details:
-        document["details"] = error.details
-    return document
 
 
 def _unexpected(error: BaseException) -> SwampError:
@@ -303,15 +290,11 @@ def say(moment: dt.datetime, now: dt.datetime) -> str:
     if -60 < past < 60:
         return "just now"
     if 0 < past < 3600:
-        return _ago(int(past // 60), "minute")
+        return f"{plural(int(past // 60), 'minute')} ago"
     if 0 < past < 86400 and moment.date() == now.date():
-        return _ago(int(past // 3600), "hour")
+        return f"{plural(int(past // 3600), 'hour')} ago"
     if moment.date() == now.date() - dt.timedelta(days=1):
         return f"yesterday {moment:%H:%M}"
     if moment.year == now.year:
         return f"{moment.day} {moment:%b %H:%M}"
     return f"{moment.day} {moment:%b %Y}"
-
-
-def _ago(count: int, unit: str) -> str:
-    return f"{count} {unit}{'' if count == 1 else 's'} ago"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import RunId
+from swamp.cli.arguments import Inputs, RunId
 from swamp.cli.command import CommandSession, group, reading, session
-from swamp.cli.model import Inputs, collect_after
+from swamp.cli.model import collect_after
 from swamp.cli.render import short, when
 from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
 from swamp.errors import UsageError
@@ -27,11 +27,8 @@ def open_driver(s: CommandSession, watcher: Any = None) -> Iterator[Driver]:
     from swamp.workflows.recorder import NullWatcher
     from swamp.workflows.run import Driver
 
-    context = s.run_context()
-    try:
+    with s.run_context() as context:
         yield Driver(context, watcher or NullWatcher())
-    finally:
-        context.close()
 
 
 @contextmanager
@@ -55,16 +52,10 @@ def search_runs(query: str | None, status: str | None, since: str | None, limit:
         found = search(driver, query or "", status=status, since=moment, limit=limit)
         ids = [r["runId"] for r in found["items"]]
         rows = [
-            (
-                short(r["runId"], ids),
-                r["workflowName"],
-                r["status"],
-                when(r["startedAt"]),
-                r["stepProgress"],
-                r.get("failedStep"),
-            )
+            (short(r["runId"], ids), r["workflowName"], r["status"], when(r["startedAt"]), r["stepProgress"],
+             r.get("failedStep"))
             for r in found["items"]
-        ]
+        ]  # fmt: skip
         s.answer(found, lambda: s.out.table(("RUN", "WORKFLOW", "STATUS", "STARTED", "STEPS", "FAILED AT"), rows))
 
 
@@ -188,7 +179,7 @@ def approvals() -> None:
             for i in items
         ]
         columns = ("RUN", "WORKFLOW", "STEP", "PROMPT", "SINCE")
-        s.answer({"items": items, "total": len(items)}, lambda: s.out.table(columns, rows))
+        s.items(items, columns, rows)
 
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over, wherever it runs.")]
@@ -196,7 +187,7 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the ru
 
 def logs(run_id: RunId, follow: Follow = False) -> None:
     """Show what the steps of a run said; with -f, as they say it."""
-    from swamp.workflows.follow import followed
+    from swamp.workflows.decide import followed
 
     with session(reading=True) as s, asking(s) as driver:
         found = driver.find(driver.resolve(run_id))

@@ -28,13 +28,15 @@ def workflow_schema() -> Schema:
 def model_schema() -> Schema:
     """`models/<type>/<name>.yaml`. Arguments are those of the type: `swamp model type describe` has them."""
     from swamp.models.define import KEYS
+    from swamp.models.registry import builtin_types
 
+    types = sorted(kind.name for kind in builtin_types())
     mapping: Schema = {"type": ["object", "null"]}
     arguments = {**mapping, "properties": {"arguments": mapping}, "additionalProperties": False}
     known: Schema = {
         "id": {**TEXT, "description": "What outputs and data know the model by; never changed."},
         "name": TEXT,
-        "type": {**TEXT, "description": "`swamp model type list` shows which there are.", "examples": _types()},
+        "type": {**TEXT, "description": "`swamp model type list` shows which there are.", "examples": types},
         "version": {"type": ["integer", "string"]},
         "description": {"type": ["string", "null"]},
         "tags": mapping,
@@ -47,40 +49,31 @@ def model_schema() -> Schema:
     )
 
 
-def _types() -> list[str]:
-    from swamp.models.registry import builtin_types
-
-    return sorted(kind.name for kind in builtin_types())
-
-
 def repo_schema() -> Schema:
     """`.swamp.yaml`. Keys that swamp does not know are other programs', except in blocks of ours."""
-    blocks = {"datastore": _datastore(), "spark": _spark(), "serve": _serve(), "sql": _sql()}
+    from swamp.serve.config import ServeConfig
+    from swamp.settings import ENGINES
+    from swamp.sql.choose import CHOICES
+
+    serve = ServeConfig.model_json_schema(by_alias=True)
+    conf = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
     known = {
         "repoId": {"type": "string", "pattern": UUID},
         "swampVersion": {"type": "string"},
         "initializedAt": {},
-        "engine": {"enum": _engines()},
+        "engine": {"enum": list(ENGINES)},
         "autoGc": _SWITCH,
         "packs": _SWITCH,
-        **blocks,
+        "datastore": _datastore(),
+        "spark": {"type": "object", "properties": {"master": TEXT, "remote": TEXT, "conf": conf}},
+        "sql": _object({"engine": {"enum": list(CHOICES)}}),
+        "serve": serve,
     }
-    return _titled({"type": "object", "properties": known, "required": ["repoId"]}, ".swamp.yaml of a swamp repository")
+    made = {"type": "object", "properties": known, "required": ["repoId"], "$defs": serve.pop("$defs")}
+    return _titled(made, ".swamp.yaml of a swamp repository")
 
 
 _SWITCH: Final[Schema] = {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]}
-
-
-def _engines() -> list[str]:
-    from swamp.settings import ENGINES
-
-    return list(ENGINES)
-
-
-def _sql() -> Schema:
-    from swamp.sql.choose import CHOICES
-
-    return _object({"engine": {"enum": list(CHOICES)}})
 
 
 def _datastore() -> Schema:
@@ -108,42 +101,6 @@ def _datastore() -> Schema:
             "packs": _SWITCH,
         },
     }
-
-
-def _spark() -> Schema:
-    conf = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
-    return {"type": "object", "properties": {"master": TEXT, "remote": TEXT, "conf": conf}}
-
-
-def _serve() -> Schema:
-    from swamp.serve.config import SCHEMES
-
-    def whole(low: int, high: int) -> Schema:
-        return {"type": "integer", "minimum": low, "maximum": high}
-
-    seconds: Schema = {"type": "number", "minimum": 0}
-    secret = {"type": "string", "pattern": "^@(env|file|vault)=.+", "description": "Where the secret is, not what."}
-    route = {"type": "string", "pattern": "^/hooks/[^?]+$"}
-    hook = {"route": route, "workflow": TEXT, "scheme": {"enum": list(SCHEMES)}, "secret": secret}
-    webhook = _object({**hook, "inputs": {"type": ["object", "null"]}}, required=["route", "workflow", "secret"])
-    return _object(
-        {
-            "host": TEXT,
-            "port": whole(0, 65535),
-            "hosts": {"type": "array", "items": TEXT},
-            "publicUrl": {**TEXT, "pattern": "^https?://[^/@?#]+/?$", "examples": ["https://swamp.example.org"]},
-            "behindProxy": {"type": "boolean"},
-            "tls": _object({"cert": TEXT, "key": TEXT}),
-            **dict.fromkeys(("drain", "pull", "claim"), seconds),
-            "concurrency": whole(1, 256),
-            "perWorkflow": whole(1, 256),
-            "queue": whole(1, 10_000_000),
-            "rate": whole(1, 1_000_000),
-            "connections": whole(8, 100_000),
-            "schedule": {"type": "boolean"},
-            "webhooks": {"type": "array", "items": webhook},
-        }
-    )
 
 
 def _object(properties: Schema, *, required: list[str] | None = None) -> Schema:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from swamp.cli.arguments import Limit
 from swamp.cli.command import CommandSession, group, session
-from swamp.errors import NotFound
+from swamp.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from swamp.serve.queue import Queue
+    from swamp.serve.tokens import Tokens
 
 app = group("Serve the repository: an API, webhooks, schedules, pages.")
 token = group("Who may use the server.")
@@ -38,13 +45,17 @@ def serve(
     from swamp.serve.config import read_config
     from swamp.serve.run import serve as run
 
-    flags = {"host": host, "port": port, "drain": drain, "tlsCert": tls_cert, "tlsKey": tls_key}
-    flags |= {"publicUrl": public_url}
-    flags |= {"behindProxy": True} if behind_proxy else {}
-    flags |= {"schedule": False} if no_schedule else {}
+    flags = {"host": host, "port": port, "drain": drain, "publicUrl": public_url, "behindProxy": behind_proxy or None}
+    flags |= {"schedule": False if no_schedule else None}
+    tls = {"cert": tls_cert, "key": tls_key}
+
+    def announce(ready: dict[str, Any]) -> None:
+        once = f"\nLog in (once): {ready['login']}" if ready["login"] else ""
+        s.out.result(ready, f"Serving {ready['url']}{once}")
+
     with session() as s:
         document = _document(config) if config else s.repo.config.document
-        run(s.repo, read_config(document, flags), lambda ready: _ready(s, ready), s.out.info)
+        run(s.repo, read_config(document, {**flags, "tls": tls}), announce, s.out.info)
 
 
 def _document(file: str) -> dict[str, Any]:
@@ -52,8 +63,6 @@ def _document(file: str) -> dict[str, Any]:
     from pathlib import Path
 
     import yaml
-
-    from swamp.errors import UsageError
 
     try:
         found = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
@@ -64,29 +73,30 @@ def _document(file: str) -> dict[str, Any]:
     return found if "serve" in found else {"serve": found}
 
 
-def _ready(s: CommandSession, ready: dict[str, Any]) -> None:
-    s.out.result(ready, f"Serving {ready['url']}" + (f"\nLog in (once): {ready['login']}" if ready["login"] else ""))
-
-
-def _database(s: CommandSession) -> Any:
+@contextmanager
+def _opened(*, reading: bool = False) -> Iterator[tuple[CommandSession, Tokens, Queue]]:
+    """A command on the server's own file, whether the server runs or not."""
     from swamp.serve.database import FILE, Database
+    from swamp.serve.queue import Queue
+    from swamp.serve.tokens import Tokens
 
-    return Database(s.repo.path / ".swamp" / FILE)
+    with session(reading=reading) as s:
+        db = Database(s.repo.path / ".swamp" / FILE)
+        try:
+            yield s, Tokens(db, s.repo.env), Queue(db, s.repo.env)
+        finally:
+            db.close()
 
 
 @app.command("login")
 def login() -> None:
     """Make another one-time login for the running server."""
-    from swamp.serve.tokens import Tokens
-
-    with session() as s:
-        db = _database(s)
-        row = db.one("SELECT value FROM meta WHERE name = 'url'")
+    with _opened() as (s, tokens, queue):
+        row = queue.db.one("SELECT value FROM meta WHERE name = 'url'")
         if row is None:
             raise NotFound("no server has run here yet", hint="`swamp serve` prints a login when it is ready")
-        url = f"{row[0]}/login?token={Tokens(db, s.repo.env).login()}"
+        url = f"{row[0]}/login?token={tokens.login()}"
         s.out.result({"login": url}, url)
-        db.close()
 
 
 @token.command("create")
@@ -95,62 +105,38 @@ def create(
     name: Annotated[str | None, typer.Option(metavar="N", help="What it is for.")] = None,
 ) -> None:
     """Make a token. It is shown this once; only a hash is kept."""
-    from swamp.serve.tokens import Tokens
-
-    with session() as s:
-        db = _database(s)
-        made = Tokens(db, s.repo.env).create(role, name)
+    with _opened() as (s, tokens, _):
+        made = tokens.create(role, name)
         s.out.result(made, f"{made['token']}\n(id {made['id']}, {role}: it is not shown again)")
-        db.close()
 
 
 @token.command("list")
 def list_tokens() -> None:
     """List all tokens, without their words."""
-    from swamp.serve.tokens import Tokens
-
-    with session(reading=True) as s:
-        db = _database(s)
-        items = Tokens(db, s.repo.env).list()
-        rows = [(t["id"], t["role"], t["name"] or "", t["createdAt"], t["revokedAt"] or "") for t in items]
-        s.out.result(
-            {"items": items, "total": len(items)},
-            lambda: s.out.table(("ID", "ROLE", "NAME", "CREATED", "REVOKED"), rows),
-        )
-        db.close()
+    with _opened(reading=True) as (s, tokens, _):
+        items = tokens.list()
+        s.out.items(items, ("ID", "ROLE", "NAME", "CREATED", "REVOKED"), map(dict.values, items))
 
 
 @token.command("revoke")
 def revoke(identity: Annotated[str, typer.Argument(metavar="ID", help="A token's id.")]) -> None:
     """Make a token worthless, at once."""
-    from swamp.serve.tokens import Tokens
-
-    with session() as s:
-        db = _database(s)
-        done = Tokens(db, s.repo.env).revoke(identity)
-        s.out.result(done, f"Revoked {identity}")
-        db.close()
+    with _opened() as (s, tokens, _):
+        s.out.result(tokens.revoke(identity), f"Revoked {identity}")
 
 
 @deliveries.command("list")
 def list_deliveries(
     kind: Annotated[str | None, typer.Option(metavar="K", help="webhook, schedule or api.")] = None,
     status: Annotated[str | None, typer.Option(metavar="S", help="queued, started, done, failed, cancelled.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
+    limit: Limit = 100,
 ) -> None:
     """List deliveries, newest first."""
-    from swamp.serve.queue import Queue
-
-    with session(reading=True) as s:
-        db = _database(s)
-        found = Queue(db, s.repo.env).list(kinds=(kind,) if kind else (), status=status, limit=limit)
-        items = [one.to_json() for one in found]
+    with _opened(reading=True) as (s, _, queue):
+        found = queue.list(kinds=(kind,) if kind else (), status=status, limit=limit)
         rows = [(d.id, d.kind, d.workflow, d.status, d.received_at, d.run_id) for d in found]
-        s.out.result(
-            {"items": items, "total": len(items)},
-            lambda: s.out.table(("DELIVERY", "KIND", "WORKFLOW", "STATUS", "RECEIVED", "RUN"), rows),
-        )
-        db.close()
+        columns = ("DELIVERY", "KIND", "WORKFLOW", "STATUS", "RECEIVED", "RUN")
+        s.out.items([one.to_json() for one in found], columns, rows)
 
 
 DeliveryId = Annotated[str, typer.Argument(metavar="ID", help="A delivery's id.")]
@@ -161,22 +147,14 @@ def show(identity: DeliveryId) -> None:
     """Show a delivery with its event."""
     import json
 
-    from swamp.serve.queue import Queue
-
-    with session(reading=True) as s:
-        db = _database(s)
-        document = Queue(db, s.repo.env).by_id(identity).to_json(whole=True)
+    with _opened(reading=True) as (s, _, queue):
+        document = queue.by_id(identity).to_json(whole=True)
         s.out.result(document, lambda: s.out.line(json.dumps(document, indent=2, ensure_ascii=False)))
-        db.close()
 
 
 @deliveries.command("replay")
 def replay(identity: DeliveryId) -> None:
     """Put the same event into the queue once more; a running server takes it at once."""
-    from swamp.serve.queue import Queue
-
-    with session() as s:
-        db = _database(s)
-        made = Queue(db, s.repo.env).replay(identity, s.repo.id)
+    with _opened() as (s, _, queue):
+        made = queue.replay(identity, s.repo.id)
         s.out.result(made.to_json(), f"{made.id} is in the queue, as run {made.run_id}")
-        db.close()

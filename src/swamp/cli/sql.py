@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
+import json
+import math
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -14,6 +19,8 @@ from swamp.errors import UsageError
 if TYPE_CHECKING:
     from swamp.cli.command import CommandSession
     from swamp.sql.answer import Answer
+
+FORMATS: Final = ("table", "json", "csv", "parquet")
 
 app = single("SQL over datasets and over data, versions, outputs, runs and commits.")
 
@@ -47,8 +54,6 @@ def sql(
 
 def _chosen(asked: str | None, *, to_file: bool, as_json: bool) -> str:
     """The format of the rows. What was asked for wins; with `--json` stdout takes no other than JSON."""
-    from swamp.sql.write import FORMATS
-
     chosen = asked or ("json" if as_json else "table")
     if chosen not in FORMATS:
         raise UsageError(f"{chosen!r} is not a format", hint=f"use one of {', '.join(FORMATS)}")
@@ -64,8 +69,6 @@ def _chosen(asked: str | None, *, to_file: bool, as_json: bool) -> str:
 
 
 def _deliver(s: CommandSession, answer: Answer, chosen: str, output: Path | None) -> None:
-    from swamp.sql.write import plain_rows
-
     if chosen == "parquet" and output is not None:
         count = answer.write_parquet(output)
     elif chosen == "table":
@@ -81,8 +84,6 @@ def _deliver(s: CommandSession, answer: Answer, chosen: str, output: Path | None
 
 
 def _write(answer: Answer, chosen: str, output: Path | None) -> int:
-    from swamp.sql.write import write_csv, write_json
-
     rows = answer.rows()
     out = output.open("w", encoding="utf-8", newline="") if output else sys.stdout
     try:
@@ -90,3 +91,50 @@ def _write(answer: Answer, chosen: str, output: Path | None) -> int:
     finally:
         if output:
             out.close()
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold: times as text, maps as objects, bytes as hex."""
+    if isinstance(value, dt.datetime | dt.date):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).hex()
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def plain_rows(rows: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
+    return ([plain(value) for value in row] for row in rows)
+
+
+def write_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: IO[str]) -> int:
+    """An array of row objects, written as it comes."""
+    count = 0
+    out.write("[")
+    for row in plain_rows(rows):
+        text = json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False)
+        out.write(("\n" if not count else ",\n") + text)
+        count += 1
+    out.write("]\n" if not count else "\n]\n")
+    return count
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: IO[str]) -> int:
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    count = 0
+    for row in plain_rows(rows):
+        writer.writerow([_cell(value) for value in row])
+        count += 1
+    return count
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else value

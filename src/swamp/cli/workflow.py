@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from swamp.cli import complete
-from swamp.cli.arguments import Tags, Workflow, Yes
+from swamp.cli import arguments
+from swamp.cli.arguments import InputFile, Inputs, NewText, Tags, Workflow, Yes
 from swamp.cli.command import common, group, reading, session
-from swamp.cli.model import InputFile, Inputs, NewText, collect_after, show_problems, warn_of_broken
+from swamp.cli.model import collect_after, given_as, new_text, show_problems, warn_of_broken
 from swamp.cli.runs import (
     approvals,
     approve,
@@ -43,8 +43,6 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new workflow's name.")], file: NewText = None
 ) -> None:
     """Write workflows/workflow-NAME.yaml: a skeleton that runs, or the text of --file."""
-    from swamp.cli.edit import given_as, new_text
-
     with session() as s, open_driver(s) as driver:
         text = new_text("", file, lambda text: None) if file is not None else None
         made = driver.files.create(name, text, given_as(file, "the text"))
@@ -63,11 +61,7 @@ def list_workflows() -> None:
         rows = [
             (f.workflow.name, len(f.workflow.jobs), sum(len(j.steps) for j in f.workflow.jobs), f.file) for f in found
         ]
-        broken = warn_of_broken(s, driver.files.broken())
-        s.out.result(
-            {"items": items, "total": len(items), **broken},
-            lambda: s.out.table(("NAME", "JOBS", "STEPS", "FILE"), rows),
-        )
+        s.out.items(items, ("NAME", "JOBS", "STEPS", "FILE"), rows, **warn_of_broken(s, driver.files.broken()))
 
 
 @app.command("get")
@@ -82,7 +76,6 @@ def get_workflow(name: Workflow) -> None:
 @app.command("edit")
 def edit_workflow(name: Workflow, file: NewText = None) -> None:
     """Change a workflow in your editor, or with --file. A wrong text changes nothing."""
-    from swamp.cli.edit import given_as, new_text
     from swamp.models.document import refuse
     from swamp.workflows.parse import inspect
 
@@ -98,7 +91,7 @@ def edit_workflow(name: Workflow, file: NewText = None) -> None:
 @app.command("delete")
 def delete_workflow(name: Workflow, yes: Yes = False) -> None:
     """Remove a workflow and the records of its runs. The data that its runs wrote stays."""
-    from swamp.workflows.logs import forget_evaluated
+    from swamp.workflows.recorder import forget_evaluated
 
     with session() as s, open_driver(s) as driver:
         found = driver.files.find(name)
@@ -115,7 +108,7 @@ def delete_workflow(name: Workflow, yes: Yes = False) -> None:
 @reading(app, "validate")
 def validate_workflows(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="All of them by default.", autocompletion=complete.workflows)
+        str | None, typer.Argument(metavar="NAME", help="All of them by default.", autocompletion=arguments.workflows)
     ] = None,
 ) -> None:
     """Check workflows without running anything. Exit 1 when something is wrong."""
@@ -142,7 +135,7 @@ def run(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|search", help="A workflow; or `search` for its runs.", autocompletion=complete.workflows
+            metavar="NAME|search", help="A workflow; or `search` for its runs.", autocompletion=arguments.workflows
         ),
     ],
     query: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="With `search`: a part of name or id.")] = None,

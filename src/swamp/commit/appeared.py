@@ -124,7 +124,9 @@ def adopt(committer: Committer, pace: Pace, wanted: Sequence[Appeared]) -> tuple
             o for o in wanted if rows.get(o.path) == o.row and not any(r.startswith(f"{o.path}:") for r in refused)
         ]
         done.extend(one.path for one in going)
-        puts = [copies.get(one.path) or _in_place(one.meta) for one in going]
+        puts = [
+            copies.get(o.path) or Entry(o.path, o.path, o.meta.size, None, rfc3339(o.meta.last_modified)) for o in going
+        ]
         dropped = [Unreferenced.of(one.row) for one in going if isinstance(one.row, Entry)]
         return Changes(puts=tuple(puts), dropped=tuple(dropped)) if puts else None
 
@@ -133,24 +135,16 @@ def adopt(committer: Committer, pace: Pace, wanted: Sequence[Appeared]) -> tuple
     return done, refused
 
 
-def _in_place(meta: ObjectMeta) -> Entry:
-    return Entry(meta.key, meta.key, meta.size, None, rfc3339(meta.last_modified))
-
-
 def _copied(committer: Committer, pace: Pace, one: Appeared) -> Entry:
     key = payload_key(one.path, committer.env.ulid())
     with tempfile.TemporaryDirectory(prefix="swamp-adopt-") as place:
         file = Path(place) / "content"
-        _download(committer.store, one.path, file, pace)
+        with committer.store.open(one.path) as body, file.open("wb") as out:
+            for chunk in body:
+                pace()
+                out.write(chunk)
         sent = committer.store.put_file(key, file)
     return Entry(one.path, key, sent.meta.size, sent.sha256, rfc3339(sent.meta.last_modified))
-
-
-def _download(store: ObjectStore, key: str, file: Path, pace: Pace) -> None:
-    with store.open(key) as body, file.open("wb") as out:
-        for chunk in body:
-            pace()
-            out.write(chunk)
 
 
 def _clashing(committer: Committer, root: Root, wanted: Sequence[Appeared]) -> list[str]:

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES, is_internal_object
+from swamp.commit.build import REBUILT_FROM
 from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
 from swamp.commit.log import LOG_PREFIX, log_status, names, newest_whole, put_log
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq
 from swamp.index.entry import Entry
-from swamp.index.formats import OLDEST
 from swamp.index.keys import PACK_PREFIX, is_pack
 from swamp.index.read import read_root
 from swamp.index.root import (
+    OLDEST,
     REPAIR_HINT,
     ROOT_KEY,
     SEGMENT_PREFIX,
@@ -37,8 +38,6 @@ from swamp.values import value
 
 SEGMENT_ROWS: Final = 100_000
 SHOWN: Final = 5
-REBUILT_FROM: Final = "rebuiltFrom"
-"""In a root that was rebuilt without its newest records: the number up to which the log was followed, 0 for none."""
 ADOPTED: Final = "adoptedCommitSeq"
 """In a root that grew out of version 2 shards: their counter then. It moves when an old client goes on writing."""
 
@@ -112,7 +111,7 @@ def adopted(committer: Committer, pace: Pace, counter: int | None = None) -> Boo
     first = next(found, None)
     if first is None:
         return left.told(Bootstrapped(RootRead(None, None)))
-    return left.told(_published(committer, pace, _chain(first, rest=found), counter))
+    return left.told(_published(committer, pace, chain((first,), found), counter))
 
 
 def _may_precede_a_root(key: str) -> bool:
@@ -142,7 +141,7 @@ def _no_whole_record() -> CorruptData:
 def _created(committer: Committer, pace: Pace, create: bool) -> Bootstrapped:
     if not create:
         return Bootstrapped(RootRead(None, None))
-    return Bootstrapped(committer.create(_empty(committer), pace))
+    return Bootstrapped(committer.create(committer.first_root(), pace))
 
 
 def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Bootstrapped:
@@ -193,7 +192,7 @@ def preview(committer: Committer) -> Root | None:
         raise _no_whole_record()
     refuse_packs(committer.store)
     entries = {entry.path: entry.at(1) for entry in _adoptable(committer, old, LeftOut())}
-    return replace(_empty(committer), entries=entries) if entries else None
+    return replace(committer.first_root(), entries=entries) if entries else None
 
 
 def repair(committer: Committer, pace: Pace) -> Bootstrapped:
@@ -234,9 +233,8 @@ def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root)
     _keep_damaged(committer, old.body)
     step = max(old.root.seq - recorded.seq, 0) + 2
     read = committer.replace(RootRead(None, old.token), rebuilt(recorded, committer.env, committer.writer, step), pace)
-    theirs = sorted(
-        p for p, e in old.root.entries.items() if e.seq > old.root.oldest_known_seq and _is_news(recorded, e)
-    )
+    later = (entry for entry in old.root.entries.values() if entry.seq > old.root.oldest_known_seq)
+    theirs = sorted(e.path for e in later if (row := recorded.row(e.path)) is None or row.key != e.key)
     shown = f": {', '.join(theirs[:SHOWN])}{' …' if len(theirs) > SHOWN else ''}" if theirs else ""
     warning = (
         f"an older client had put back an index of format version {old.root.version}; commit {recorded.seq} was "
@@ -244,11 +242,6 @@ def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root)
         "its next sync delivers them"
     )
     return Bootstrapped(read, discovered=True, warnings=(warning,))
-
-
-def _is_news(recorded: Root, entry: Entry) -> bool:
-    row = recorded.row(entry.path)
-    return row is None or row.key != entry.key
 
 
 OLD_CLIENT: Final = "an older client goes on writing to this store's old index"
@@ -319,22 +312,18 @@ def _keep_damaged(committer: Committer, body: bytes) -> None:
     committer.store.put(f"{SEGMENT_PREFIX}corrupt-{committer.env.ulid()}.json", body)
 
 
-def _empty(committer: Committer) -> Root:
-    return committer.first_root()
-
-
 def _published(
     committer: Committer, pace: Pace, entries: Iterable[Entry], counter: int | None, on: Token | None = None
 ) -> Bootstrapped:
     """A first root over adopted entries: a few stand in the root itself, many in segments."""
     stream = iter(entries)
-    root = _empty(committer)
+    root = committer.first_root()
     root = replace(root, extra={ADOPTED: counter} if counter is not None else {})
     head = list(islice(stream, LAYER_ROWS + 1))
     if len(head) <= LAYER_ROWS:
         root = replace(root, entries={e.path: e.at(root.seq) for e in head})
     else:
-        root = replace(root, segments=tuple(_segments(committer, pace, _chain(*head, rest=stream), root.seq)))
+        root = replace(root, segments=tuple(_segments(committer, pace, chain(head, stream), root.seq)))
     read = committer.replace(RootRead(None, on), root, pace)
     return Bootstrapped(read, discovered=_is(read, root))
 
@@ -348,11 +337,6 @@ def _segments(committer: Committer, pace: Pace, entries: Iterator[Entry], seq: i
         ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", seq)
         committer.put_segment(ref.key, segment.data)
         yield ref
-
-
-def _chain(*first: Entry, rest: Iterator[Entry] | None = None) -> Iterator[Entry]:
-    yield from first
-    yield from rest or ()
 
 
 def _has_log(committer: Committer) -> bool:

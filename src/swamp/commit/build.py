@@ -1,18 +1,24 @@
-"""What one commit does to a root, as values: the root that follows. Pure."""
+"""Makes the root that follows a commit, and says whether it may name what was uploaded for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from swamp.env import Env, rfc3339
+from swamp.errors import ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.formats import NEEDS
 from swamp.index.keys import object_of
-from swamp.index.root import IGNORED, Root, SegmentRef, Writer, successor
+from swamp.index.root import IGNORED, NEEDS, Root, SegmentRef, Writer, successor
+from swamp.store.port import ObjectStore
 from swamp.values import value
 
 _ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key, measured on real roots
+
+
+REBUILT_FROM: Final = "rebuiltFrom"
+"""In a root that was rebuilt without its newest records: the number up to which the log was followed, 0 for none."""
 
 
 @value
@@ -36,6 +42,9 @@ class Changes:
     """Keys that a collector has deleted: their rows in the layer have served."""
     learned: tuple[Entry, ...] = ()
     """Rows of the newest layer whose hash is now known: same key, same number, so nobody takes them for a change."""
+
+    placed: bool = False
+    """Every live row of this very root was seen to have its object: what a rebuild kept for them has served."""
 
     @property
     def rows(self) -> int:
@@ -120,6 +129,7 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         version=max(root.version, changes.version, NEEDS["ignored"] if changes.conditions == IGNORED else 0),
         conditions=changes.conditions or root.conditions,
         conditions_op=op if changes.conditions else root.conditions_op,
+        extra={k: v for k, v in new.extra.items() if k != REBUILT_FROM} if changes.placed else new.extra,
     )
 
 
@@ -128,3 +138,25 @@ def _segments(root: Root, changes: Changes, flush: Flush | None, seq: int) -> tu
     stay = [s for s in root.segments if s.key not in changes.unlisted]
     listed = [*changes.segments, *((replace(flush.ref, added_seq=seq),) if flush else ())]
     return (*stay, *(s if s.added_seq else replace(s, added_seq=seq) for s in listed))
+
+
+def survive(store: ObjectStore, root: Root, names: Iterable[str], epoch: int) -> bool:
+    """Whether a commit on `root` may name these objects, uploaded when the collections had come to `epoch`: none is
+    condemned, and after another collection each is still there. inv[gc.uploads-survive]
+
+    Until a root names it an upload is an orphan, and a collection with a short undo window may take it: segments, moved
+    packs and healed payloads just as a push's own uploads.
+    """
+    uploads = sorted(names)
+    if any(root.condemns(name) for name in uploads):
+        return False
+    return not root.has_collected_since(epoch) or all(is_there(store, name) for name in uploads)
+
+
+def is_there(store: ObjectStore, name: str) -> bool:
+    """Whether an object exists; an unclear answer is an error, not a no."""
+    try:
+        store.head(name)
+    except ObjectMissing:
+        return False
+    return True

@@ -10,9 +10,11 @@ import datetime as dt
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
+from itertools import chain
 from typing import Final
 
-from swamp.commit.bootstrap import REBUILT_FROM, tier_pages
+from swamp.commit.bootstrap import tier_pages
+from swamp.commit.build import REBUILT_FROM
 from swamp.commit.commit import Committer, Pace
 from swamp.commit.log import LogName, names, put_log, refuse_later_formats
 from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
@@ -126,7 +128,9 @@ def collect(
         except MovedTooFar:
             pace()
             continue
-        return done + _without_records(committer, marked)
+        if marked.records:
+            committer.store.delete([m.key for m in marked.records])
+        return done + Collected(0, len(marked.records), sum(m.size for m in marked.records))
 
 
 def _marked(committer: Committer, keep: dt.timedelta, marker: Marker | None) -> Marked | None:
@@ -151,12 +155,6 @@ def _swept(committer: Committer, pace: Pace, marked: Marked) -> Iterator[Collect
     release(committer, pace, inherited)
 
 
-def _without_records(committer: Committer, marked: Marked) -> Collected:
-    if marked.records:
-        committer.store.delete([m.key for m in marked.records])
-    return Collected(0, len(marked.records), sum(m.size for m in marked.records))
-
-
 def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
     """Objects that no live row names: dropped, deleted or never published longer ago than `keep`."""
     store = committer.store
@@ -164,7 +162,9 @@ def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
     ages = Ages.of(records, store_now(store))
     keys = _keys(committer, root, ages, keep)
     garbage = []
-    for meta in _collectable(committer):
+    # Only below the tier directories, `_index/` and `_packs/`; never internal names, the log, other tenants (L34).
+    below_tiers = (meta for meta in own_objects(tier_pages(store)) if may_condemn(meta.key))
+    for meta in chain(below_tiers, internal_objects(store)):
         if meta.key in keys.live or meta.key in keys.waiting:
             continue
         if is_own_key(meta.key):
@@ -232,12 +232,6 @@ def held_by(rows: Iterable[AnyRow]) -> Held:
         if row.sha256 is not None:
             found[row.key] = found.get(row.key, frozenset()) | {(row.size, row.sha256)}
     return found
-
-
-def _collectable(committer: Committer) -> Iterator[ObjectMeta]:
-    """Only below the tier directories, `_index/` and `_packs/`; never internal names, the log, other tenants (L34)."""
-    yield from (meta for meta in own_objects(tier_pages(committer.store)) if may_condemn(meta.key))
-    yield from internal_objects(committer.store)
 
 
 def internal_objects(store: ObjectStore) -> Iterator[ObjectMeta]:

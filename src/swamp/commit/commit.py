@@ -11,10 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import Final, Protocol, TypeVar
 
-from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, rebuilt
+from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, rebuilt, survive
 from swamp.commit.conditions import ConditionsVerdict
 from swamp.commit.log import has_op, log_key, log_status, newest_whole, put_log, refuse_later_formats
-from swamp.commit.survive import survive
 from swamp.env import Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -27,9 +26,8 @@ from swamp.errors import (
     Unavailable,
 )
 from swamp.index.entry import Row
-from swamp.index.formats import NEWEST
 from swamp.index.read import read_root, read_segment
-from swamp.index.root import ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, encode, first_root
+from swamp.index.root import NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, encode, first_root
 from swamp.store.port import CREATE, Condition, Match, ObjectStore, Token
 from swamp.store.retry import Backoff, put_again
 from swamp.trace import traced

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from swamp.commit.build import survive
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
-from swamp.commit.survive import survive
 from swamp.index.entry import Unreferenced
-from swamp.index.merge import forgettable, merge_segments
+from swamp.index.lookup import FetchSegment, forgettable, merge_segments
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.index.segment import listed_rows, write_segment
+from swamp.index.segment import Segment, listed_rows, write_segment
 from swamp.locks.acquire import store_now
 from swamp.values import value
 
@@ -59,15 +60,36 @@ def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | N
 
 def _merged(committer: Committer, root: Root, inputs: list[SegmentRef], horizon: int) -> SegmentRef:
     """The inputs as one uploaded segment under the highest number among them: no reader takes it for news."""
-    streams = []
-    for ref in inputs:
-        body = committer.fetch(ref)
-        streams.append((ref, listed_rows(ref, body)))
-    rows = merge_segments(streams, forgettable(root, inputs, horizon))
-    segment = write_segment(rows, presorted=True)
+    segment = merge_range(root, inputs, horizon, committer.fetch)
     ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", max(s.added_seq for s in inputs))
     committer.put_segment(ref.key, segment.data)
     return ref
+
+
+def merge_range(
+    root: Root,
+    inputs: Sequence[SegmentRef],
+    horizon: int,
+    fetch: FetchSegment,
+    start: str = "",
+    stop: str | None = None,
+) -> Segment:
+    """What a compaction of `inputs` writes for the paths from `start` up to `stop`: in process all, in a task its own.
+
+    A segment's dropped rows may lie outside of the range that its descriptor names: they go with its first or last
+    deciding row, so that of all ranges together every row is read once.
+    """
+    streams = [
+        (ref, listed_rows(ref, fetch(ref), start=low, stop=high)) for ref, low, high in _met(inputs, start, stop)
+    ]
+    return write_segment(merge_segments(streams, forgettable(root, inputs, horizon)), presorted=True)
+
+
+def _met(inputs: Sequence[SegmentRef], start: str, stop: str | None) -> Iterator[tuple[SegmentRef, str, str | None]]:
+    for ref in inputs:
+        if ref.max_path >= start and (stop is None or ref.min_path < stop):
+            first, last = start <= ref.min_path, stop is None or ref.max_path < stop
+            yield ref, "" if first else start, None if last else stop
 
 
 def horizon_of(committer: Committer) -> int:

@@ -9,9 +9,8 @@ from typing import Final, Literal
 
 from swamp.env import Env
 from swamp.errors import ConditionFailed, CorruptData, ObjectMissing
-from swamp.index.formats import REPAIR_HINT
 from swamp.index.read import read_root, read_segment
-from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
+from swamp.index.root import REPAIR_HINT, SEGMENT_PREFIX, Root
 from swamp.store.port import CREATE, ObjectMeta, ObjectStore
 from swamp.store.retry import put_again
 from swamp.values import value
@@ -47,16 +46,9 @@ def names(store: ObjectStore, *, after_seq: int = 0) -> Iterator[LogName]:
     start = f"{LOG_PREFIX}{after_seq:012d}~" if after_seq else None
     for page in store.list(LOG_PREFIX, start_after=start):
         for meta in page:
-            name = _parse(meta)
-            if name is not None:
-                yield name
-
-
-def _parse(meta: ObjectMeta) -> LogName | None:
-    digits, dash, rest = meta.key.removeprefix(LOG_PREFIX).partition("-")
-    if not dash or not digits.isdigit() or not rest.endswith(".json"):
-        return None
-    return LogName(meta.key, int(digits), rest.removesuffix(".json"), meta)
+            digits, dash, rest = meta.key.removeprefix(LOG_PREFIX).partition("-")
+            if dash and digits.isdigit() and rest.endswith(".json"):
+                yield LogName(meta.key, int(digits), rest.removesuffix(".json"), meta)
 
 
 def has_op(store: ObjectStore, op: str, *, after_seq: int) -> bool:
@@ -116,17 +108,14 @@ def _whole(store: ObjectStore, recorded: list[LogName]) -> Iterator[Root]:
         try:
             root, _ = read_root(store, key=name.key)
             for segment in root.segments:
-                if segment.key not in sound:
-                    _must_be_sound(store, segment)
-                    sound.add(segment.key)
+                if segment.key in sound:
+                    continue
+                if hashlib.sha256(read_segment(store, segment)).hexdigest() != segment.sha256:
+                    raise CorruptData(f"{segment.key} is not what was written", details={"key": segment.key})
+                sound.add(segment.key)
         except (ObjectMissing, CorruptData):
             continue
         yield root
-
-
-def _must_be_sound(store: ObjectStore, segment: SegmentRef) -> None:
-    if hashlib.sha256(read_segment(store, segment)).hexdigest() != segment.sha256:
-        raise CorruptData(f"{segment.key} is not what was written", details={"key": segment.key})
 
 
 def _forgets(newest: Root, lost: LogName) -> CorruptData:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
@@ -19,6 +20,7 @@ from swamp.errors import (
 )
 from swamp.index.root import ROOT_KEY
 from swamp.store.port import CREATE, Capabilities, ObjectStore
+from swamp.store.together import together
 from swamp.values import value
 
 NAMESPACE_KEY: Final = ".namespace.json"
@@ -139,9 +141,9 @@ def refuse_anothers_namespace(store: ObjectStore, repo_id: str) -> None:
 def refuse_nested(bucket: ObjectStore, prefix: str) -> None:
     """Raises UsageError if a directory above `prefix` is a store of its own; `bucket` is opened without a prefix."""
     parts = [p for p in prefix.split("/") if p]
-    for depth in range(len(parts)):
-        above = "/".join(parts[:depth])
-        if _is_store(bucket, above):
+    places = ["/".join(parts[:depth]) for depth in range(len(parts))]
+    for above, is_store in zip(places, together([_looker(bucket, above) for above in places]), strict=True):
+        if is_store:
             where = f"the prefix {above!r}" if above else "the top of this bucket"
             raise UsageError(
                 f"{prefix!r} lies inside another datastore: {where} is one",
@@ -150,9 +152,13 @@ def refuse_nested(bucket: ObjectStore, prefix: str) -> None:
             )
 
 
-def _is_store(bucket: ObjectStore, prefix: str) -> bool:
+def _looker(bucket: ObjectStore, prefix: str) -> Callable[[], bool]:
+    return lambda: _is_store(bucket, f"{prefix}/" if prefix else "")
+
+
+def _is_store(bucket: ObjectStore, above: str) -> bool:
     """Whether there is a root, or a namespace whose owner has not written yet."""
-    return any(_exists(bucket, f"{prefix}/{key}" if prefix else key) for key in (ROOT_KEY, NAMESPACE_KEY))
+    return any(together([lambda: _exists(bucket, above + ROOT_KEY), lambda: _exists(bucket, above + NAMESPACE_KEY)]))
 
 
 def _exists(bucket: ObjectStore, key: str) -> bool:

@@ -2,30 +2,107 @@
 
 A move is no change: identity and number stay, only the place is another one. inv[pack.identity] The old pack is dropped
 by the commit that moves out of it, so that readers and undelete find it for the length of the undo window.
+`PackCopier` copies the slices, each checked on the way, here and inside Spark tasks.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from itertools import groupby
 from typing import Final, Protocol
 
+from swamp.commit.build import survive
 from swamp.commit.collect import Ages, internal_objects
 from swamp.commit.commit import Changes, Committer, Pace
-from swamp.commit.copy import PackCopier, cut_of
 from swamp.commit.log import names
-from swamp.commit.survive import survive
-from swamp.errors import ObjectMissing
+from swamp.env import Env
+from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.keys import is_pack, object_of
+from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
 from swamp.index.lookup import all_rows, live_rows, lookup, winning_rows
+from swamp.index.pack import Packed, PackWriter, unpacked, verified
 from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
 from swamp.locks.acquire import store_now
-from swamp.store.port import ObjectMeta
+from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.values import mutable, value
+
+PACK_BYTES: Final = 8 << 20
+PACK_FILES: Final = 20_000
+"""No more of them than one commit moves: a pack is moved as a whole."""
+
+
+@mutable
+class PackCopier:
+    """Reads old packs, each once, and sends new ones; at most one of each is in memory."""
+
+    store: ObjectStore
+    env: Env
+    send: Callable[[str, bytes], object]
+    _waiting: list[tuple[Row, Slice, bytes]] = field(default_factory=list)
+    _size: int = 0
+
+    def copy(self, rows: Iterable[Row], pace: Callable[[], None]) -> Iterator[tuple[Row, str]]:
+        """Each row with the slice that holds its bytes now too, those of one old pack one after the other.
+
+        What is not there, or not right, stays where it is for `verify` to find: a move would only hide it.
+        """
+        ordered = sorted(rows, key=lambda row: (object_of(row.key), row.path))
+        for pack, entries in groupby(ordered, key=lambda row: object_of(row.key)):
+            pace()
+            for found in self._read(pack, entries):
+                self._waiting.append(found)
+                self._size += found[1].length
+                if len(self._waiting) >= PACK_FILES or self._size >= PACK_BYTES:
+                    yield from self._sealed()
+        yield from self._sealed()
+
+    def _read(self, pack: str, entries: Iterable[Row]) -> Iterator[tuple[Row, Slice, bytes]]:
+        try:
+            body = self.store.get(pack).body
+        except ObjectMissing:
+            return
+        for entry in entries:
+            cut = cut_of(entry.key)
+            if cut is not None and _holds(body, cut, entry):
+                yield entry, cut, body[cut.offset : cut.end]
+
+    def _sealed(self) -> Iterator[tuple[Row, str]]:
+        """Uploads a pack under a key of its own, before anything names it. inv[commit.root-last]"""
+        if not self._waiting:
+            return
+        writer, files = PackWriter(), dict[Row, Packed]()
+        # Metadata and records come first: who wants only those reads one range.
+        for entry, cut, stored in sorted(self._waiting, key=lambda found: "/raw/" in f"{found[0].path}/"):
+            file = Packed(entry.path, 0, cut.length, entry.size, entry.sha256 or "", cut.zstd)
+            files[entry] = writer.copy(file, stored, entry.identity)
+        key = pack_key(self.env.ulid())
+        self.send(key, writer.seal())
+        moved = [(entry, files[entry].key(key)) for entry, _, _ in self._waiting]
+        self._waiting, self._size = [], 0
+        yield from moved
+
+
+def cut_of(key: str) -> Slice | None:
+    """The slice that a key names; None for an object of its own, and for a slice that cannot be."""
+    try:
+        return slice_of(key)
+    except CorruptData:
+        return None
+
+
+def _holds(body: bytes, cut: Slice, entry: Row) -> bool:
+    """Whether the slice has the bytes that the row promises: nothing is moved that was not checked."""
+    try:
+        return entry.sha256 is not None and verified(
+            unpacked(cut, body[cut.offset : cut.end], entry.size), entry.size, entry.sha256
+        )
+    except CorruptData:
+        return False
+
 
 SMALL_PACK: Final = 1 << 20
 MANY_SMALL: Final = 100
@@ -135,15 +212,11 @@ def is_live(row: Row) -> bool:
 
 def empty(committer: Committer, pace: Pace, packs: Iterable[str], moves: Callable[[Row], bool] = is_live) -> Repacked:
     """Moves what lives in these packs, or what of it `moves` says, deleted files too, whatever they would save."""
-    found = [_Pack(meta) for key in packs if (meta := _there(committer, key)) is not None]
+    found: list[_Pack] = []
+    for key in packs:
+        with suppress(ObjectMissing):
+            found.append(_Pack(committer.store.head(key)))
     return _moved(committer, pace, found, moves) if found else Repacked()
-
-
-def _there(committer: Committer, key: str) -> ObjectMeta | None:
-    try:
-        return committer.store.head(key)
-    except ObjectMissing:
-        return None
 
 
 def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bulk: Bulk | None) -> list[_Pack]:

@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import Final
 
 from swamp.cache.paths import in_tier, is_internal, is_internal_object
+from swamp.commit.build import is_there
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.env import is_ulid
 from swamp.errors import ObjectMissing
@@ -150,7 +151,13 @@ def release(committer: Committer, pace: Pace, inherited: frozenset[str]) -> None
     What this run may not delete *yet* stays listed: its collector may only be slow, and whoever took such a key off the
     list would let a writer use it under a delete that is still to come.
     """
-    idle = {key for key in sorted(inherited) if not may_condemn(key) or not _exists(committer.store, key, pace)}
+    idle: set[str] = set()
+    for key in sorted(inherited):
+        if may_condemn(key):
+            pace()
+            if is_there(committer.store, key):
+                continue
+        idle.add(key)
 
     def propose(root: Root) -> Changes | None:
         left = [k for k in root.collecting if k not in idle]
@@ -161,12 +168,3 @@ def release(committer: Committer, pace: Pace, inherited: frozenset[str]) -> None
 
     if inherited:
         committer.commit(propose, pace)
-
-
-def _exists(store: ObjectStore, key: str, pace: Pace) -> bool:
-    pace()
-    try:
-        store.head(key)
-    except ObjectMissing:
-        return False
-    return True

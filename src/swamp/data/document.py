@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ def load(raw: bytes, path: str, *, limit: int = MAX_BYTES) -> Any:
         check_shape(text)
         return yaml.load(text, Loader=_loader())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise damaged(path, _first_line(error)) from error
+        raise damaged(path, (str(error).strip() or type(error).__name__).splitlines()[0]) from error
 
 
 _WORDS = "true|false|yes|no|on|off|null"  # in any case, plain: not texts
@@ -118,10 +118,21 @@ def dump(value: Any) -> bytes:
         raise UsageError("a text is not valid Unicode and cannot be stored") from error
 
 
-def _is_deep(text: str) -> bool:
-    """Whether the text might nest deeply or use aliases: only such a text pays for the closer look."""
-    brackets = text.count("[") + text.count("{")
-    return brackets > MAX_DEPTH or "*" in text or _INDENTED.search(text) is not None
+def told(state: object, keys: Mapping[str, str]) -> dict[str, Any]:
+    """The attributes of a state by their keys in its document, without those that say nothing."""
+    found = {key: getattr(state, attribute) for key, attribute in keys.items()}
+    known = {key: dict(value) if isinstance(value, Mapping) else value for key, value in found.items()}
+    return {key: value for key, value in known.items() if value is not None and value is not False and value != {}}
+
+
+def attributes_of(document: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    """The attributes that a document tells: the other way of `told`."""
+    return {attribute: document[key] for key, attribute in keys.items() if document.get(key) is not None}
+
+
+def unknown_keys(document: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """What a newer writer has added, to be kept as it is."""
+    return {key: value for key, value in document.items() if key not in known}
 
 
 def check_shape(text: str, *, aliases: bool = False) -> None:
@@ -129,8 +140,9 @@ def check_shape(text: str, *, aliases: bool = False) -> None:
 
     With `aliases` they may be used, as people do, but not for more than they could have written out.
     """
-    if not _is_deep(text):
-        return
+    brackets = text.count("[") + text.count("{")
+    if brackets <= MAX_DEPTH and "*" not in text and _INDENTED.search(text) is None:
+        return  # it can neither nest deeply nor use aliases: only others pay for the closer look
     import yaml
 
     anchors: dict[str, int] = {}
@@ -149,7 +161,10 @@ def check_shape(text: str, *, aliases: bool = False) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             nodes[-1] += 1
             anchors |= {event.anchor: 1} if event.anchor else {}
-        _check_size(len(nodes) - 1, nodes[-1])
+        if len(nodes) - 1 > MAX_DEPTH:
+            raise ValueError(f"it nests deeper than {MAX_DEPTH} levels")
+        if nodes[-1] > MAX_NODES:
+            raise ValueError(f"its aliases unfold to more than {MAX_NODES} values")
 
 
 def _unfolded(anchor: str | None, anchors: dict[str, int], allowed: bool) -> int:
@@ -158,17 +173,6 @@ def _unfolded(anchor: str | None, anchors: dict[str, int], allowed: bool) -> int
     if anchor is None or anchor not in anchors:
         raise ValueError(f"the alias *{anchor} stands before or inside what it names")
     return anchors[anchor]
-
-
-def _check_size(depth: int, nodes: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"it nests deeper than {MAX_DEPTH} levels")
-    if nodes > MAX_NODES:
-        raise ValueError(f"its aliases unfold to more than {MAX_NODES} values")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @functools.cache
@@ -211,15 +215,11 @@ class RecordFiles:
         self.directory = directory
 
     def write(self, path: str, content: bytes) -> None:
+        parent = (self._tree.root / path).parent  # staged there, so that the rename stays within one file system
         with self._tree.announce([path]):
-            place(stage_file(self._staging(path), [content]), self._tree.root, path)
-
-    def _staging(self, path: str) -> Path:
-        """Beside its place, so that the rename stays within one file system."""
-        parent = (self._tree.root / path).parent
-        with on_disk("create", path):
-            parent.mkdir(parents=True, exist_ok=True)
-        return parent
+            with on_disk("create", path):
+                parent.mkdir(parents=True, exist_ok=True)
+            place(stage_file(parent, [content]), self._tree.root, path)
 
     def remove(self, paths: Sequence[str], *, confirmed: bool = False) -> int:
         """Removes those that are there, in one announcement; none there: nothing is announced."""
@@ -240,14 +240,12 @@ class RecordFiles:
 
     def read_bytes(self, path: str) -> bytes | None:
         try:
-            return read_at_most(self._tree.materialize(path), MAX_BYTES) if self._exists(path) else None
+            there = (self._tree.root / path).is_file()
+            return read_at_most(self._tree.materialize(path), MAX_BYTES) if there else None
         except FileNotFoundError:
             return None
         except OSError as error:
             raise disk_error(error, "read", path) from error
-
-    def _exists(self, path: str) -> bool:
-        return (self._tree.root / path).is_file()
 
     def paths(self, under: str = "") -> Iterator[str]:
         """The record files below, newest names first, one directory in memory at a time."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, get_args
 
-from swamp.data.document import damaged, dump, load_mapping
+from swamp.data.document import damaged, dump, load_mapping, told, unknown_keys
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
 from swamp.data.names import VersionRef
 from swamp.data.parts import Manifest, Part
@@ -146,7 +146,7 @@ def encode(meta: Metadata) -> bytes:
         "garbageCollection": draft.retention.value,
         "streaming": draft.streaming,
         "tags": dict(draft.tags),
-        "ownerDefinition": _encode_owner(draft.owner),
+        "ownerDefinition": told(draft.owner, _OWNER_KEYS),
         "createdAt": meta.created_at,
         "size": meta.size,
         "checksum": meta.checksum,
@@ -156,22 +156,15 @@ def encode(meta: Metadata) -> bytes:
     if meta.manifest is not None:
         found = meta.manifest
         document["manifest"] = {"parts": found.parts, "size": found.size, "checksum": found.sha256}
-    if not meta.active:
-        document["lifecycle"] = meta.lifecycle
-    if meta.renamed_to is not None:
-        document["renamedTo"] = meta.renamed_to
-    if draft.write_id is not None:
-        document["writeId"] = draft.write_id
-    if draft.output_id is not None:
-        document["outputId"] = draft.output_id
-    if draft.inputs:
-        document["inputs"] = [dict(one) for one in draft.inputs]
+    optional = {
+        "lifecycle": None if meta.active else meta.lifecycle,
+        "renamedTo": meta.renamed_to,
+        "writeId": draft.write_id,
+        "outputId": draft.output_id,
+        "inputs": [dict(one) for one in draft.inputs] or None,
+    }
+    document |= {key: value for key, value in optional.items() if value is not None}
     return dump({**document, **meta.extra})
-
-
-def _encode_owner(owner: Owner) -> dict[str, str]:
-    found = {key: getattr(owner, attribute) for key, attribute in _OWNER_KEYS.items()}
-    return {key: value for key, value in found.items() if value is not None}
 
 
 def decode(raw: bytes, path: str) -> Metadata:
@@ -183,34 +176,37 @@ def decode(raw: bytes, path: str) -> Metadata:
         name=reader.text("name"),
         version=reader.whole("version"),
         draft=_decode_draft(reader),
-        created_at=reader.parsed("createdAt", lambda value: rfc3339(_aware(parse_rfc3339(str(value))))),
+        created_at=reader.parsed("createdAt", _as_utc),
         size=reader.whole("size"),
         checksum=reader.text("checksum", ""),
         parts=tuple(_decode_part(item, path) for item in reader.items("parts")),
         lifecycle=reader.choice("lifecycle", get_args(Lifecycle), "active"),
         renamed_to=reader.optional("renamedTo"),
-        extra={key: value for key, value in document.items() if key not in _KNOWN},
+        extra=unknown_keys(document, _KNOWN),
         manifest=_decode_manifest(reader),
     )
 
 
 def _decode_draft(reader: _Reader) -> Draft:
+    owner, inputs = _Reader(reader.mapping("ownerDefinition"), reader.path), reader.document.get("inputs")
+    rest = {attribute: owner.optional(key) for key, attribute in list(_OWNER_KEYS.items())[2:]}
     return Draft(
-        owner=_decode_owner(reader.mapping("ownerDefinition"), reader.path),
+        owner=Owner(owner.choice("ownerType", get_args(OwnerType)), owner.text("ownerRef"), **rest),
         content_type=reader.text("contentType", "application/octet-stream"),
         lifetime=reader.parsed("lifetime", lambda value: Lifetime.parse(str(value)), FOREVER),
         retention=reader.parsed("garbageCollection", Retention.parse, KEEP_TEN),
         tags={key: _tag(value) for key, value in reader.mapping("tags").items()},
-        streaming=reader.flag("streaming"),
+        streaming=reader.choice("streaming", (True, False), False),
         write_id=reader.optional("writeId"),
-        inputs=_decode_inputs(reader.document.get("inputs")),
+        # What does not name a version is another writer's and no damage.
+        inputs=tuple(one for one in inputs if is_read(one)) if isinstance(inputs, list) else (),
         output_id=reader.optional("outputId"),
     )
 
 
-def _decode_inputs(found: Any) -> tuple[Mapping[str, Any], ...]:
-    """What does not name a version is another writer's and no damage."""
-    return tuple(one for one in found if is_read(one)) if isinstance(found, list) else ()
+def _as_utc(value: Any) -> str:
+    moment = parse_rfc3339(str(value))
+    return rfc3339(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC))
 
 
 def _tag(value: Any) -> str:
@@ -218,13 +214,6 @@ def _tag(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
-
-
-def _decode_owner(document: Mapping[str, Any], path: str) -> Owner:
-    reader = _Reader(document, path)
-    kind = cast(OwnerType, reader.choice("ownerType", get_args(OwnerType)))
-    rest = {attribute: reader.optional(key) for key, attribute in list(_OWNER_KEYS.items())[2:]}
-    return Owner(kind, reader.text("ownerRef"), **rest)
 
 
 def _decode_part(item: Any, path: str) -> Part:
@@ -279,10 +268,6 @@ def artifact_document(ref: VersionRef, model_name: str) -> dict[str, Any]:
     return {"name": ref.data.name, "version": ref.version, "modelName": model_name, "path": ref.path}
 
 
-def _aware(moment: dt.datetime) -> dt.datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-
-
 _REQUIRED: Final = object()
 
 
@@ -310,12 +295,6 @@ class _Reader:
             return value
         raise self._wrong(key)
 
-    def flag(self, key: str) -> bool:
-        value = self.document.get(key, False)
-        if isinstance(value, bool):
-            return value
-        raise self._wrong(key)
-
     def mapping(self, key: str) -> dict[str, Any]:
         value = self.document.get(key)
         if value is None:
@@ -330,9 +309,9 @@ class _Reader:
             return value or []
         raise self._wrong(key)
 
-    def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> Any:
+    def choice(self, key: str, allowed: tuple[str | bool, ...], default: str | bool | None = None) -> Any:
         value = self.document.get(key, default)
-        if value in allowed:
+        if any(value is one or (value == one and isinstance(value, str)) for one in allowed):
             return value
         raise self._wrong(key)
 

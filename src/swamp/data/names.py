@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from swamp.cache.paths import CATALOG, LOCK, is_temp, safe_path
 from swamp.errors import UsageError
@@ -107,6 +107,11 @@ class VersionRef:
     @property
     def path(self) -> str:
         return f"{self.data.path}/{self.version}"
+
+    def fields(self) -> dict[str, Any]:
+        """What it is called, as `--json` says it."""
+        data = self.data
+        return {"name": data.name, "version": self.version, "modelType": data.type, "modelId": data.model_id}
 
     @property
     def metadata_path(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 
-from swamp.data.document import SUFFIX, RecordFiles, damaged, dump
+from swamp.data.document import SUFFIX, RecordFiles, attributes_of, damaged, dump, told, unknown_keys
 from swamp.data.names import by_prefix, check_id, normalise_type
 from swamp.data.reads import is_read
 from swamp.errors import NotFound
@@ -19,9 +19,9 @@ OutputStatus = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
 @value
 class Provenance:
-    definition_hash: str
-    triggered_by: str
-    initiated_by: str
+    definition_hash: str = ""
+    triggered_by: str = ""
+    initiated_by: str = ""
     workflow_run_id: str | None = None
     step_name: str | None = None
 
@@ -60,16 +60,11 @@ class OutputRepository:
 
     def save(self, output: Output) -> str:
         """Writes the record, over an earlier state of the same run; its path."""
-        path = self._path_for(output)
+        path, found = output.path, self._files.read(output.path)
+        if found is not None and found.get("id") != output.id:  # two runs of one definition in one millisecond
+            path = f"{path.removesuffix(SUFFIX)}-{check_id(output.id)}{SUFFIX}"
         self._files.write(path, encode(output))
         return path
-
-    def _path_for(self, output: Output) -> str:
-        """Two runs of one definition in one millisecond get two files."""
-        found = self._files.read(output.path)
-        if found is None or found.get("id") == output.id:
-            return output.path
-        return f"{output.path.removesuffix(SUFFIX)}-{check_id(output.id)}{SUFFIX}"
 
     def get(self, output_id: str) -> Output:
         """The record with this id. Raises NotFound."""
@@ -126,70 +121,44 @@ class OutputRepository:
         return None if document is None else decode(document, path)
 
 
-_KNOWN: Final = frozenset(
-    "id definitionId methodName status startedAt completedAt durationMs provenance artifacts logFile error "
-    "inputs".split()
-)
+_KEYS: Final = {
+    "id": "id",
+    "definitionId": "definition_id",
+    "methodName": "method_name",
+    "status": "status",
+    "startedAt": "started_at",
+    "completedAt": "completed_at",
+    "durationMs": "duration_ms",
+    "logFile": "log_file",
+    "error": "error",
+}
+_PROOF: Final = {
+    "definitionHash": "definition_hash",
+    "triggeredBy": "triggered_by",
+    "workflowRunId": "workflow_run_id",
+    "stepName": "step_name",
+    "initiatedBy": "initiated_by",
+}
 
 
 def encode(output: Output) -> bytes:
-    proof = output.provenance
-    document: dict[str, Any] = {
-        "id": output.id,
-        "definitionId": output.definition_id,
-        "methodName": output.method_name,
-        "status": output.status,
-        "startedAt": output.started_at,
-        "completedAt": output.completed_at,
-        "durationMs": output.duration_ms,
-        "provenance": {
-            "definitionHash": proof.definition_hash,
-            "triggeredBy": proof.triggered_by,
-            "workflowRunId": proof.workflow_run_id,
-            "stepName": proof.step_name,
-            "initiatedBy": proof.initiated_by,
-        },
-        "artifacts": {"dataArtifacts": [dict(artifact) for artifact in output.artifacts]},
-        "logFile": output.log_file,
-        "error": output.error,
-        "inputs": [dict(one) for one in output.inputs] or None,
-    }
-    return dump({**_without_none(document), **output.extra})
-
-
-def _without_none(document: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_none(value) if isinstance(value, dict) else value
-        for key, value in document.items()
-        if value is not None
-    }
+    document = {**told(output, _KEYS), "provenance": told(output.provenance, _PROOF)}
+    document["artifacts"] = {"dataArtifacts": [dict(artifact) for artifact in output.artifacts]}
+    if output.inputs:
+        document["inputs"] = [dict(one) for one in output.inputs]
+    return dump({**document, **output.extra})
 
 
 def decode(document: Mapping[str, Any], path: str) -> Output:
     """The record in a document. Raises CorruptData naming the file."""
     try:
-        proof = document.get("provenance") or {}
         return Output(
-            id=document["id"],
-            definition_id=document["definitionId"],
+            **attributes_of(document, _KEYS),
             model_type="/".join(path.split("/")[1:-2]),
-            method_name=document["methodName"],
-            status=document["status"],
-            started_at=document["startedAt"],
-            provenance=Provenance(
-                definition_hash=proof.get("definitionHash", ""),
-                triggered_by=proof.get("triggeredBy", ""),
-                initiated_by=proof.get("initiatedBy", ""),
-                workflow_run_id=proof.get("workflowRunId"),
-                step_name=proof.get("stepName"),
-            ),
-            completed_at=document.get("completedAt"),
-            duration_ms=document.get("durationMs"),
+            provenance=Provenance(**attributes_of(document.get("provenance") or {}, _PROOF)),
             artifacts=tuple((document.get("artifacts") or {}).get("dataArtifacts") or ()),
-            log_file=document.get("logFile"),
-            error=document.get("error"),
             inputs=tuple(one for one in document.get("inputs") or () if is_read(one)),
-            extra={key: value for key, value in document.items() if key not in _KNOWN},
+            extra=unknown_keys(document, (*_KEYS, "provenance", "artifacts", "inputs")),
         )
     except (KeyError, AttributeError, TypeError) as error:
         raise damaged(path, f"it is not an output record ({error})") from error

@@ -1,13 +1,16 @@
-"""The record of one workflow run: the state that the engine changes, its summary, and their document."""
+"""Workflow runs: the record that the engine changes, its summary, its document, and a search over all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from swamp.data.document import SUFFIX, damaged, dump, load_mapping
-from swamp.data.names import check_id
+from swamp.data.document import SUFFIX, RecordFiles, attributes_of, damaged, dump, load_mapping, told, unknown_keys
+from swamp.data.names import by_prefix, check_id, meant
+from swamp.errors import NotFound
+from swamp.sync.port import Tree
 from swamp.values import value
 
 RUNS: Final = "workflow-runs"
@@ -51,17 +54,10 @@ class StepState:
         self.artifacts, self.allowed_failure, self.extra = [], False, last
 
     def to_document(self) -> dict[str, Any]:
-        known = {
-            "stepName": self.name,
-            "template": self.template if self.template != self.name else None,
-            "status": self.status,
-            "startedAt": self.started_at,
-            "completedAt": self.completed_at,
-            "durationMs": self.duration_ms,
-            "error": self.error,
-            "allowedFailure": self.allowed_failure or None,
-        }
-        return {**_without_none(known), **self.extra, "dataArtifacts": self.artifacts}
+        known = told(self, _STEP)
+        if self.template == self.name:
+            del known["template"]
+        return {**known, **self.extra, "dataArtifacts": self.artifacts}
 
 
 @dataclass
@@ -124,52 +120,51 @@ class RunState:
 
     @property
     def summary(self) -> RunSummary:
-        wrong = ((job, step) for job, step in self.steps if step.status == "failed" and not step.allowed_failure)
-        return RunSummary(
-            run_id=self.id,
-            workflow_id=self.workflow_id,
-            workflow_name=self.workflow_name,
-            status=self.status,
-            started_at=self.started_at,
-            completed_at=self.completed_at,
-            failed_step=next((f"{job.name}.{step.name}" for job, step in wrong), None),
-            steps_done=sum(step.status in RAN for _, step in self.steps),
-            steps_total=sum(1 for _ in self.steps),
-            tags=self.tags,
-            trigger=self.trigger,
-        )
+        return _summary_of(self.head())
 
     def head(self) -> dict[str, Any]:
         """What stands before the jobs, with a summary: all that a search reads of the file."""
-        summary = self.summary
-        known = {
-            "id": self.id,
-            "workflowId": self.workflow_id,
-            "workflowName": self.workflow_name,
-            "status": self.status,
-            "startedAt": self.started_at,
-            "completedAt": self.completed_at,
-            "tags": dict(self.tags) or None,
-            "trigger": dict(self.trigger) if self.trigger else None,
-            "summary": {"failedStep": summary.failed_step, "done": summary.steps_done, "total": summary.steps_total},
+        wrong = ((job, step) for job, step in self.steps if step.status == "failed" and not step.allowed_failure)
+        counts = {
+            "failedStep": next((f"{job.name}.{step.name}" for job, step in wrong), None),
+            "done": sum(step.status in RAN for _, step in self.steps),
+            "total": sum(1 for _ in self.steps),
         }
-        return _without_none(known)
+        return {**told(self, _HEAD), "summary": counts}
 
     def tail(self) -> dict[str, Any]:
         """What stands after the jobs."""
-        known = {
-            "inputs": dict(self.inputs),
-            "pid": self.pid,
-            "host": self.host,
-            "triggerSource": self.trigger_source,
-            "durationMs": self.duration_ms,
-            "error": self.error,
-        }
-        return {**_without_none(known), **self.extra}
+        return {"inputs": dict(self.inputs), **told(self, _TAIL), **self.extra}
 
 
-def _without_none(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if value is not None}
+_STEP: Final = {
+    "stepName": "name",
+    "template": "template",
+    "status": "status",
+    "startedAt": "started_at",
+    "completedAt": "completed_at",
+    "durationMs": "duration_ms",
+    "error": "error",
+    "allowedFailure": "allowed_failure",
+}
+"""The keys of a step in the record, each with the attribute that it tells."""
+_HEAD: Final = {
+    "id": "id",
+    "workflowId": "workflow_id",
+    "workflowName": "workflow_name",
+    "status": "status",
+    "startedAt": "started_at",
+    "completedAt": "completed_at",
+    "tags": "tags",
+    "trigger": "trigger",
+}
+_TAIL: Final = {
+    "pid": "pid",
+    "host": "host",
+    "triggerSource": "trigger_source",
+    "durationMs": "duration_ms",
+    "error": "error",
+}
 
 
 @value
@@ -220,83 +215,168 @@ def read_summary(raw: bytes, path: str) -> RunSummary:
         document = load_mapping(head, path)
         counts = document.get("summary") or {}
         if isinstance(counts, dict) and isinstance(counts.get("total"), int):
-            return _summary_of(document, counts, path)
+            try:
+                return _summary_of(document)
+            except KeyError as error:
+                raise damaged(path, f"it is not a run record ({error} is missing)") from error
     return decode(load_mapping(raw, path), path).summary
 
 
-def _summary_of(document: Mapping[str, Any], counts: Mapping[str, Any], path: str) -> RunSummary:
-    try:
-        return RunSummary(
-            run_id=document["id"],
-            workflow_id=document["workflowId"],
-            workflow_name=document["workflowName"],
-            status=document["status"],
-            started_at=document["startedAt"],
-            completed_at=document.get("completedAt"),
-            failed_step=counts.get("failedStep"),
-            steps_done=counts.get("done", 0),
-            steps_total=counts["total"],
-            tags=document.get("tags") or {},
-            trigger=document.get("trigger"),
-        )
-    except KeyError as error:
-        raise damaged(path, f"it is not a run record ({error} is missing)") from error
-
-
-_RUN_KEYS: Final = frozenset(
-    "id workflowId workflowName status startedAt completedAt summary jobs inputs tags pid host triggerSource "
-    "trigger durationMs error".split()
-)
-_JOB_KEYS: Final = frozenset(("jobName", "status", "steps"))
-_STEP_KEYS: Final = frozenset(
-    "stepName template status startedAt completedAt durationMs error allowedFailure dataArtifacts".split()
-)
+def _summary_of(head: Mapping[str, Any]) -> RunSummary:
+    counts = head["summary"]
+    return RunSummary(
+        run_id=head["id"],
+        workflow_id=head["workflowId"],
+        workflow_name=head["workflowName"],
+        status=head["status"],
+        started_at=head["startedAt"],
+        completed_at=head.get("completedAt"),
+        failed_step=counts.get("failedStep"),
+        steps_done=counts.get("done", 0),
+        steps_total=counts["total"],
+        tags=head.get("tags") or {},
+        trigger=head.get("trigger"),
+    )
 
 
 def decode(document: Mapping[str, Any], path: str) -> RunState:
     """The run in a document; keys of a newer writer are kept. Raises CorruptData naming the file."""
     try:
         return RunState(
-            id=document["id"],
-            workflow_id=document["workflowId"],
-            workflow_name=document["workflowName"],
-            status=document["status"],
-            started_at=document["startedAt"],
+            **{**attributes_of(document, _HEAD | _TAIL), "tags": dict(document.get("tags") or {})},
             jobs=[_decode_job(job) for job in document.get("jobs") or ()],
             inputs=dict(document.get("inputs") or {}),
-            tags=dict(document.get("tags") or {}),
-            pid=document.get("pid"),
-            host=document.get("host"),
-            trigger_source=document.get("triggerSource"),
-            trigger=document.get("trigger"),
-            completed_at=document.get("completedAt"),
-            duration_ms=document.get("durationMs"),
-            error=document.get("error"),
-            extra=_unknown(document, _RUN_KEYS),
+            extra=unknown_keys(document, (*_HEAD, *_TAIL, "summary", "jobs", "inputs")),
         )
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise damaged(path, f"it is not a run record ({error})") from error
 
 
 def _decode_job(job: Mapping[str, Any]) -> JobState:
-    steps = [_decode_step(step) for step in job.get("steps") or ()]
-    return JobState(job["jobName"], job["status"], steps, _unknown(job, _JOB_KEYS))
+    steps = [
+        StepState(
+            **{"template": step["stepName"], **attributes_of(step, _STEP), "status": step["status"]},
+            artifacts=[dict(artifact) for artifact in step.get("dataArtifacts") or ()],
+            extra=unknown_keys(step, (*_STEP, "dataArtifacts")),
+        )
+        for step in job.get("steps") or ()
+    ]
+    return JobState(job["jobName"], job["status"], steps, unknown_keys(job, ("jobName", "status", "steps")))
 
 
-def _decode_step(step: Mapping[str, Any]) -> StepState:
-    return StepState(
-        name=step["stepName"],
-        template=step.get("template", step["stepName"]),
-        status=step["status"],
-        started_at=step.get("startedAt"),
-        completed_at=step.get("completedAt"),
-        duration_ms=step.get("durationMs"),
-        error=step.get("error"),
-        artifacts=[dict(artifact) for artifact in step.get("dataArtifacts") or ()],
-        allowed_failure=bool(step.get("allowedFailure", False)),
-        extra=_unknown(step, _STEP_KEYS),
-    )
+# -- all runs of a tree
+
+DEFAULT_LIMIT: Final = 100
+LATEST_RUN: Final = "latest"
 
 
-def _unknown(document: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if key not in known}
+@value
+class RunPage:
+    """The newest runs that fit, and how many fit in all."""
+
+    results: tuple[RunSummary, ...]
+    total: int
+
+
+class RunRepository:
+    """The workflow runs of a tree."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._files = RecordFiles(tree, RUNS)
+
+    def save(self, run: RunState) -> str:
+        """Writes the record, over an earlier state of the same run; its path."""
+        self._files.write(run.path, encode(run))
+        return run.path
+
+    def get(self, run_id: str, workflow_id: str | None = None) -> RunState:
+        """The run with this id. Raises NotFound."""
+        path = path_of(workflow_id, run_id) if workflow_id else self._path_of_run(run_id)
+        document = self._files.read(path) if path else None
+        if path is None or document is None:
+            raise _no_run(run_id)
+        return decode(document, path)
+
+    def resolve(self, wanted: str) -> str:
+        """The id that `wanted` means: an id, the beginning of one, or `latest`. Raises NotFound or UsageError."""
+        if wanted == LATEST_RUN:
+            newest = self.search(limit=1).results
+            if not newest:
+                raise NotFound("there is no run yet", hint="`swamp workflow run NAME` makes one")
+            return newest[0].run_id
+        found = by_prefix(wanted, self._ids(), "run")
+        if found is None:
+            raise _no_run(wanted, self._ids())
+        return found
+
+    def _ids(self) -> Iterator[str]:
+        for path in self._files.paths():
+            name = path.rpartition("/")[2]
+            if name.startswith(PREFIX):
+                yield name.removeprefix(PREFIX).removesuffix(SUFFIX)
+
+    def list(self, workflow_id: str | None = None) -> Iterator[RunSummary]:
+        """Summaries of all runs, in no particular order, one in memory at a time."""
+        for path in self._files.paths(check_id(workflow_id) if workflow_id else ""):
+            summary = self._summary(path)
+            if summary is not None:
+                yield summary
+
+    def search(
+        self,
+        query: str = "",
+        *,
+        status: str | None = None,
+        since: str | None = None,
+        workflow_id: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+    ) -> RunPage:
+        """The newest `limit` runs that fit. Memory holds those and nothing else, however long the history."""
+        total = 0
+
+        def fitting() -> Iterator[RunSummary]:
+            nonlocal total
+            for summary in self.list(workflow_id):
+                if _fits(summary, query.lower(), status, since):
+                    total += 1
+                    yield summary
+
+        newest = heapq.nlargest(limit, fitting(), key=lambda summary: (summary.started_at, summary.run_id))
+        return RunPage(tuple(newest), total)
+
+    def is_over(self, run_id: str) -> bool:
+        """Whether a run is known and has ended: what its lifetime was bound to may go."""
+        path = self._path_of_run(run_id)
+        summary = self._summary(path) if path else None
+        return summary is not None and summary.status in OVER
+
+    def delete(self, run_id: str, *, confirmed: bool = False) -> bool:
+        """Removes one record; False if there is none."""
+        path = self._path_of_run(run_id)
+        return path is not None and self._files.remove([path], confirmed=confirmed) > 0
+
+    def delete_all_by_workflow(self, workflow_id: str, *, confirmed: bool = False) -> int:
+        """Removes every run of a workflow; how many there were."""
+        return self._files.remove(list(self._files.paths(check_id(workflow_id))), confirmed=confirmed)
+
+    def _path_of_run(self, run_id: str) -> str | None:
+        wanted = f"/{PREFIX}{check_id(run_id)}{SUFFIX}"
+        return next((path for path in self._files.paths() if path.endswith(wanted)), None)
+
+    def _summary(self, path: str) -> RunSummary | None:
+        raw = self._files.read_bytes(path)
+        return None if raw is None else read_summary(raw, path)
+
+
+def _no_run(wanted: str, known: Iterable[str] = ()) -> NotFound:
+    shown = "`swamp workflow run search` shows what is there"
+    return NotFound(f"there is no run {wanted}", hint=meant(wanted, known) + shown)
+
+
+def _fits(summary: RunSummary, query: str, status: str | None, since: str | None) -> bool:
+    if status is not None and summary.status != status:
+        return False
+    if since is not None and summary.started_at < since:
+        return False
+    texts = (summary.run_id, summary.workflow_name, summary.status, *summary.tags.values())
+    return not query or any(query in text.lower() for text in texts)

@@ -132,7 +132,7 @@ def _candidates(place: Bucket | Folder, model: str, name: str, model_type: str |
     """Files of every model called so that has this name: the paths of the whole index are gone through, no rows."""
     mark = f"/{name}/"
     under = f"data/{normalise_type(model_type)}" if model_type else "data"
-    seen = (version_of(path) for paths in place.mentions(under) for path in paths if mark in path)
+    seen = (version_of(path) for paths in place.mentions(under, name) for path in paths if mark in path)
     names = {ref.data for ref in seen if ref is not None and ref.data.name == name}
     named = {data for data in names if data.model_id == model} or names
     found = _files_of(place, under, named)

@@ -1,13 +1,14 @@
 """Content read by Spark's own readers: parts are immutable objects, so the JVM may open them wherever it can.
 
 Whether it can is found out by asking it: a part that its file system opens with the right length is one that the
-executors can open too, if they run here or the store is a cloud's. Everything else goes through the Python source,
-which needs nothing but this package.
+executors can open too, if they run here or the store is a cloud's. What it cannot open, this process lends to executors
+on this machine (`lend`). Everything else goes through the Python source, which needs nothing but this package.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,10 @@ from urllib.parse import quote
 
 from swamp.bulk.settings import SHARED_CACHE
 from swamp.datasets.content import Artifact, Format, format_of
+from swamp.datasets.lend import lender
 from swamp.datasets.options import check_content_options
 from swamp.datasets.place import Bucket, FileRef, Folder, open_place
-from swamp.datasets.source import find_asked, note_read
+from swamp.datasets.source import data_source, find_asked, note_read
 from swamp.index.keys import object_of
 from swamp.store.open import is_plugin_type, parse_target
 from swamp.store.walk import plain_path
@@ -30,12 +32,16 @@ log = logging.getLogger("swamp.spark")
 _SCHEMES: Final = {"s3": "s3a", "gcs": "gs"}
 _GLOB: Final = frozenset("{}[]*?\\")
 _LISTED_HERE: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+MANY_PATHS: Final = 32
+"""Spark's own default for `_LISTED_HERE`."""
+FEW_PARTS: Final = 64
+SMALL_PART: Final = 1 << 20
 CSV_DEFAULTS: Final = {"header": "true", "inferSchema": "true"}
 
 
 def read_version(session: SparkSession, asked: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
     """The version that `asked` names (options of `format("swamp")`), by Spark's own reader where that can open it and
-    by the Python source elsewhere, which a session has to know. Root and version are looked up once."""
+    by the Python source elsewhere. Root and version are looked up once."""
     by_lower = {key.lower(): value for key, value in asked.items()}
     place = open_place(by_lower)
     artifact = find_asked(place, by_lower)
@@ -46,6 +52,7 @@ def read_version(session: SparkSession, asked: Mapping[str, str], options: Mappi
     if frame is None:
         pinned = {**asked, "version": str(artifact.ref.version), "type": artifact.ref.data.type}
         pinned.pop("timestampAsOf", None)
+        session.dataSource.register(data_source())  # only here: it costs as much as all other questions to the JVM
         return session.read.format("swamp").options(**pinned).load()
     columns = [column.strip() for column in options.get("columns", "").split(",") if column.strip()]
     return frame.select(*columns) if columns else frame
@@ -55,12 +62,20 @@ def read_native(
     session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format, options: Mapping[str, str]
 ) -> DataFrame | None:
     """The content by Spark's own reader, or None with the reason in the log."""
-    why = _obstacle(session, place, artifact, kind)
+    filled = [file for file in artifact.files if file.size]
+    why, how = _unfit(session, filled, kind), ""
+    paths: list[str] = []
+    if why is None:
+        paths = [_path_of(place, file) for file in filled]
+        why = _obstacle(session, place, filled, paths)
+        if why is not None and isinstance(place, Bucket) and _may_lend(session, filled):
+            lent = [lender().lend(place, file) for file in filled]
+            if _refusal(session, lent[0], filled[0].size) is None:
+                paths, why, how = lent, None, f", lent by this process: {why}"
     if why is not None:
         log.info("%s is read by the Python source: %s", artifact.ref.path, why)
         return None
-    paths = [_path_of(place, file) for file in artifact.files if file.size]
-    log.info("%s is read by Spark's own %s reader: %d parts", artifact.ref.path, kind, len(paths))
+    log.info("%s is read by Spark's own %s reader: %d parts%s", artifact.ref.path, kind, len(paths), how)
     with _listed_by_the_driver(session, len(paths)):
         return _frame(session.read, artifact, kind, options, paths)
 
@@ -86,26 +101,42 @@ def _frame(
             return reader.options(**options).text(list(paths))
 
 
-def _obstacle(session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format) -> str | None:
-    """Why Spark's own reader cannot be used; None when it can."""
-    filled = [file for file in artifact.files if file.size]
+def _unfit(session: SparkSession, filled: Sequence[FileRef], kind: Format) -> str | None:
+    """Why Spark's own readers would not do, wherever the parts lie; None when they would."""
     if not filled:
         return "it has no content"
     if _is_remote(session) and kind != "parquet":
         return "a Spark Connect client looks up columns for every query again, which costs a reading of all rows"
     if kind == "csv" and len(filled) > 1:
         return "CSV parts may differ in their columns, which Spark's reader takes by their place"
+    return None
+
+
+def _obstacle(
+    session: SparkSession, place: Bucket | Folder, filled: Sequence[FileRef], paths: Sequence[str]
+) -> str | None:
+    """Why the JVM cannot open the parts where they lie; None when it can."""
     if isinstance(place, Bucket) and any(object_of(file.key) != file.key for file in filled):
         return "parts of it lie in packs, which Spark's readers cannot open"
-    found = _path_of(place, filled[0])
-    if not found:
+    if not paths[0]:
         return "the JVM has no address for this store"
-    if found.startswith("file:") and not _shares_disk(session):
+    if paths[0].startswith("file:") and not _shares_disk(session):
         return f"its executors do not see this machine's files; {SHARED_CACHE} is not set"
     hidden = next((f for f in filled if Path(f.key).name.startswith(("_", ".")) or ":" in f.key), None)
     if hidden is not None:
         return f"Spark's readers pass over files called like {Path(hidden.key).name}"
-    return _refusal(session, found, filled[0].size)
+    if paths[0].startswith("file:") and _is_here(session):
+        file = Path(paths[0].removeprefix("file://").replace("\\", ""))
+        return None if file.is_file() and file.stat().st_size == filled[0].size else f"{file} is not the part"
+    return _refusal(session, paths[0], filled[0].size)
+
+
+def _may_lend(session: SparkSession, filled: Sequence[FileRef]) -> bool:
+    """Whether all tasks run on this machine, where loopback is ours. Many small parts cost a reader that asks for each
+    of them more than the Python source, which takes several at a time."""
+    if len(filled) > FEW_PARTS and sum(file.size for file in filled) < len(filled) * SMALL_PART:
+        return False
+    return str(session.conf.get("spark.master", "")).startswith("local[")
 
 
 def _is_remote(session: SparkSession) -> bool:
@@ -113,11 +144,14 @@ def _is_remote(session: SparkSession) -> bool:
     return getattr(session, "_jvm", None) is None
 
 
+def _is_here(session: SparkSession) -> bool:
+    """Whether this process has started the JVM that runs all tasks: nobody has to be asked what it sees of a disk."""
+    return not _is_remote(session) and re.match(r"local(\[|$)", str(session.sparkContext.master)) is not None
+
+
 def _shares_disk(session: SparkSession) -> bool:
-    if session.conf.get(SHARED_CACHE, "false") == "true":  # this user's warm server says so of itself
-        return True
-    master = "" if _is_remote(session) else str(session.sparkContext.master)
-    return master.startswith("local[") or master == "local"
+    # This user's warm server says so of itself.
+    return _is_here(session) or session.conf.get(SHARED_CACHE, "false") == "true"
 
 
 def _refusal(session: SparkSession, path: str, size: int) -> str | None:
@@ -174,6 +208,9 @@ def _escaped(path: str) -> str:
 @contextmanager
 def _listed_by_the_driver(session: SparkSession, parts: int) -> Iterator[None]:
     """Spark starts a job with a task per path to look at many of them; we know that they are there."""
+    if parts < MANY_PATHS:
+        yield
+        return
     before = session.conf.get(_LISTED_HERE, "32")
     session.conf.set(_LISTED_HERE, str(max(parts + 1, int(before or 32))))
     try:

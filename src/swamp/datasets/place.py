@@ -19,13 +19,13 @@ from swamp.cache.paths import is_below
 from swamp.cache.scan import Observed, scan
 from swamp.data.names import version_of
 from swamp.datasets.options import flag
-from swamp.errors import NotFound, ObjectMissing, UsageError
+from swamp.errors import NotFound, ObjectMissing, Unavailable, UsageError
 from swamp.index.keys import slice_of
 from swamp.index.lookup import live_rows, mentioned_paths
 from swamp.index.payload import read_payload
 from swamp.index.read import read_root, read_segment
 from swamp.index.root import Root, SegmentRef
-from swamp.store.port import ObjectStore
+from swamp.store.port import ObjectStore, Token
 
 if TYPE_CHECKING:
     from swamp.store.open import StoreSpec
@@ -87,9 +87,9 @@ class Bucket:
             if span.holds(row.path):
                 yield FileRef(row.path, row.key, row.size, row.sha256)
 
-    def mentions(self, prefix: str) -> Iterator[list[str]]:
-        """Paths below `prefix`, those of files that are gone too: what looking for a name costs without their rows."""
-        return mentioned_paths(self.root, self.fetch, prefix)
+    def mentions(self, prefix: str, name: str) -> Iterator[list[str]]:
+        """Paths below `prefix`, those of files that are gone too: all with a directory `name`, and some others."""
+        return mentioned_paths(self.root, self.fetch, prefix, name)
 
     @property
     def store(self) -> ObjectStore:
@@ -130,7 +130,8 @@ class Folder:
             if isinstance(seen, Observed) and span.holds(seen.path):
                 yield FileRef(seen.path, f"{self.tree}/{seen.path}", seen.size)
 
-    def mentions(self, prefix: str) -> Iterator[list[str]]:
+    def mentions(self, prefix: str, name: str) -> Iterator[list[str]]:
+        del name
         yield [file.path for file in self.files(prefix, Span())]
 
     def within(self, prefix: str, span: Span) -> Folder:
@@ -271,6 +272,7 @@ class _Ranged(io.RawIOBase):
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         self._store, self._key, self._size = store, key, size
         self._at = 0
+        self._token: Token | None = None
 
     def readable(self) -> bool:
         return True
@@ -290,7 +292,11 @@ class _Ranged(io.RawIOBase):
         length = min(len(buffer), max(0, self._size - self._at))
         if not length:
             return 0
-        body = self._store.get(self._key, start=self._at, length=length).body
+        found = self._store.get(self._key, start=self._at, length=length)
+        self._token = self._token or found.meta.token
+        if found.meta.token != self._token:  # inv[store.pinned-read]: bytes of two versions are never joined
+            raise Unavailable(f"{self._key} changed while it was read", hint="read it again")
+        body = found.body
         buffer[: len(body)] = body
         self._at += len(body)
         return len(body)

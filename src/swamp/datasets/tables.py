@@ -259,8 +259,8 @@ def _commits(place: Bucket | Folder) -> Iterator[Row]:
     if isinstance(place, Folder):
         return
     from swamp.commit.log import names
+    from swamp.index.lookup import commit_stats
     from swamp.index.root import decode as decode_root
-    from swamp.index.stats import commit_stats
 
     store = place.store
     for name in names(store):

@@ -183,7 +183,9 @@ def own_objects(
     held: list[ObjectMeta] = []
     until, foreign, last = "", "", ""
     for meta in (m for page in pages for m in page if stop is None or not stop(m.key)):
-        _check_order(last, meta.key)
+        # Each tier directory is listed on its own, and within one the order decides what is whose.
+        if meta.key <= last and _same_tier(last, meta.key):
+            raise StoreError("the store lists its objects out of order", details={"key": meta.key})
         last = meta.key
         if foreign and meta.key.startswith(foreign):
             continue
@@ -210,12 +212,6 @@ def _undecided_until(key: str) -> str:
         if key[end + 1 :] < _LAST_MARKER:
             pending = max(pending, f"{key[:end]}/{_LAST_MARKER}")
     return pending
-
-
-def _check_order(last: str, key: str) -> None:
-    """Each tier directory is listed on its own, and within one the order decides what is whose."""
-    if key <= last and _same_tier(last, key):
-        raise StoreError("the store lists its objects out of order", details={"key": key})
 
 
 def _same_tier(one: str, other: str) -> bool:

@@ -17,11 +17,9 @@ from typing import Any, Final
 
 from swamp.cache.files import on_disk
 from swamp.errors import CorruptData
-from swamp.index.decode import values
-from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, RowGroup, read_footer
-from swamp.index.pages import MAX_GROUP
+from swamp.index.decode import MAX_GROUP, values, values_naming
+from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, Raw, RowGroup, Source, read_footer
 from swamp.index.root import REPAIR_HINT, SegmentRef
-from swamp.index.source import Raw, Source
 from swamp.values import value
 
 ROW_GROUP: Final = 16_384
@@ -103,15 +101,20 @@ def listed_columns(
 ) -> Iterator[Columns]:
     """As `read_columns`, for a segment that a root names: it is what the root says, in bytes, rows and range."""
     check_segment(ref, source)
-    wanted: dict[str, Any] = {"start": start, "stop": stop, "paths": paths, "length": length}
-    for columns in read_columns(source, ref.added_seq, rows=ref.rows, **wanted):
-        _check_range(columns, ref)
+    for columns in read_columns(
+        source, ref.added_seq, start=start, stop=stop, paths=paths, rows=ref.rows, length=length
+    ):
+        # A segment may not claim a range that its deciding rows leave: lookups would pass them by.
+        found, kinds = columns["path"], columns["kind"]
+        deciding = found if DROPPED not in kinds else [p for p, k in zip(found, kinds, strict=True) if k != DROPPED]
+        if deciding and not (ref.covers(deciding[0]) and ref.covers(deciding[-1])):
+            raise damaged(f"{ref.key} holds rows outside of the range that the root names")
         yield columns
 
 
-def listed_paths(ref: SegmentRef, source: Source, *, start: str, stop: str | None) -> Iterator[list[str]]:
+def listed_paths(ref: SegmentRef, source: Source, *, start: str, stop: str | None, naming: str) -> Iterator[list[str]]:
     """The paths alone that a segment may hold between the two, overruled and dropped ones too, a row group at a time:
-    for who looks for names. An eighth of the work of reading the rows."""
+    for who looks for the directory `naming`. All that have it, and some others."""
     check_segment(ref, source)
     with guarded():
         raw = Raw(source)
@@ -121,7 +124,7 @@ def listed_paths(ref: SegmentRef, source: Source, *, start: str, stop: str | Non
         _check_sizes(footer, ref.rows)
         for group in footer.groups:
             if group.rows and _may_hold(group, start, stop, None):
-                paths = list(values(raw, group, group.columns[0]))
+                paths = list(values_naming(raw, group, group.columns[0], naming))
                 if None in paths:
                     raise ValueError("a row without a path")
                 yield paths
@@ -244,14 +247,6 @@ def _within(numbers: list[int | None], lowest: int, highest: int | None) -> bool
     """Whether those that there are lie between the two."""
     there = {number for number in numbers if number is not None}
     return not there or (lowest <= min(there) and (highest is None or max(there) <= highest))
-
-
-def _check_range(columns: Columns, ref: SegmentRef) -> None:
-    """A segment may not claim a range that its deciding rows leave: lookups would pass them by."""
-    paths, kinds = columns["path"], columns["kind"]
-    deciding = paths if DROPPED not in kinds else [p for p, k in zip(paths, kinds, strict=True) if k != DROPPED]
-    if deciding and not (ref.covers(deciding[0]) and ref.covers(deciding[-1])):
-        raise damaged(f"{ref.key} holds rows outside of the range that the root names")
 
 
 def _numbered(columns: Columns, added_seq: int) -> Columns:

@@ -1,20 +1,67 @@
-"""The root document: the one object that says what is true. Encoding and decoding; `formats` knows the versions."""
+"""The root document: the one object that says what is true. Encoding, decoding, and the versions of the format.
+
+A store has the version of its root, and every commit keeps it, until somebody upgrades the store
+(`swamp datastore upgrade`). What an older client could not understand, and would work against, needs a higher version:
+such a client then stops instead. Versions 1 and 2 are older formats that `adopt` reads once.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, Literal
 
-from swamp.errors import CorruptData
+from swamp.errors import CorruptData, NewerFormat
 from swamp.index.entry import ROOT_KEY as ROOT_KEY
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.formats import NEWEST, check_version
-from swamp.index.formats import REPAIR_HINT as REPAIR_HINT
 from swamp.index.keys import object_of
 from swamp.values import value
+
+OLDEST: Final = 3
+NEWEST: Final = 4
+"""What new stores are made in."""
+REPAIR_HINT: Final = "run: swamp datastore doctor --repair"
+
+Feature = Literal["ignored", "slices"]
+NEEDS: Final[dict[Feature, int]] = {
+    "ignored": 4,  # the root says that conditions are ignored: who does not know the word would swap without a lease
+    "slices": 4,  # a key names a part of an object: who does not know that would ask for an object of that name
+}
+"""The first version in which a store can have it."""
+
+
+def allows(version: int, feature: Feature) -> bool:
+    """Whether a store of this version may use `feature`."""
+    return version >= NEEDS[feature]
+
+
+class UnreadFormat(CorruptData):
+    """A root or record of a version that no swamp of ours reads: an older client's, or nobody's."""
+
+
+def check_version(version: object) -> int:
+    """The version of a root or log record, if it is read here.
+
+    Raises NewerFormat for a later one, which is never taken for damage, and CorruptData for everything else.
+    inv[format.newer]
+    """
+    if isinstance(version, int) and OLDEST <= version <= NEWEST:
+        return version
+    if isinstance(version, int) and version > NEWEST:
+        raise NewerFormat(
+            f"the store's index has format version {version}, this swamp knows versions up to {NEWEST}",
+            hint="upgrade swamp on this machine: the store is whole, a later version wrote it; nothing was changed",
+            details={"version": version, "known": NEWEST},
+        )
+    raise UnreadFormat(
+        f"the index has version {version!r}, this swamp reads versions {OLDEST} to {NEWEST}",
+        hint=REPAIR_HINT,
+        details={"version": version if isinstance(version, int | str) else None},
+    )
+
 
 SEGMENT_PREFIX: Final = "_index/"
 RECENT_OPS: Final = 256
@@ -166,7 +213,7 @@ def encode(root: Root) -> bytes:
         "entries": {p: _entry_json(e) for p, e in sorted(root.entries.items())},
         "deleted": {p: _tombstone_json(t) for p, t in sorted(root.deleted.items())},
         "dropped": {k: _dropped_json(d) for k, d in sorted(root.dropped.items())},
-        "segments": [_segment_json(s) for s in root.segments],
+        "segments": [dict(zip(_SEGMENT, _SEGMENT_FIELDS(s), strict=True)) for s in root.segments],
         "collecting": list(root.collecting),
     }
     return json.dumps(doc, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -203,6 +250,9 @@ _KNOWN_ENTRY = frozenset("key size sha256 lastModified seq missing id idSeq".spl
 
 
 def _from_json(doc: dict[str, Any]) -> Root:
+    conditions = _text(doc.get("conditions", ""))
+    if conditions not in ("", ENFORCED, IGNORED):  # damage, not a reason to write as if conditions were enforced
+        raise ValueError(f"conditions: {conditions!r:.40}")
     return Root(
         store_id=_text(doc["storeId"]),
         seq=_number(doc["seq"]),
@@ -216,11 +266,11 @@ def _from_json(doc: dict[str, Any]) -> Root:
         entries={_text(p): _entry_from(p, e) for p, e in doc["entries"].items()},
         deleted={_text(p): _tombstone_from(p, t) for p, t in doc["deleted"].items()},
         dropped={_text(k): _dropped_from(k, d) for k, d in doc["dropped"].items()},
-        segments=tuple(_segment_from(s) for s in doc["segments"]),
+        segments=tuple(SegmentRef(*(kind(s[name]) for name, kind in _SEGMENT.items())) for s in doc["segments"]),
         collecting=tuple(_text(k) for k in doc["collecting"]),
         extra={k: v for k, v in doc.items() if k not in _KNOWN},
         version=check_version(doc["version"]),
-        conditions=_word(doc.get("conditions", "")),
+        conditions=conditions,
         conditions_op=_text(doc.get("conditionsOp", "")),
     )
 
@@ -288,41 +338,10 @@ def _dropped_from(key: str, doc: dict[str, Any]) -> Unreferenced:
     return Unreferenced(key, _text(doc["path"]), _number(doc["seq"]), size, sha256, _text(doc.get("id", "")))
 
 
-def _segment_json(segment: SegmentRef) -> dict[str, Any]:
-    return {
-        "key": segment.key,
-        "rows": segment.rows,
-        "bytes": segment.bytes,
-        "sha256": segment.sha256,
-        "minPath": segment.min_path,
-        "maxPath": segment.max_path,
-        "addedSeq": segment.added_seq,
-    }
-
-
-def _segment_from(doc: dict[str, Any]) -> SegmentRef:
-    return SegmentRef(
-        _text(doc["key"]),
-        _number(doc["rows"]),
-        _number(doc["bytes"]),
-        _text(doc["sha256"]),
-        _text(doc["minPath"]),
-        _text(doc["maxPath"]),
-        _number(doc["addedSeq"]),
-    )
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected text, found {type(value).__name__}")
     return value
-
-
-def _word(value: object) -> str:
-    """A word that this version does not know is damage, not a reason to write as if conditions were enforced."""
-    if value not in ("", ENFORCED, IGNORED):
-        raise ValueError(f"conditions: {value!r:.40}")
-    return str(value)
 
 
 def _number(value: object) -> int:
@@ -333,3 +352,10 @@ def _number(value: object) -> int:
 
 def _hash(value: object) -> str | None:
     return None if value is None else _text(value)
+
+
+_SEGMENT: Final[dict[str, Callable[[object], Any]]] = {
+    name: _number if name in ("rows", "bytes", "addedSeq") else _text
+    for name in ("key", "rows", "bytes", "sha256", "minPath", "maxPath", "addedSeq")
+}
+_SEGMENT_FIELDS: Final = attrgetter("key", "rows", "bytes", "sha256", "min_path", "max_path", "added_seq")

@@ -24,8 +24,8 @@ from swamp.index.columns import (
 )
 from swamp.index.columns import check_segment as check_segment
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
+from swamp.index.footer import Source
 from swamp.index.root import SegmentRef
-from swamp.index.source import Source
 from swamp.values import mutable, value
 
 AnyRow = Row | Unreferenced
@@ -50,7 +50,9 @@ class Segment:
 def write_segment(rows: Iterable[AnyRow], *, presorted: bool = False) -> Segment:
     """The rows as Parquet, sorted by path; `presorted` rows are taken as they come and never held as Python objects."""
     span, schema = RowSpan(), segment_schema()
-    ordered = rows if presorted else sorted(rows, key=_order)
+    ordered = (
+        rows if presorted else sorted(rows, key=lambda row: (row.path, isinstance(row, Unreferenced), row.seq, row.key))
+    )
     try:
         return write_batches([_batch(group, schema, span) for group in _groups(ordered)], span)
     except (ValueError, OverflowError, OSError) as error:
@@ -99,10 +101,6 @@ def _batch(group: list[AnyRow], schema: Any, span: RowSpan) -> Any:
 def batch_of(rows: list[AnyRow]) -> Any:
     """Rows as one Arrow batch in a segment's columns, for who writes a file of segment rows as a stream."""
     return _batch(rows, segment_schema(), RowSpan())
-
-
-def _order(row: AnyRow) -> tuple[str, bool, int, str]:
-    return row.path, isinstance(row, Unreferenced), row.seq, row.key
 
 
 _WRITER: Final[dict[str, Any]] = {

@@ -173,14 +173,12 @@ class _Attempt:
             on_wait()
             held = self._try()  # that may have taken long, and the time be up
         while held is None:
-            if self._is_gone() or not backoff.pause():
+            # Nothing has been heard of the store for so long that waiting for it is no use.
+            away = self._unreachable and self._env.clock.monotonic() - self._away_since >= self._client.away_s
+            if away or not backoff.pause():
                 raise self._unreachable or timed_out(self._key, self._seen, timeout_s)
             held = self._try()
         return held
-
-    def _is_gone(self) -> bool:
-        """Whether nothing has been heard of the store for so long that waiting for it is no use."""
-        return self._unreachable is not None and self._env.clock.monotonic() - self._away_since >= self._client.away_s
 
     def _at_once(self) -> HeldLease | None:
         """Without a look, where conditions are enforced: a swap on what this machine left there, or on nothing, can
@@ -302,9 +300,11 @@ def timed_out(key: str, seen: ObservedLease | None, timeout_s: float) -> LockTim
         message = f"the lease {key} could not be taken within {timeout_s:g} s"
         return LockTimeout(message, hint="check the connection to the store and try again", details={"key": key})
     since = f" since {seen.body.acquired_at}" if seen.body else ""
+    # Without a model `lock release` takes the global lease.
+    which = f" --model {key.removeprefix('data/').removesuffix('/.lock')}" if key.startswith("data/") else ""
     return LockTimeout(
         f"{key} is held by {seen.holder}{since} and was not released within {timeout_s:.3g} s",
-        hint=f"wait for it; if its process is gone: swamp datastore lock release --force{_which(key)}",
+        hint=f"wait for it; if its process is gone: swamp datastore lock release --force{which}",
         details={"key": key, "holder": seen.holder, "nonce": seen.nonce},
     )
 
@@ -318,11 +318,6 @@ def waiting_for(seen: ObservedLease) -> str:
 
 def key_in_words(key: str) -> str:
     return f"the model {key.removeprefix('data/').removesuffix('/.lock')}" if key.startswith("data/") else "the store"
-
-
-def _which(key: str) -> str:
-    """How `lock release` is told which lease it is about: without that it takes the global one."""
-    return f" --model {key.removeprefix('data/').removesuffix('/.lock')}" if key.startswith("data/") else ""
 
 
 def force_release(store: ObjectStore, key: str, nonce: str | None) -> bool:
@@ -350,9 +345,7 @@ def retire(store: ObjectStore, seen: ObservedLease) -> None:
 
 
 def _freed(seen: ObservedLease) -> LeaseBody:
-    return replace(seen.body.released(), epoch=seen.next_epoch) if seen.body else _nobody(seen)
-
-
-def _nobody(seen: ObservedLease) -> LeaseBody:
-    """What takes the place of an unreadable body: free, and with an epoch above whatever stood there."""
+    """Free, and with an epoch above whatever stood there, also where that cannot be read."""
+    if seen.body:
+        return replace(seen.body.released(), epoch=seen.next_epoch)
     return LeaseBody("", "", 0, "", int(TTL_S * 1000), "", seen.next_epoch, "released")

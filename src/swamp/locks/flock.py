@@ -1,5 +1,7 @@
-"""Locks between the processes and threads of one machine, and the leases of a plain directory: flock, so they die
-with their holder."""
+"""The interface to locks (`Leases`), and those of one machine: flock, so they die with their holder.
+
+`DirectoryLeases` keeps the interface for a plain directory, `leases.StoreLeases` for a bucket.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,60 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from swamp.cache.files import on_disk
 from swamp.env import SYSTEM, Env, parse_rfc3339, rfc3339
 from swamp.errors import LockTimeout
-from swamp.locks.port import Held
 from swamp.store.retry import Backoff
 from swamp.values import value
+
+
+class Held(Protocol):
+    """A lease that is mine until `check` says otherwise."""
+
+    @property
+    def unbroken(self) -> bool:
+        """Whether nobody else has held it since this machine did, or since ever."""
+        ...
+
+    def check(self) -> None:
+        """Raises LockTimeout when it can no longer be shown to be mine."""
+        ...
+
+    def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """`environ` for a child process, which then does not wait for its parent (K09)."""
+        ...
+
+
+class Leases(Protocol):
+    def within(self, changed: Callable[[Env], Env]) -> Leases:
+        """The same leases for who waits by another clock, such as one that a request to cancel stops."""
+        ...
+
+    def model(self, model_type: str, model_id: str) -> AbstractContextManager[Held]:
+        """One model's runs in order; steps back while the global lease is held."""
+        ...
+
+    def whole_store(self) -> AbstractContextManager[Held]:
+        """Nobody else works: takes the global lease, then waits for every model's."""
+        ...
+
+
+@value
+class NoLease:
+    """For work that needs none."""
+
+    unbroken: bool = True
+
+    def check(self) -> None: ...
+
+    def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return dict(environ)
+
 
 DEFAULT_TIMEOUT: Final = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -193,14 +238,13 @@ def by_lock(file: Path) -> Verdict | None:
             return None
         if free:
             return "dead"
-        if _taken_by_the_living(file) or SYSTEM.clock.monotonic() > deadline:
+        # Decides how long to wait, never who is alive: a pid may be somebody else's by now.
+        if (
+            any(Path(f"/proc/{pid}").exists() for pid in pids_holding(file) if pid)
+            or SYSTEM.clock.monotonic() > deadline
+        ):
             return "alive"
         SYSTEM.clock.sleep(0.02)
-
-
-def _taken_by_the_living(file: Path) -> bool:
-    """Decides how long to wait, never who is alive: a pid may be somebody else's by now."""
-    return any(Path(f"/proc/{pid}").exists() for pid in pids_holding(file) if pid)
 
 
 LOCAL_LOCKS_VARIABLE: Final = "SWAMP_LOCAL_LOCKS"

@@ -258,16 +258,10 @@ class HeldLease:
             return renewed
 
     def _renew(self) -> bool:
+        """Puts the next body there; after an unclear answer what stands there decides."""
         sent_at = self._swap.env.clock.monotonic()
-        body = self._body.renewed()
-        token = self._swap.put(body, self._token)
-        if token is not None:
-            self._body, self._token, self._proven_at = body, token, sent_at
+        if self._put_renewed(sent_at):
             return True
-        return self._read_back(sent_at)
-
-    def _read_back(self, sent_at: float) -> bool:
-        """After an unclear answer: what stands there decides."""
         body, token = self._swap.look()
         if body is None or token is None:
             self._lose("its object is gone or unreadable")
@@ -277,10 +271,10 @@ class HeldLease:
             self._lose("it was released by force")
         elif token != self._token:
             self._body, self._token = body, token  # my own unanswered write had landed
-            return self._renew_again(sent_at)
+            return self._put_renewed(sent_at)
         return False
 
-    def _renew_again(self, sent_at: float) -> bool:
+    def _put_renewed(self, sent_at: float) -> bool:
         body = self._body.renewed()
         token = self._swap.put(body, self._token)
         if token is None:
@@ -316,9 +310,11 @@ class HeldLease:
         for _ in range(3):
             try:
                 freed = self._body.released()
-                token = self._swap.put(freed, self._token, sure=self._certain())
+                certain = self._age() < self._body.ttl_ms / 1000 * _CERTAIN_FOR
+                token = self._swap.put(freed, self._token, sure=certain)
                 if token is not None:
-                    self._leave(freed, token)
+                    if self._local is not None and token and self._swap.safe:
+                        self._local.leave(Left(token, freed.epoch))
                     return
                 body, token = self._swap.look()
             except StoreError:
@@ -326,14 +322,6 @@ class HeldLease:
             if body is None or token is None or body.nonce != self.nonce or body.state == "released":
                 return
             self._body, self._token = body, token
-
-    def _leave(self, freed: LeaseBody, token: Token) -> None:
-        if self._local is not None and token and self._swap.safe:
-            self._local.leave(Left(token, freed.epoch))
-
-    def _certain(self) -> bool:
-        """Whether nobody may have taken it yet, by anybody's clock."""
-        return self._age() < self._body.ttl_ms / 1000 * _CERTAIN_FOR
 
     def __enter__(self) -> Self:
         return self

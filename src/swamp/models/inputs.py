@@ -35,19 +35,24 @@ def parse_pair(pair: str) -> tuple[str, Any]:
     return name.strip(), _parse_json(name, text) if colon else text
 
 
-def parse_tags(pairs: Iterable[str]) -> dict[str, str]:
-    """`--tag k=v`: plain text on both sides. Raises UsageError for a tag that every run sets itself."""
-    tags: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
+def tag_pairs(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """`k=v` words of `--tag`: plain text on both sides. Raises UsageError."""
+    for word in words:
+        key, equals, text = word.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"`{pair}` is not a tag", hint="write --tag key=value")
-        if key.strip() in OWN_TAGS:
+            raise UsageError(f"the tag {word!r} is not of the form key=value", hint="write --tag key=value")
+        yield key.strip(), text
+
+
+def parse_tags(words: Iterable[str]) -> dict[str, str]:
+    """The tags of a run. Raises UsageError also for one that every run sets itself."""
+    tags = dict(tag_pairs(words))
+    for key in OWN_TAGS:
+        if key in tags:
             raise UsageError(
-                f"the tag `{key.strip()}` is swamp's own: it is set from the model and the method",
+                f"the tag `{key}` is swamp's own: it is set from the model and the method",
                 hint=f"choose another key than {', '.join(OWN_TAGS)}",
             )
-        tags[key.strip()] = text
     return tags
 
 

@@ -64,8 +64,7 @@ def load_registry(repo_dir: Path | None = None) -> Registry:
 
 
 def builtin_types() -> tuple[ModelType, ...]:
-    from swamp.models.script import SCRIPT
-    from swamp.models.shell import SHELL
+    from swamp.models.shell import SCRIPT, SHELL
     from swamp.models.spark import SPARK_PYTHON, SPARK_SQL
 
     return SHELL, SCRIPT, SPARK_SQL, SPARK_PYTHON, MANUAL

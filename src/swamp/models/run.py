@@ -50,6 +50,8 @@ class Request:
     scope: tuple[str, ...] = ()
     read_before: tuple[Read, ...] = ()
     """What was read to find out that this is to be run, such as the items of a `forEach`."""
+    waiting: Callable[[], None] = lambda: None
+    """Called before it waits for its lease."""
     resolved: Callable[[Request], Request] = lambda request: request
     """The same request with its expressions resolved again: called under the lease, with what the store holds now."""
 
@@ -93,7 +95,13 @@ def run_method(context: RunContext, request: Request, cancel: Cancel, hooks: Hoo
     result: Result | None = None
     try:
         with context.repo.changes.model(
-            "model method run", definition.type, definition.id, scope, reads_all=True, cancel=cancel
+            "model method run",
+            definition.type,
+            definition.id,
+            scope,
+            reads_all=True,
+            cancel=cancel,
+            waiting=request.waiting,
         ) as change:
             done = hooks.instead()  # first: what it finds out about a killed attempt is in that attempt's record
             _note_killed(context, definition)
@@ -119,7 +127,7 @@ def run_method(context: RunContext, request: Request, cancel: Cancel, hooks: Hoo
 def _tell(context: RunContext, request: Request, output: Output) -> None:
     """Its lineage, to whoever collects that; nobody by default."""
     if context.repo.settings.lineage_to:
-        from swamp.repo.openlineage import tell
+        from swamp.repo.lineage import tell
 
         tell(context.repo, output, request.definition.name, request.origin.workflow_name if request.origin else None)
 
@@ -170,7 +178,7 @@ class _Run:
             provenance=Provenance(
                 definition_hash=prepared.hash,
                 triggered_by="workflow" if origin else "cli",
-                initiated_by=_user(),
+                initiated_by=user_name(),
                 workflow_run_id=origin.run_id if origin else None,
                 step_name=origin.step if origin else None,
             ),
@@ -227,7 +235,9 @@ class _Run:
         except SwampError as error:
             return self.context.masker.error(error)
         except Exception as error:  # noqa: BLE001 - someone else's method: whatever it raises is the run's outcome
-            given.log(_traceback(error))
+            import traceback
+
+            given.log("".join(traceback.format_exception(error)).rstrip())
             said = self.context.masker.text(f"{type(error).__name__}: {error}")
             return Failed(said[:4000], hint="`swamp model output logs` shows the traceback")
         return None
@@ -298,13 +308,8 @@ def _save_again(context: RunContext, result: Result, hooks: Hooks, conflicts: Se
     hooks.end(result)
 
 
-def _traceback(error: BaseException) -> str:
-    import traceback
-
-    return "".join(traceback.format_exception(error)).rstrip()
-
-
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this process, for records."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from swamp.data.definitions import DefinitionRepository
 from swamp.data.names import DataName
@@ -74,15 +74,11 @@ class RunContext:
             environment=self.environment,
             run=run_facts or {},
             data=self.lookup,
-            models=self._model_facts,
+            models=lambda: {  # what can be said of a model without evaluating it
+                found.name: {"id": found.id, "name": found.name, "type": found.type, "tags": dict(found.tags)}
+                for found in self.models.all()
+            },
         )
-
-    def _model_facts(self) -> dict[str, Any]:
-        """`model.<name>`: what can be said of a model without evaluating it."""
-        return {
-            found.name: {"id": found.id, "name": found.name, "type": found.type, "tags": dict(found.tags)}
-            for found in self.models.all()
-        }
 
     def keep_log(self, file: Path, name: str, tree: Tree | None = None) -> str | None:
         """A log in the tree's `logs/`, so that other machines can read it; its path. `tree`: whose push takes it."""
@@ -114,7 +110,6 @@ class RunContext:
         from swamp.bulk.session import live_session, open_session
         from swamp.bulk.settings import resolve_settings
         from swamp.datasets.source import register
-        from swamp.env import SYSTEM
         from swamp.sync.progress import IdleTimeout
 
         with self._lock:
@@ -125,6 +120,12 @@ class RunContext:
                 idle_timeout = IdleTimeout(SYSTEM, self.repo.settings.sync_timeout, self.repo.cancel)
                 check_plugin(self._session, settings, idle_timeout, self.repo.datastore.plugin)
             return self._session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         if self._session is not None and self._own_session:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from swamp.errors import Failed, UsageError
 from swamp.models.declare import Arguments, Context, Method, ModelType, OutputSpec
-from swamp.models.script import PARQUET, source_file
+from swamp.models.shell import PARQUET, source_file
 
 _READERS = {
     PARQUET: ("parquet", {}),

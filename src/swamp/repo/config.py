@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from swamp.cache.layout import CacheDir
 
 FILE_NAME: Final = ".swamp.yaml"
+LOCAL_DIRECTORY: Final = ".swamp"
 MAX_CONFIG: Final = 1 << 20
 _UUID = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", re.IGNORECASE)
 _TOP_LEVEL_KEY = re.compile(r"^([A-Za-z_][\w-]*)\s*:")
@@ -68,6 +69,23 @@ class RepoConfig:
     initialized_at: str
     datastore: DatastoreConfig
     document: Mapping[str, Any]
+
+
+def locate(start: Path | None, environ: Mapping[str, str]) -> Path:
+    """The repository: `start` if given, else SWAMP_REPO_DIR, else the nearest directory upwards with `.swamp.yaml`."""
+    named = start or (Path(environ["SWAMP_REPO_DIR"]) if environ.get("SWAMP_REPO_DIR") else None)
+    if named is not None:
+        path = named.expanduser().absolute()
+        if not (path / FILE_NAME).is_file():
+            raise UsageError(f"{path} is not a swamp repository", hint=f"run `swamp repo init {path}`")
+        return path
+    here = Path.cwd()
+    for directory in (here, *here.parents):
+        if (directory / FILE_NAME).is_file():
+            return directory
+    raise UsageError(
+        f"no swamp repository in {here} or above", hint="run `swamp repo init`, or name one with --repo-dir"
+    )
 
 
 def read_config(repo: Path) -> RepoConfig:
@@ -157,7 +175,7 @@ def datastore_from(block: Mapping[str, Any]) -> DatastoreConfig:
         type=kind,
         url=_take(block, "url", None, _is_text, "s3://…, gs://…, az://… or file:///…"),
         path=_take(block, "path", None, _is_text, "a directory"),
-        config=_take(block, "config", {}, _is_mapping, "a mapping"),
+        config=_take(block, "config", {}, lambda v: isinstance(v, Mapping), "a mapping"),
         namespace=check_namespace(block.get("namespace")),
         hydrate=_take(block, "hydrate", None, lambda v: v in ("full", "lazy"), "full or lazy"),
         directories=tuple(_take(block, "directories", TIER_DIRECTORIES, _are_tiers, ", ".join(TIER_DIRECTORIES))),
@@ -223,10 +241,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
 def _are_texts(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) and item for item in value)
 
@@ -257,24 +271,16 @@ def _replace_block(text: str, key: str, value: Any) -> str:
 
     block = "" if value is None else yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True)
     lines = text.splitlines(keepends=True)
-    start = next((i for i, line in enumerate(lines) if _key_of(line) == key), None)
+    start = next((i for i, line in enumerate(lines) if (at := _TOP_LEVEL_KEY.match(line)) and at[1] == key), None)
     if start is None:
         return text + ("" if not text or text.endswith("\n") else "\n") + block
     end = next((i for i in range(start + 1, len(lines)) if _begins_another(lines[i])), len(lines))
     return "".join(lines[:start]) + block + "".join(lines[end:])
 
 
-def _key_of(line: str) -> str | None:
-    found = _TOP_LEVEL_KEY.match(line)
-    return found.group(1) if found else None
-
-
 def _begins_another(line: str) -> bool:
     """A top-level key or comment ends a block; indented lines, list items and blank lines belong to it."""
     return bool(line.strip()) and not line[0].isspace() and not line.startswith("-")
-
-
-_IGNORED = ".swamp/\n"
 
 
 @value
@@ -299,18 +305,14 @@ def init_repo(path: Path, *, env: Env = SYSTEM) -> Initialized:
     for name in ("models", "workflows", ".swamp"):
         (path / name).mkdir(parents=True, exist_ok=True)
     made = Initialized(path, env.uuid(), rfc3339(env.clock.now()))
-    _ignore_local_files(path)
+    ignore = path / ".gitignore"
+    text = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
+    if ".swamp/" not in text.splitlines():
+        ignore.write_text(text + ("" if not text or text.endswith("\n") else "\n") + ".swamp/\n", encoding="utf-8")
     # Last: a repository exists from the moment this file does, and a crash before it leaves nothing to undo.
     identity = {"swampVersion": __version__, "initializedAt": made.initialized_at, "repoId": made.repo_id}
     write_config(path, {**identity, "datastore": {"type": "filesystem"}})
     return made
-
-
-def _ignore_local_files(path: Path) -> None:
-    ignore = path / ".gitignore"
-    text = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
-    if ".swamp/" not in text.splitlines():
-        ignore.write_text(text + ("" if not text or text.endswith("\n") else "\n") + _IGNORED, encoding="utf-8")
 
 
 Hydrate = Literal["full", "lazy"]

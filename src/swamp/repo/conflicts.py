@@ -221,14 +221,10 @@ def moved_aside(cache: CacheDir, made: Mapping[str, str]) -> list[Conflict]:
 
 def _kept_at(cache: CacheDir, path: str, id_: str) -> str:
     """Where the loser's bytes are, below the cache; the conflicts directory itself if nobody can say."""
-    for directory in _newest_first(cache.conflicts):
+    for directory in sorted((p for p in cache.conflicts.iterdir() if p.is_dir()), reverse=True):  # named by ULIDs
         if _id_at(directory / path) == id_:
             return f"{cache.conflicts.name}/{directory.name}/{path}/{METADATA}"
     return cache.conflicts.name
-
-
-def _newest_first(conflicts: Path) -> Iterator[Path]:
-    yield from sorted((p for p in conflicts.iterdir() if p.is_dir()), reverse=True)  # named by ULIDs
 
 
 def _id_at(version: Path) -> str | None:

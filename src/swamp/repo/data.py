@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.catalog.schema import Row, newest_shown, versions_shown
 from swamp.data.artifacts import Renamed
 from swamp.data.lifetimes import Reclaimed, parse_duration
 from swamp.data.names import DataName, check_name, meant, normalise_type, suggest
@@ -19,13 +20,10 @@ from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError
 from swamp.repo.ages import times_of
 from swamp.repo.definitions import ModelRef
-from swamp.repo.elsewhere import newest_shown, versions_shown, with_elsewhere
-from swamp.repo.elsewhere import version_item as version_item
 from swamp.repo.put import Put, Puttable, Putting, accepted
 
 if TYPE_CHECKING:
     from swamp.catalog.query import QueryMatches
-    from swamp.catalog.schema import Row
     from swamp.commit.restore import Undeleted
     from swamp.repo.contents import Contents
     from swamp.repo.repository import Repo
@@ -59,7 +57,7 @@ class Data:
         model_type = normalise_type(type) if type else None
         found = self._repo.catalog.latest(model_type=model_type, workflow=workflow, run_id=run)
         if workflow is None and run is None:
-            found = newest_shown(found, self._repo.artifacts.elsewhere(), self._ns, model_type)
+            found = newest_shown(found, self._repo.artifacts.elsewhere(), model_type)
         found.sort(key=lambda row: (row.model_name, row.ref.data.name, row.ref.data.type))
         if model is None:
             return found
@@ -87,7 +85,7 @@ class Data:
         """The versions of a name that hold data, newest first. Raises NotFound when there are none."""
         self._repo.freshen(fresh)
         data = self._named(model, name)
-        found = versions_shown(self._repo.catalog.versions(data), self._repo.artifacts.elsewhere(), data, self._ns)
+        found = versions_shown(self._repo.catalog.versions(data), self._repo.artifacts.elsewhere(), data)
         if not found:
             raise self._no_data(model, name)
         return found
@@ -114,7 +112,7 @@ class Data:
         found = self._repo.catalog.search(tags, moment)
         names = {row.ref.data for row in found}
         elsewhere = {ref: why for ref, why in self._repo.artifacts.elsewhere().items() if ref.data in names}
-        return newest_shown(found, elsewhere, self._ns)
+        return newest_shown(found, elsewhere)
 
     def query(
         self, predicate: str, *, select: str | None = None, limit: int | None = None, fresh: bool | None = None
@@ -129,11 +127,10 @@ class Data:
         found = query(
             self._repo.catalog, artifacts, predicate, select=select, limit=limit, seconds=seconds, newer=newer
         )
-        return with_elsewhere(found, elsewhere) if elsewhere else found
-
-    @property
-    def _ns(self) -> str:
-        return self._repo.config.datastore.namespace or ""
+        # No predicate can be asked of what is not here: it is told instead (S23).
+        away = [{**ref.fields(), "reason": why} for ref, why in sorted(elsewhere.items())]
+        told = [f"version {i['version']} of {i['name']} is in the datastore and not here: {i['reason']}" for i in away]
+        return replace(found, not_here=away, warnings=[*found.warnings, *told])
 
     def text(self, version: DataVersion) -> str | None:
         """The content as text, if it is text (JSON included) of at most 1 MiB."""

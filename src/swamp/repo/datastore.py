@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
-from swamp.repo.config import DatastoreConfig, Hydrate, choose, chosen, mode_of
-from swamp.repo.layout import LOCAL_DIRECTORY, excluder
-from swamp.repo.open import client_settings, directory_of_bucket, in_namespace, open_bucket, store_settings, writer_of
+from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, Hydrate, choose, chosen, mode_of
+from swamp.repo.open import (
+    client_settings,
+    directory_of_bucket,
+    excluder,
+    in_namespace,
+    open_bucket,
+    store_settings,
+    writer_of,
+)
 from swamp.settings import Settings
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.port import PlainTree, Tree
@@ -23,9 +30,8 @@ from swamp.values import value
 if TYPE_CHECKING:
     from swamp.bulk.choose import Chooser
     from swamp.index.root import Writer
-    from swamp.locks.flock import DirectoryLeases
+    from swamp.locks.flock import DirectoryLeases, Leases
     from swamp.locks.leases import StoreLeases
-    from swamp.locks.port import Leases
     from swamp.repo.maintain import Maintenance
     from swamp.store.layers import MeterStore
     from swamp.store.open import StoreSpec
@@ -184,23 +190,18 @@ class Datastore:
         return self.config.type if self.config.url is None and is_plugin_type(self.config.type) else None
 
     @cached_property
-    def _bulk_store(self) -> ObjectStore:
-        """The store for bulk uploads. One that ignores conditions often keeps directories: see `store.mkdir`."""
-        from swamp.store.mkdir import SerializedMkdirStore
-
-        return self.store if self.capabilities.safe else SerializedMkdirStore(self.store)
-
-    @cached_property
     def chooser(self) -> Chooser:
         """Which engine does bulk work here, and the Spark session if it is needed."""
         from swamp.bulk.choose import Chooser
+        from swamp.store.layers import SerializedMkdirStore
 
         settings = self.context.settings
         return Chooser(
             setting=settings.engine,
             block=settings.spark,
             address=self.spec,
-            store=self._bulk_store,
+            # One that ignores conditions often keeps directories: see there.
+            store=self.store if self.capabilities.safe else SerializedMkdirStore(self.store),
             cache=self.cache.ensure().base,
             progress=self.context.progress,
             push_threads=settings.push_concurrency,
@@ -210,6 +211,7 @@ class Datastore:
         )
 
     def policy(self) -> Policy:
+        from swamp.repo.probe import measured_lately
         from swamp.sync.engine import Policy
 
         settings = self.context.settings
@@ -226,14 +228,8 @@ class Datastore:
             capabilities=self.capabilities,
             measure=self._ignores_conditions,
             doubted=self.doubted,
-            convicted=self._convicted,
+            convicted=not self.capabilities.safe and measured_lately(self) == self.capabilities,
         )
-
-    @property
-    def _convicted(self) -> bool:
-        from swamp.repo.probe import measured_lately
-
-        return not self.capabilities.safe and measured_lately(self) == self.capabilities
 
     def _ignores_conditions(self) -> bool:
         """By trying, once in a process; what was measured today counts unless it is in doubt. Raises StoreError."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.commit.log import names, refuse_later_formats
 from swamp.errors import AccessDenied, CorruptData, MissingTool, NewerFormat, ObjectMissing, StoreError, SwampError
-from swamp.index.formats import UnreadFormat
 from swamp.index.read import read_root
-from swamp.index.root import IGNORED, ROOT_KEY, Root
+from swamp.index.root import IGNORED, ROOT_KEY, Root, UnreadFormat
 from swamp.repo.repair import change_word
 from swamp.repo.weigh import Weighed, weigh
 from swamp.sync.bulk import Work
@@ -326,12 +325,19 @@ class Doctor:
 
     def _placed_again(self) -> list[str]:
         """Files whose pack is gone are looked for in the others: an older record does not know what was moved since."""
-        from swamp.commit.restore import place_again
+        from swamp.commit.build import REBUILT_FROM
+        from swamp.commit.restore import forget_rebuild, place_again
 
-        if self._root_check().fix or self._root is None or self._packs().ok:
+        if self._root_check().fix or self._root is None:
             return []  # no root yet: nothing was ever packed
-        placed = place_again(self._datastore.must_sync().committer, self._datastore.context.cancel.check)
-        return [f"{placed} files were found again in other packs"] if placed else []
+        committer, pace = self._datastore.must_sync().committer, self._datastore.context.cancel.check
+        # After a rebuild deleted ones, too, before gc may take the pack that they were moved to. inv[rebuild.keeps]
+        rebuilt = bool(self._root.extra.get(REBUILT_FROM))
+        placed = place_again(committer, pace) if rebuilt or not self._packs().ok else 0
+        done = [f"{placed} files were found again in other packs"] if placed else []
+        if rebuilt and forget_rebuild(committer, pace):
+            done.append("every file has its object again: gc no longer spares what came after the older index")
+        return done
 
     def overwritten(self) -> bool:
         """Whether an older client has left traces that a repair takes away: a root of its own, or a moved index."""

@@ -237,8 +237,14 @@ def idle_result(datastore: Datastore, mode: Mode) -> SyncResult | None:
     """The result where nothing is owed in either direction; else None."""
     if not datastore.is_hydrated or not datastore.capabilities.safe:
         return None  # without conditions the root is compared with the log first
-    clock, store = datastore.context.env.clock, datastore.store
-    started, asked = clock.monotonic(), store.requests
+    clock, asked = datastore.context.env.clock, 0
+    started = clock.monotonic()
+
+    def store() -> MeterStore:
+        nonlocal asked
+        asked = datastore.store.requests
+        return datastore.store
+
     state = State.open(datastore.cache.state_db)
     try:
         now = int(clock.now().timestamp() * 1e9)
@@ -249,5 +255,5 @@ def idle_result(datastore: Datastore, mode: Mode) -> SyncResult | None:
     if seq is None:
         return None
     took = int((clock.monotonic() - started) * 1000)
-    requests = store.requests - asked
+    requests = datastore.store.requests - asked
     return SyncResult(mode, fast_path=True, seq=seq, requests=requests, duration_ms=took)

@@ -71,11 +71,6 @@ class Maintenance:
 
         return DatastoreStatus(self._datastore).root()
 
-    def _age_ms(self, seen: ObservedLease) -> int:
-        from swamp.repo.status import age_ms
-
-        return age_ms(self._context.env, seen)
-
     # -- content
 
     def verify(self, *, repair: bool = False, drop: Sequence[str] = ()) -> VerifyReport:
@@ -137,7 +132,6 @@ class Maintenance:
 
     def _on_spark(self, stage: Stage) -> OnStore | None:
         """The bulk commands on Spark, when the index is large enough for it or the user demands it."""
-
         root = self._committer.read().root
         if root is None:
             return None
@@ -154,20 +148,19 @@ class Maintenance:
         if bool(paths) == (since is not None):
             raise UsageError("say what to restore: paths, or --since TIME", hint="such as --since 1h")
         done = undelete(self._committer, self._idle_timeout().check, paths, unit_of, since=since)
-        unmatched = [path for path in paths if not any(_at(path, hit) for hit in (*done.restored, *done.gone))]
+        hits = [f"{hit}/" for hit in (*done.restored, *done.gone)]
+        unmatched = [path for path in paths if not any(hit.startswith(path.rstrip("/") + "/") for hit in hits)]
         if done.restored or unmatched:
             self._datastore.pull()
-        unknown = tuple(path for path in unmatched if not self._lives(path))
+        engine = self._datastore.must_sync()
+        here = {path for path in unmatched if (engine.root / path).exists()}
+        unknown = tuple(p for p in unmatched if p not in here and next(engine.remote_only(p), None) is None)
         if unknown and len(unknown) == len(paths):
             raise NotFound(
                 f"nothing was deleted at {', '.join(unknown)}, as far as the store remembers",
                 hint="give paths as `swamp datastore sync --dry-run` shows them, or --since 1d",
             )
         return replace(done, gone=(*done.gone, *unknown))
-
-    def _lives(self, path: str) -> bool:
-        engine = self._datastore.must_sync()
-        return (engine.root / path).exists() or next(engine.remote_only(path), None) is not None
 
     # -- history
 
@@ -186,7 +179,7 @@ class Maintenance:
 
     def _commit_of(self, root: Root) -> LoggedCommit:
         from swamp.data.names import version_of
-        from swamp.index.stats import commit_stats
+        from swamp.index.lookup import commit_stats
 
         did = commit_stats(root, self._committer.fetch)
         refs = filter(None, (version_of(path) for path in did.paths))
@@ -198,7 +191,7 @@ class Maintenance:
     def commit(self, seq: int, most: int) -> dict[str, Any]:
         """One commit of the log with the paths that it changed, at most so many. Raises NotFound."""
         from swamp.commit.log import names
-        from swamp.index.stats import file_changes
+        from swamp.index.lookup import file_changes
 
         store = self._datastore.store if self._datastore.synced else None
         found = next((name for name in names(store) if name.seq == seq), None) if store is not None else None
@@ -218,7 +211,10 @@ class Maintenance:
     def lock_status(self) -> dict[str, Any]:
         """The global lease and every model lease that is held."""
         if not self._datastore.synced:
-            return self._plain_locks()
+            leases = self._datastore.directory_leases
+            holder = leases.whole_store_holder()
+            info = {} if holder is None else {"info": holder}
+            return {"held": holder is not None, **info, "models": leases.model_holders()}
         from swamp.locks.acquire import GLOBAL_KEY, read_lease
         from swamp.locks.leases import list_model_leases
 
@@ -228,17 +224,14 @@ class Maintenance:
         document: dict[str, Any] = {"held": bool(seen and seen.held)}
         if seen is not None and seen.held:
             document["info"] = self._info(seen)
-        document["models"] = [{"model": _model_of(lease.key), **self._info(lease)} for lease in held]
+        models = {lease.key.removeprefix("data/").removesuffix("/.lock"): lease for lease in held}
+        document["models"] = [{"model": model, **self._info(lease)} for model, lease in models.items()]
         return document
 
-    def _plain_locks(self) -> dict[str, Any]:
-        leases = self._datastore.directory_leases
-        held = leases.whole_store_holder()
-        info = {} if held is None else {"info": held}
-        return {"held": held is not None, **info, "models": leases.model_holders()}
-
     def _info(self, seen: ObservedLease) -> dict[str, Any]:
-        known = {"holder": seen.holder, "ageMs": self._age_ms(seen)}
+        from swamp.repo.status import age_ms
+
+        known = {"holder": seen.holder, "ageMs": age_ms(self._context.env, seen)}
         if seen.body is None:
             return known
         body = seen.body
@@ -296,10 +289,6 @@ class Maintenance:
         return IdleTimeout(context.env, context.settings.sync_timeout, context.cancel)
 
 
-def _at(path: str, found: str) -> bool:
-    return found == path or found.startswith(path.rstrip("/") + "/")
-
-
 def _type_and_id(model: str) -> tuple[str, str]:
     from swamp.data.names import check_id, normalise_type
 
@@ -307,10 +296,6 @@ def _type_and_id(model: str) -> tuple[str, str]:
     if not slash or not kind:
         raise UsageError(f"--model {model!r} is not of the form TYPE/ID")
     return normalise_type(kind), check_id(model_id)
-
-
-def _model_of(key: str) -> str:
-    return key.removeprefix("data/").removesuffix("/.lock")
 
 
 def restore_damaged(engine: Engine) -> tuple[str, ...]:
@@ -323,7 +308,7 @@ def restore_damaged(engine: Engine) -> tuple[str, ...]:
     if not damaged:
         return ()
     op = engine.context.env.ulid()
-    with engine.context.tree_lock.exclusive(engine.context.lock_timeout):
+    with engine.context.tree_lock.exclusive(engine.context.policy.lock_timeout):
         for path in damaged:
             move_aside(engine.root, path, engine.cache.conflicts, op)
     engine.pull(tuple(damaged), full=True)
@@ -331,7 +316,9 @@ def restore_damaged(engine: Engine) -> tuple[str, ...]:
 
 
 def _is_damaged(engine: Engine, row: BaseRow, announced: set[str]) -> bool:
-    if not row.present or row.sha256 is None or _is_announced(row.path, announced):
+    parts = row.path.split("/")
+    above = ("/".join(parts[:n]) for n in range(1, len(parts) + 1))
+    if not row.present or row.sha256 is None or any(path in announced for path in above):
         return False
     file = engine.root / row.path
     try:
@@ -340,8 +327,3 @@ def _is_damaged(engine: Engine, row: BaseRow, announced: set[str]) -> bool:
         return hash_file(file).sha256 != row.sha256
     except (OSError, SwampError):
         return False  # gone or unreadable: a sync says so
-
-
-def _is_announced(path: str, announced: set[str]) -> bool:
-    parts = path.split("/")
-    return any("/".join(parts[:n]) in announced for n in range(1, len(parts) + 1))

@@ -55,18 +55,13 @@ def tier_files(source: Path) -> Iterator[str]:
         for directory, children, names in os.walk(source / tier, onerror=_unreadable):
             inside = Path(directory).relative_to(source).as_posix()
             children[:] = sorted(name for name in children if not is_left_out(f"{inside}/{name}", True))
-            for name in children:
-                _refuse_link(Path(directory) / name)
+            for child in (Path(directory) / name for name in children):
+                if child.is_symlink():  # not entered by a walk: what lies below it would stay behind without a word
+                    raise Failed(f"{child} is a link to a directory", hint="put what it points to in its place")
             for name in sorted(names):
                 path = f"{inside}/{name}"
                 if not is_left_out(path, False):  # ours by its place: nothing that anybody wants to keep
                     yield path
-
-
-def _refuse_link(directory: Path) -> None:
-    """A walk does not enter a linked directory: what lies below it would stay behind without a word."""
-    if directory.is_symlink():
-        raise Failed(f"{directory} is a link to a directory", hint="put what it points to in its place")
 
 
 def _unreadable(error: OSError) -> None:
@@ -102,7 +97,10 @@ class TierCopier:
     def _copy_file(self, path: str, done: Copied) -> None:
         file = done.source.root / path
         hint = fingerprint_of(_regular(file, path))
-        staged = self._staged(file, path)
+        parent = (self.target.root / path).parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with file.open("rb") as opened:
+            staged = stage_file(parent, iter(lambda: opened.read(CHUNK), b""))
         done.seen[path] = hint, staged.sha256
         existing = self.target.root / path
         if not existing.exists():
@@ -114,12 +112,6 @@ class TierCopier:
             done.conflicts.append(self._set_aside(staged, path))
         self.context.progress.advance(1, staged.size)
 
-    def _staged(self, file: Path, path: str) -> Staged:
-        parent = (self.target.root / path).parent
-        parent.mkdir(parents=True, exist_ok=True)
-        with file.open("rb") as opened:
-            return stage_file(parent, iter(lambda: opened.read(CHUNK), b""))
-
     def _set_aside(self, staged: Staged, path: str) -> Conflict:
         """Both stay: the target's where it is, ours among the conflicts, once. inv[conflict.keeps-both]"""
         if self.conflicts is None:
@@ -128,17 +120,13 @@ class TierCopier:
                 f"{path} is in {self.target.root} already, with other content",
                 hint="move one of them away, then run the setup again",
             )
-        for kept in self.conflicts.glob(f"*/{_literal(path)}"):
+        literal = "".join(f"[{c}]" if c in "*?[" else c for c in path)  # a pattern that matches only the path itself
+        for kept in self.conflicts.glob(f"*/{literal}"):
             if kept.is_file() and hash_file(kept).sha256 == staged.sha256:
                 staged.discard()
                 return Conflict(path, str(kept))
         place(staged, self.conflicts / "setup", path)
         return Conflict(path, str(self.conflicts / "setup" / path))
-
-
-def _literal(path: str) -> str:
-    """The path as a glob pattern that matches only itself."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in path)
 
 
 def _regular(file: Path, path: str) -> os.stat_result:
@@ -199,17 +187,13 @@ def _remove_empty(root: Path, tier: str) -> None:
     """Directories that hold nothing go, and with them our own `latest` markers of names that have no version left."""
     for directory, _, names in os.walk(root / tier, topdown=False):
         inside = Path(directory).relative_to(root).as_posix()
-        if names == [LATEST] and is_internal(f"{inside}/{LATEST}") and not _has_directories(directory):
+        alone = names == [LATEST] and os.listdir(directory) == [LATEST]  # noqa: PTH208 - as it is now
+        if alone and is_internal(f"{inside}/{LATEST}"):
             _remove_marker(Path(directory) / LATEST)
         try:
             Path(directory).rmdir()
         except OSError:
             continue  # something is left in it: not ours to remove
-
-
-def _has_directories(directory: str) -> bool:
-    with os.scandir(directory) as entries:
-        return any(entry.is_dir(follow_symlinks=False) for entry in entries)
 
 
 def _remove_marker(marker: Path) -> None:

@@ -1,18 +1,22 @@
-"""Opens the store that a `datastore` block describes: URL forms, type forms, plug-ins, namespaces."""
+"""Reads what a `datastore` block describes: a store by URL, type or plug-in, its namespace, what stays out of it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.env import Env
 from swamp.errors import UsageError
 from swamp.repo.config import DatastoreConfig, check_namespace, check_store_settings
 from swamp.store.port import ObjectStore
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.index.root import Writer
@@ -39,6 +43,8 @@ def read_target(
     namespace: str | None = None,
 ) -> DatastoreConfig:
     """What `datastore setup URL|TYPE` asks for. Raises UsageError that lists what is allowed."""
+    from swamp.plugins import find
+
     wanted = DatastoreConfig(type=target, config=dict(config or {}))
     wanted = replace(wanted, namespace=check_namespace(namespace))
     if "://" in target:
@@ -50,7 +56,7 @@ def read_target(
         return _filesystem(wanted, path)
     if path is not None:
         raise UsageError(f"--path belongs to the type filesystem, not to {target}", hint="put it into --config")
-    if target not in BUILT_IN and not _is_plugin(target):
+    if target not in BUILT_IN and find("datastores", target) is None:
         raise UsageError(f"{target!r} is neither a URL nor a type", hint=f"allowed: {_allowed()}")
     if target not in BUILT_IN:
         from swamp.store.plugged import check_plugin_config
@@ -83,12 +89,6 @@ def _allowed() -> str:
 
     forms = "s3://bucket/prefix, gs://…, az://…, file:///dir, " + ", ".join(BUILT_IN[:4])
     return ", ".join([forms, *names("datastores")])
-
-
-def _is_plugin(name: str) -> bool:
-    from swamp.plugins import find
-
-    return find("datastores", name) is not None
 
 
 def client_settings(config: DatastoreConfig, extra: Mapping[str, Any], idle_timeout: float) -> dict[str, Any]:
@@ -142,3 +142,56 @@ def store_settings() -> dict[str, Any]:
     """What the environment says of the client; the store knows its own defaults."""
     names = {"SWAMP_REQUEST_TIMEOUT_MS": "requestTimeoutMs"}
     return {key: os.environ[name] for name, key in names.items() if os.environ.get(name)}
+
+
+@value
+class Exclude:
+    """Gitignore-like patterns: the last one that matches decides, `!` takes a path back in."""
+
+    patterns: tuple[str, ...] = ()
+    directories: tuple[str, ...] = TIER_DIRECTORIES
+
+    def __call__(self, path: str, is_directory: bool = False) -> bool:
+        """Whether this path of the tree, or everything below this directory, stays on this machine."""
+        if path.split("/", 1)[0] not in self.directories:
+            return True
+        excluded = False
+        for pattern in self.patterns:
+            wanted = pattern.removeprefix("!")
+            if _compiled(wanted).match(f"{path}/" if is_directory and wanted.endswith("/") else path):
+                excluded = not pattern.startswith("!")
+        return excluded
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern with a slash inside is anchored at the tree's root; a trailing slash means a directory."""
+    directory_only = pattern.endswith("/")
+    body = pattern.strip("/")
+    anchored = pattern.startswith("/") or "/" in body
+    head = "" if anchored else "(?:.*/)?"
+    tokens = re.findall(r"\*\*/|/\*\*|\*\*|\*|\?|\[[^\]]+\]|.", body, re.DOTALL)
+    inner = "".join(_TOKENS.get(t) or (_char_class(t) if t.startswith("[") else re.escape(t)) for t in tokens)
+    return re.compile(f"^{head}{inner}{'/.*' if directory_only else '(?:/.*)?'}$", re.DOTALL)
+
+
+_TOKENS: Final = {"**/": "(?:.*/)?", "/**": "/.*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _char_class(token: str) -> str:
+    if len(token) < 3:
+        return re.escape(token)
+    inner = token[1:-1]
+    negated = inner[0] in "!^"
+    return f"[{'^/' if negated else ''}{(inner[1:] if negated else inner).replace(chr(92), chr(92) * 2)}]"
+
+
+def excluder(patterns: Iterable[str], directories: Iterable[str]) -> Exclude:
+    """Raises UsageError for a pattern that cannot be read."""
+    made = Exclude(tuple(patterns), tuple(directories))
+    for pattern in made.patterns:
+        try:
+            _compiled(pattern.removeprefix("!"))
+        except re.error as error:
+            raise UsageError(f"datastore.exclude: {pattern!r} is not a pattern", hint=str(error)) from error
+    return made

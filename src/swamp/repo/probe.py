@@ -16,6 +16,7 @@ from swamp.errors import CorruptData, ObjectMissing, StoreError, SwampError, Una
 from swamp.index.read import read_root
 from swamp.index.root import ENFORCED, IGNORED, Root
 from swamp.store.port import Capabilities
+from swamp.store.together import together
 from swamp.sync.recall import recalled
 
 if TYPE_CHECKING:
@@ -82,11 +83,14 @@ def by_word(seen: Capabilities, word: str | None) -> Capabilities:
 
 def agreed_capabilities(datastore: Datastore) -> Capabilities:
     """Measures now, for who joins a store. Raises CorruptData where its root says something else: nothing is joined."""
-    found = probe_again(datastore).capabilities
-    root = _root(datastore.store)
+    store = datastore.store
+    roots: list[Root | None] = []
+    measured, _ = together([lambda: probe_again(datastore), lambda: roots.append(_root(store))])
+    assert measured is not None
+    root = roots[0] or _root(store)  # one that was made meanwhile counts, too
     if root is not None:
-        check_agreement(root, ignored=not found.safe)
-    return found
+        check_agreement(root, ignored=not measured.capabilities.safe)
+    return measured.capabilities
 
 
 def _root(store: ObjectStore) -> Root | None:

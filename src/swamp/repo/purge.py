@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.commit.log import names
-from swamp.commit.purge import Findings, Purged, below, find_deleted, purge
+from swamp.commit.restore import Findings, Purged, below, find_deleted, purge
 from swamp.index.entry import Entry
 from swamp.index.lookup import winning_rows
 from swamp.sync.progress import IdleTimeout
@@ -51,7 +50,8 @@ class Purging:
         return purge(self._committer, idle_timeout.check, self._paths, self.found)
 
     def remaining(self, done: Purged) -> list[Remains]:
-        return [*self._in_the_store(done), *self._here(), self._elsewhere()]
+        told = "their caches until they sync, and their conflicts/ after that; running readers; copies of the bucket"
+        return [*self._in_the_store(done), *self._here(), Remains("machines", "other machines", told)]
 
     def _in_the_store(self, done: Purged) -> Iterator[Remains]:
         root, wanted = self._committer.read().root, below(self._paths)
@@ -71,23 +71,17 @@ class Purging:
 
     def _here(self) -> Iterator[Remains]:
         cache = self._datastore.cache
+        sizes = {row.size for row in self.found.rows if row.sha256 is not None}
         for file in sorted(p for p in cache.conflicts.rglob("*") if p.is_file()):
             path = "/".join(file.relative_to(cache.conflicts).parts[1:])
-            if below(self._paths)(path) or self._holds_it(file):
+            holds_it = (
+                file.stat().st_size in sizes and hashlib.sha256(file.read_bytes()).hexdigest() in self.found.hashes
+            )
+            if below(self._paths)(path) or holds_it:
                 yield Remains("conflicts", str(file), "bytes that were moved aside on this machine")
         for file in sorted(p for path in self._paths for p in (cache.tree / path, *(cache.tree / path).rglob("*"))):
             if file.is_file():
                 yield Remains("cache", str(file), "a file in this machine's cache that no sync has removed yet")
-
-    def _holds_it(self, file: Path) -> bool:
-        sizes = {row.size for row in self.found.rows if row.sha256 is not None}
-        if file.stat().st_size not in sizes:
-            return False
-        return hashlib.sha256(file.read_bytes()).hexdigest() in self.found.hashes
-
-    def _elsewhere(self) -> Remains:
-        told = "their caches until they sync, and their conflicts/ after that; running readers; copies of the bucket"
-        return Remains("machines", "other machines", told)
 
 
 def document(purging: Purging, done: Purged, *, dry_run: bool) -> dict[str, Any]:

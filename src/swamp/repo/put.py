@@ -97,7 +97,10 @@ class Putting:
             writing.begun = True
             if known is None:
                 self._repo.definitions.auto(ref.type, ref.name)
-            draft = replace(draft, retention=wanted or self._retention(data))
+            newest = None if wanted else self._repo.artifacts.newest_readable(data)
+            # A put that says nothing of it changes nothing: as the newest version that can be read says.
+            before = newest.meta.draft.retention if newest is not None and newest.meta.active else KEEP_TEN
+            draft = replace(draft, retention=wanted or before)
             saved = [self._saved(data, draft, content, writing)]
             change.made = lambda: {saved[-1].path: saved[-1].meta.id}
             change.save_again = lambda conflicts: saved.append(
@@ -105,11 +108,6 @@ class Putting:
             )
         change.must_be_delivered()
         return Put(saved[-1], change.sync)
-
-    def _retention(self, data: DataName) -> Retention:
-        """What the newest version that can be read says: a put that says nothing changes nothing about it."""
-        newest = self._repo.artifacts.newest_readable(data)
-        return newest.meta.draft.retention if newest is not None and newest.meta.active else KEEP_TEN
 
     def _saved(self, data: DataName, draft: Draft, content: Path | bytes | BinaryIO, writing: Writing) -> DataVersion:
         """A new version; for a kept put the one that an earlier attempt has made, if it made one. inv[outbox.once]"""
@@ -123,16 +121,11 @@ class Putting:
     def _saved_again(self, lost: DataVersion, conflicts: Sequence[Conflict]) -> DataVersion:
         """The same bytes as the next version, if another machine was first with this one; any other clash stays."""
         kept = kept_version(self._repo.datastore.cache, lost.ref, conflicts)
-        if kept is None or not self._is_taken(lost):
-            return lost
-        return self._repo.artifacts.save_again(lost, kept)
-
-    def _is_taken(self, lost: DataVersion) -> bool:
-        """Whether that very version is there now, from somewhere else: not merely a name that looks like it (S14)."""
-        try:
-            return self._repo.artifacts.read(lost.ref).meta.id != lost.meta.id
+        try:  # whether that very version is there now, from elsewhere: not merely a name that looks like it (S14)
+            taken = kept is not None and self._repo.artifacts.read(lost.ref).meta.id != lost.meta.id
         except NotFound:
-            return False
+            taken = False
+        return self._repo.artifacts.save_again(lost, kept) if taken and kept is not None else lost
 
 
 PARQUET: Final = "application/vnd.apache.parquet"

@@ -1,27 +1,28 @@
 """Repairs a store for `doctor --repair`: rebuilds its index from a listing, adopts files that lie beside it, corrects
-what it says of conditional writes."""
+what it says of conditional writes, raises its format version."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.commit.bootstrap import REBUILT_FROM, tier_pages
-from swamp.commit.build import Changes
+from swamp.commit.bootstrap import tier_pages
+from swamp.commit.build import REBUILT_FROM, Changes
 from swamp.commit.commit import Committer, Pace, RootRead
-from swamp.commit.log import newest_whole
-from swamp.env import rfc3339
+from swamp.commit.log import LogName, names, newest_whole
+from swamp.env import Env, rfc3339
 from swamp.errors import CorruptData, Failed, ObjectMissing, UsageError
 from swamp.index.adopt import is_proposed, own_objects
 from swamp.index.entry import Entry, is_payload_key, path_of_key
-from swamp.index.formats import NEEDS
 from swamp.index.keys import PACK_PREFIX, is_pack, slice_of
 from swamp.index.pack import upload_of
 from swamp.index.payload import propose_packed
-from swamp.index.root import ENFORCED, IGNORED, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef
+from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, decode
 from swamp.repo.probe import probe_again
-from swamp.store.port import ObjectMeta, ObjectStore
+from swamp.store.port import ObjectStore
 from swamp.values import value
 
 if TYPE_CHECKING:
@@ -39,17 +40,15 @@ def propose_from_listing(committer: Committer) -> Proposal:
     """
     refuse_whole(committer)
     newest: Proposal = {}
-    listed = (_entry(path_of_key(m.key), m) for m in own_objects(tier_pages(committer.store)) if is_proposed(m.key))
-    for entry in (*listed, *_packed(committer.store)):
+    store = committer.store
+    own = (meta for meta in own_objects(tier_pages(store)) if is_proposed(meta.key))
+    listed = (Entry(path_of_key(m.key), m.key, m.size, None, rfc3339(m.last_modified)) for m in own)
+    packs = (meta for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key))
+    packed = (entry for meta in packs for entry in propose_packed(store, meta))  # one ranged request each
+    for entry in (*listed, *packed):
         if entry.path not in newest or _age(entry) > _age(newest[entry.path]):
             newest[entry.path] = entry
     return newest
-
-
-def _packed(store: ObjectStore) -> Iterator[Entry]:
-    """What packs say they hold, one ranged request each."""
-    for meta in (m for page in store.list(PACK_PREFIX) for m in page if is_pack(m.key)):
-        yield from propose_packed(store, meta)
 
 
 def _age(entry: Entry) -> tuple[bool, str, str]:
@@ -68,10 +67,6 @@ def refuse_whole(committer: Committer) -> None:
     if whole:
         raise UsageError(f"the store has an index ({ROOT_KEY})", hint="run doctor --repair without --from-listing")
     newest_whole(committer.store, older=True)
-
-
-def _entry(path: str, meta: ObjectMeta) -> Entry:
-    return Entry(path, meta.key, meta.size, None, rfc3339(meta.last_modified))
 
 
 def publish_proposal(committer: Committer, pace: Pace, proposal: Proposal) -> None:
@@ -180,3 +175,95 @@ def _question(root: Root, word: str) -> str:
         "This store was seen to ignore conditional writes, and its index says that it enforces them. Change the "
         f"index's word, so that every machine commits under a lease, and no two machines write at once?{higher}"
     )
+
+
+# -- `datastore upgrade`: one commit that raises the format version; who wrote lately is named first. There is no way
+# back: every client that does not know the new version stops with exit 65 from then on.
+
+LATELY: Final = dt.timedelta(days=30)
+READ_AT_MOST: Final = 2_000
+READERS: Final = 16
+
+
+@value
+class RecentWriter:
+    """Somebody who has committed lately, with which version of swamp, and when last by the store's clock."""
+
+    user: str
+    host: str
+    swamp: str
+    commits: int
+    last: dt.datetime
+
+    def to_json(self) -> dict[str, Any]:
+        known = {"user": self.user, "host": self.host, "swamp": self.swamp}
+        return {**known, "commits": self.commits, "lastWriteAt": rfc3339(self.last)}
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host} (swamp {self.swamp})"
+
+
+@value
+class Upgrade:
+    """From which format version to which, and who has to upgrade their swamp for it. `before` 0: no index yet."""
+
+    before: int
+    after: int
+    seq: int
+    writers: tuple[RecentWriter, ...] = ()
+    done: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        return 0 < self.before < self.after
+
+    def to_json(self) -> dict[str, Any]:
+        versions = {"from": self.before or None, "to": self.after, "upgraded": self.done, "seq": self.seq}
+        return {**versions, "writers": [writer.to_json() for writer in self.writers]}
+
+
+def plan_upgrade(committer: Committer) -> Upgrade:
+    """What an upgrade would do. Only reads."""
+    root = committer.read().root
+    if root is None or root.version >= NEWEST:
+        return Upgrade(root.version if root else 0, NEWEST, root.seq if root else 0)
+    return Upgrade(root.version, NEWEST, root.seq, tuple(recent_writers(committer.store, committer.env)))
+
+
+def upgrade(committer: Committer, pace: Pace, planned: Upgrade) -> Upgrade:
+    """Commits the higher version; whoever was first, it is there afterwards."""
+    done = committer.commit(lambda root: Changes(version=NEWEST) if root.version < NEWEST else None, pace)
+    root = done.root if done else committer.read().root
+    assert root is not None
+    return Upgrade(planned.before, root.version, root.seq, planned.writers, done=done is not None)
+
+
+def recent_writers(store: ObjectStore, env: Env) -> Iterator[RecentWriter]:
+    """Who has committed in the last 30 days, last writer first.
+
+    By the store's times. This machine's clock may only make the time longer: a clock that is ahead hides nobody.
+    """
+    recorded = list(names(store))
+    if not recorded:
+        return
+    newest = max(name.meta.last_modified for name in recorded)
+    since = min(env.clock.now(), newest) - LATELY
+    lately = [name for name in recorded if name.meta.last_modified >= since][-READ_AT_MOST:]
+    yield from sorted(_by_writer(store, lately), key=lambda writer: writer.last, reverse=True)
+
+
+def _by_writer(store: ObjectStore, recorded: Iterable[LogName]) -> Iterator[RecentWriter]:
+    def read(name: LogName) -> tuple[LogName, dict[str, Any]]:
+        try:
+            return name, dict(decode(store.get(name.key).body).writer)
+        except ObjectMissing:
+            return name, {}  # collected since it was listed
+
+    seen: dict[tuple[str, str, str], list[dt.datetime]] = {}
+    with ThreadPoolExecutor(READERS) as pool:
+        for name, writer in pool.map(read, recorded):
+            if writer:
+                who = (str(writer.get("user")), str(writer.get("host")), str(writer.get("swamp")))
+                seen.setdefault(who, []).append(name.meta.last_modified)
+    for (user, host, swamp), times in seen.items():
+        yield RecentWriter(user, host, swamp, len(times), max(times))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from swamp.data.artifacts import DataRepository
     from swamp.data.definitions import DefinitionRepository
     from swamp.data.outputs import OutputRepository
-    from swamp.data.runs import RunRepository
+    from swamp.data.run_record import RunRepository
     from swamp.repo.audit import Audit
     from swamp.repo.data import Data
     from swamp.repo.definitions import Definitions
@@ -134,7 +134,7 @@ class Repo:
     @cached_property
     def runs(self) -> RunRepository:
         """One record per workflow run."""
-        from swamp.data.runs import RunRepository
+        from swamp.data.run_record import RunRepository
 
         return RunRepository(self.tree)
 
@@ -169,25 +169,16 @@ class Repo:
     def audit(self) -> Audit:
         from swamp.repo.audit import Audit
 
-        return Audit(self.tree, self.datastore.identity_file, self.id, self.env)
+        self.datastore.hydrate_once()
+        # The tree itself: steps in parallel write the same file, and none answers for its arrival.
+        return Audit(self.datastore.tree, self.datastore.identity_file, self.id, self.env)
 
     @cached_property
     def changes(self) -> Transactions:
         """The one door for mutating commands: `with repo.changes.model("data put", type, id) as change:`."""
-        from swamp.repo.conflicts import moved_aside
         from swamp.repo.transaction import Transactions
 
-        return Transactions(
-            leases=lambda: self.datastore.leases,
-            syncer=lambda: self.datastore if self.datastore.synced else None,
-            audit=lambda change, outcome: self.audit.write(change, outcome),
-            audit_path=lambda: self.audit.path,
-            cancel=self.cancel,
-            warn=self.notify,
-            present=lambda: self.datastore.must_be_there(),
-            aside=lambda made: moved_aside(self.datastore.cache, made) if made and self.datastore.synced else (),
-            deliver=lambda: self.kept.deliver(),
-        )
+        return Transactions(self)
 
     def set_up(self, wanted: DatastoreConfig, *, migrate: bool = True, hydrate: str | None = None) -> SetUp:
         """Moves to another datastore with everything in it; afterwards this repository works with that one. `hydrate`
@@ -197,17 +188,7 @@ class Repo:
         done = set_up(self, wanted, migrate=migrate, hydrate=hydrate)
         if done.joined:
             self.close()
-            for name in (
-                "tree",
-                "catalog",
-                "artifacts",
-                "outputs",
-                "runs",
-                "evaluated",
-                "data",
-                "definitions",
-                "audit",
-            ):
+            for name in "tree catalog artifacts outputs runs evaluated data definitions audit".split():
                 self.__dict__.pop(name, None)
             self.config = read_config(self.path)
             self.datastore = Datastore(self.datastore.context, self.config.datastore)

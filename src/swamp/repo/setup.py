@@ -12,14 +12,15 @@ from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.cache.scan import Observed, scan
 from swamp.errors import AccessDenied, Failed, StoreError, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
-from swamp.repo.config import DatastoreConfig, Hydrate, write_config
+from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, Hydrate, write_config
 from swamp.repo.datastore import Datastore
-from swamp.repo.layout import LOCAL_DIRECTORY
 from swamp.repo.migrate import Copied, Proof, Source, TierCopier, clean_up, has_tiers, proven_in_tree
 from swamp.store.port import UNSAFE, Capabilities
+from swamp.store.together import together
 from swamp.sync.result import SyncResult
 from swamp.values import mutable, value
 
@@ -140,8 +141,9 @@ class _Move:
         from swamp.commit.namespace import register
 
         new = self._new
-        self._probe()
-        refuse_nested_store(new)
+        new.store  # noqa: B018  (opened once, and not by two threads)
+        # Neither answer depends on the other; what is wrong with the store itself is told first.
+        together([self._probe, lambda: refuse_nested_store(new), _load_engine])
         if new.config.namespace:
             context = new.context
             register(new.store, new.config.namespace, context.repo_id, context.env, new.capabilities)
@@ -244,7 +246,7 @@ class _Move:
     # -- push, hydrate
 
     def _push_and_hydrate(self, copied: list[Copied]) -> SyncResult:
-        pushed = self._new.push()
+        pushed = SyncResult("push", fast_path=True) if self._is_blank() else self._new.push()
         pulled = self._new.pull()
         self._joined = not pushed.failed and pulled.has_all
         result = pushed.merged(pulled, "sync")
@@ -259,6 +261,13 @@ class _Move:
         if self._joined:
             self._new.mark_hydrated()
         return result
+
+    def _is_blank(self) -> bool:
+        """Whether this machine has nothing that the store could lack: no row, and no file. A pull is all then."""
+        engine = self._new.must_sync()
+        if engine.state.has_base() or not engine.state.journal_empty():
+            return False
+        return not any(isinstance(seen, Observed) for seen in scan(engine.root))
 
     def _result(self, sync: SyncResult) -> SetUp:
         new = self._new
@@ -278,6 +287,13 @@ class _Move:
             errors,
             self._joined,
         )
+
+
+def _load_engine() -> None:
+    """Imports what a push or pull needs, while the store is asked what it enforces."""
+    import swamp.bulk.choose
+    import swamp.index.decode
+    import swamp.sync.engine  # noqa: F401
 
 
 def _counted(copied: list[Copied]) -> SyncResult:

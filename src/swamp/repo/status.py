@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.outbox import Outbox
 from swamp.cache.paths import TIER_DIRECTORIES
+from swamp.commit.log import LOG_PREFIX
 from swamp.env import Env, parse_rfc3339
 from swamp.errors import ObjectMissing, StoreError, SwampError
 from swamp.index.keys import live_in_packs
 from swamp.index.read import read_root
 from swamp.index.root import Root
+from swamp.repo.probe import read_record
 from swamp.repo.wait import in_time
 from swamp.store.port import Capabilities
 
@@ -70,6 +72,7 @@ class DatastoreStatus:
                 files += len(names)
                 size += sum(os.stat(os.path.join(directory, name)).st_size for name in names)  # noqa: PTH116, PTH118
         healthy = not root.exists() or os.access(root, os.W_OK)
+        held = self._datastore.directory_leases.whole_store_holder() or {}
         return {
             "healthy": healthy,
             "message": "a plain directory, no sync" if healthy else f"{root} cannot be written",
@@ -81,14 +84,8 @@ class DatastoreStatus:
             "packs": {"count": 0, "liveBytes": 0},
             "pending": {"writes": 0, "deletes": 0, "found": 0, "outbox": 0},
             "cache": {"path": str(root), "files": files, "bytes": size, "remoteOnly": 0, "conflicts": 0},
-            "lock": self._plain_lock(),
+            "lock": {"held": bool(held), **{key: held[key] for key in ("holder", "ageMs") if key in held}},
         }
-
-    def _plain_lock(self) -> dict[str, Any]:
-        held = self._datastore.directory_leases.whole_store_holder()
-        if held is None:
-            return {"held": False}
-        return {"held": True, **{key: held[key] for key in ("holder", "ageMs") if key in held}}
 
     # -- a store
 
@@ -101,7 +98,7 @@ class DatastoreStatus:
         assert engine is not None  # a plain directory has its own status
         known = engine.status()
         answer |= self._compared(root, known, engine.state.meta("storeId")) if answer["healthy"] else {}
-        answer["capabilities"] = self._datastore.capabilities.to_json()
+        answer["capabilities"] = self._seen_to_do(root, engine)
         if answer["healthy"] and not self._datastore.capabilities.safe:
             answer["message"] = "this store does not enforce conditions: two machines must not write at once"
         return {
@@ -127,6 +124,15 @@ class DatastoreStatus:
                 **self._lacking(engine),
             },
         }
+
+    def _seen_to_do(self, root: Root | None, engine: Engine) -> dict[str, bool | None] | None:
+        """What the store was measured to do, here; what was not is not known. Of conditions its root says it."""
+        known = self._datastore.capabilities
+        if read_record(engine.state, self._datastore.store.url) is not None:
+            return {**known.to_json()}
+        if root is None and engine.state.meta("storeId") is None:
+            return None
+        return {**dict.fromkeys(known.to_json()), "createOnly": known.safe, "compareAndSwap": known.safe}
 
     def _packs(self, engine: Engine) -> dict[str, int]:
         """As far as this cache knows the index: nothing is listed. `datastore doctor` tells what is dead in them."""
@@ -179,6 +185,8 @@ class DatastoreStatus:
         try:
             return read_root(self._store)[0]
         except ObjectMissing:
+            # Every address answers like that for a name that it does not know. Only a bucket has a listing.
+            next(iter(self._store.list(LOG_PREFIX)), None)
             return None
 
     def _lock(self) -> dict[str, Any]:
@@ -213,7 +221,8 @@ def sentence(found: dict[str, Any]) -> str:
     if found["behind"] is None:
         return f"Not in sync: {found['message']}."
     aside = cache["conflicts"]
-    left = f"; {_plural(aside, 'file')} that lost a conflict {'is' if aside == 1 else 'are'} kept here" if aside else ""
+    kept = "1 file that lost a conflict is" if aside == 1 else f"{aside} files that lost a conflict are"
+    left = f"; {kept} kept here" if aside else ""
     return f"In sync with {found['url']} at commit {found['seq']}{left}."
 
 
@@ -233,7 +242,3 @@ def _owed(behind: int | None, pending: dict[str, int], cache: dict[str, Any], *,
 
 def _listed(items: list[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -15,28 +15,21 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from swamp.env import Env
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
-from swamp.locks.port import Held, Leases, NoLease
+from swamp.locks.flock import Held, NoLease
+from swamp.repo.conflicts import moved_aside
 from swamp.repo.wait import StoppableClock
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
 from swamp.values import mutable, value
 
-
-class Syncer(Protocol):
-    """The engine calls that a transaction makes; a plain directory has none."""
-
-    def pull(self, scope: tuple[str, ...] = ()) -> SyncResult: ...
-
-    def pull_to_commit(self, scope: tuple[str, ...] = (), *, lazy: bool = False) -> SyncResult: ...
-
-    def just_synced(self) -> bool: ...
-
-    def push(self, scope: tuple[str, ...] = (), *, after_pull: bool = False) -> SyncResult: ...
+if TYPE_CHECKING:
+    from swamp.repo.datastore import Datastore
+    from swamp.repo.repository import Repo
 
 
 @mutable
@@ -168,33 +161,24 @@ class WatchedTree:
         return self.tree.touched_since(mark)
 
 
-@value
 class Transactions:
-    """Makes changes of one repository. `syncer` gives None for a plain directory: nothing to pull or push."""
+    """Makes changes of one repository."""
 
-    leases: Callable[[], Leases]
-    syncer: Callable[[], Syncer | None]
-    audit: Callable[[Change, str], None]
-    audit_path: Callable[[], str]
-    cancel: Cancel
-    warn: Callable[[str], None]
-    present: Callable[[], None] = lambda: None
-    """Raises when the store is known to be away, before anything runs."""
-    aside: Callable[[Mapping[str, str]], Sequence[Conflict]] = lambda made: ()
-    """Which of these versions are not in the tree any more, and where they are kept."""
-    deliver: Callable[[], object] = lambda: None
-    """Delivers what was kept while the store was away, before anything newer."""
-    _told: set[str] = field(default_factory=set)
-    """Commands whose records were audited: a run that saves its record many times is one command."""
-    _warned: set[str] = field(default_factory=set)
-    _answer: list[None] = field(default_factory=list)
-    """The store's answer to a run's record, until the step that begins with it has taken it."""
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+        self._told: set[str] = set()
+        """Commands whose records were audited: a run that saves its record many times is one command."""
+        self._warned: set[str] = set()
+
+    @property
+    def _syncer(self) -> Datastore | None:
+        """What pulls and pushes; a plain directory has nothing of the kind."""
+        return self._repo.datastore if self._repo.datastore.synced else None
 
     def next_command(self) -> None:
         """In a process that carries out many commands: each is audited and warned of by itself."""
         self._told.clear()
         self._warned.clear()
-        self._answer.clear()
 
     @contextmanager
     def model(
@@ -206,17 +190,19 @@ class Transactions:
         *,
         reads_all: bool = False,
         cancel: Cancel | None = None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> Iterator[Change]:
         """Work on one model: nobody else runs it meanwhile, and its newest versions are here.
 
         `reads_all`: the work may read any data, so that all there is in the store is known here. inv[run.fresh]
-        `cancel` ends the wait for the lease too: a run that only waits its turn is stopped at once.
+        `cancel` ends the wait for the lease too: a run that only waits its turn is stopped at once; `waiting` is called
+        before such a wait.
         """
 
         def lease() -> AbstractContextManager[Held]:
-            leases = self.leases()
+            leases = self._repo.datastore.leases
             if cancel is not None:
-                leases = leases.within(lambda env: Env(StoppableClock(env.clock, cancel), env.rng))
+                leases = leases.within(lambda env: Env(StoppableClock(env.clock, cancel, waiting), env.rng))
             return leases.model(model_type, model_id)
 
         own = (f"data/{model_type}/{model_id}", *scope)
@@ -226,7 +212,7 @@ class Transactions:
     @contextmanager
     def structural(self, command: str) -> Iterator[Change]:
         """Work on everything: no model command runs meanwhile."""
-        with self._change(command, lambda: self.leases().whole_store(), ()) as change:
+        with self._change(command, lambda: self._repo.datastore.leases.whole_store(), ()) as change:
             yield change
 
     @contextmanager
@@ -247,15 +233,13 @@ class Transactions:
     ) -> Iterator[Change]:
         with ExitStack() as stack:
             with _nothing_began():
-                self.cancel.check()
-                self.present()
-                self.deliver()
+                self._repo.cancel.check()
+                self._repo.datastore.must_be_there()
+                if not once or _current.get() is None:  # else a kept put might wait for the lease around it
+                    self._repo.kept.deliver()
                 change = Change(command, stack.enter_context(lease()), scope=scope, once=once)
-                known = self._is_known(change.held, reads_all=reads_all)
-                if not known:
+                if reads_all or not self._is_known(change.held):
                     self._pull(scope, reads_all=reads_all)
-                if once:
-                    self._answer[:] = [] if known else [None]
             outer = _current.set(change)
             try:
                 yield change
@@ -267,62 +251,55 @@ class Transactions:
             with _work_is_kept():
                 self._deliver(change, "succeeded")
 
-    def _is_known(self, held: Held, *, reads_all: bool) -> bool:
+    def _is_known(self, held: Held) -> bool:
         """Whether a pull could bring nothing that the work has to see: this very process has pulled or committed a
         moment ago, and nobody has held the lease since this machine did, so that no other run of the model lies in
-        between. What runs needs an answer of its own; the first step of a workflow has the one that its run got with
-        the run's lease in hand. S22 inv[run.fresh]"""
-        syncer = self.syncer()
-        known = syncer is not None and held.unbroken and syncer.just_synced()
-        return known and (not reads_all or self._take_answer())
-
-    def _take_answer(self) -> bool:
-        """True for one of the steps that begin with it, whatever threads they are in."""
-        try:
-            self._answer.pop()
-        except IndexError:
-            return False
-        return True
+        between. What runs is not content with that: it always asks for itself. S22 inv[run.fresh]"""
+        syncer = self._syncer
+        return syncer is not None and held.unbroken and syncer.just_synced()
 
     def _pull(self, scope: tuple[str, ...], *, reads_all: bool) -> None:
         """After the lease is held: what the work reads is what the store holds. S22"""
-        syncer = self.syncer()
+        syncer = self._syncer
         if syncer is None:
             return
         # The audit file of this cache comes along, so that a line is always added to what the bucket has.
-        narrow = () if reads_all or not scope else (*scope, self.audit_path())
+        narrow = () if reads_all or not scope else (*scope, self._repo.audit.path)
         result = syncer.pull_to_commit(narrow, lazy=reads_all)
         self._pass_on(result)
         for failed in result.failed:
-            self.warn(f"{failed.path} was not pulled: {failed.error}")
+            self._repo.notify(f"{failed.path} was not pulled: {failed.error}")
         for conflict in result.conflicts:
-            self.warn(f"{conflict.path} was changed here and elsewhere; your copy is kept in {conflict.kept}")
+            self._repo.notify(f"{conflict.path} was changed here and elsewhere; your copy is kept in {conflict.kept}")
 
     def _after_failure(self, change: Change, error: BaseException) -> None:
         """What a failed command did write (its run's record) is still shared, once; its error stays the error."""
-        if not change.announced or self.cancel.requested or not isinstance(error, Exception):
+        if not change.announced or self._repo.cancel.requested or not isinstance(error, Exception):
             return
         if isinstance(error, Interrupted):
             return
         try:
             self._deliver(change, "failed")
         except SwampError as push_error:
-            self.warn(f"the push failed too: {push_error.message}; the work is kept and the next sync delivers it")
+            self._repo.notify(
+                f"the push failed too: {push_error.message}; the work is kept and the next sync delivers it"
+            )
 
     def _deliver(self, change: Change, outcome: str) -> None:
         """The one push of a command. C01: exactly one attempt, whatever comes of it."""
         if not change.announced:
             return
         if not (change.once and change.command in self._told):
-            self.audit(change, outcome)
+            self._repo.audit.write(change, outcome)
             self._told.add(change.command)
-        syncer = self.syncer()
+        syncer = self._syncer
         if syncer is None:
             return
-        self.cancel.check()
+        self._repo.cancel.check()
         change.sync = self._with_moved(change, syncer.push(after_pull=True))
         self._pass_on(change.sync)
-        if change.save_again is not None and self._lost_to_another(change):
+        lost = any(change._is_own(conflict.path) for conflict in change.sync.conflicts)
+        if change.save_again is not None and lost:
             self._save_again(change, syncer)
         self._warn_of_others(change)
 
@@ -330,7 +307,8 @@ class Transactions:
         """A push that meets nothing of ours has not delivered it: another process of this machine may have synced in
         between, met somebody else's version under our number, and moved ours aside. inv[put.proven]"""
         told = {conflict.path for conflict in result.conflicts}
-        moved = tuple(conflict for conflict in self.aside(change.made()) if conflict.path not in told)
+        aside = moved_aside(self._repo.datastore.cache, made) if (made := change.made()) else ()
+        moved = tuple(conflict for conflict in aside if conflict.path not in told)
         return replace(result, conflicts=result.conflicts + moved) if moved else result
 
     def _pass_on(self, result: SyncResult) -> None:
@@ -338,13 +316,9 @@ class Transactions:
         for warning in result.warnings:
             if warning not in self._warned:
                 self._warned.add(warning)
-                self.warn(warning)
+                self._repo.notify(warning)
 
-    def _lost_to_another(self, change: Change) -> bool:
-        assert change.sync is not None
-        return any(change._is_own(conflict.path) for conflict in change.sync.conflicts)
-
-    def _save_again(self, change: Change, syncer: Syncer) -> None:
+    def _save_again(self, change: Change, syncer: Datastore) -> None:
         """Somebody else published this very version first: the command still knows what it wrote."""
         assert change.sync is not None and change.save_again is not None
         first, before = change.sync, len(change.announced)
@@ -366,4 +340,4 @@ class Transactions:
         for failed in change.sync.failed:
             # A parallel step wrote it meanwhile, and that step's own push takes it.
             if not change._is_own(failed.path) and failed.cause != "changed":
-                self.warn(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")
+                self._repo.notify(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")

@@ -50,6 +50,8 @@ class StoppableClock:
 
     clock: Clock
     cancel: Cancel
+    waiting: Callable[[], None] = lambda: None
+    """Called before every sleep."""
 
     def now(self) -> dt.datetime:
         return self.clock.now()
@@ -58,6 +60,7 @@ class StoppableClock:
         return self.clock.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        self.waiting()
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > 0:
             self.cancel.check()

@@ -6,29 +6,30 @@ import mimetypes
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
+from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse
 
-from swamp.catalog.schema import Row
 from swamp.errors import NotFound, UsageError
-from swamp.repo.data import describe, version_item
+from swamp.models.inputs import tag_pairs
+from swamp.repo.data import describe
 from swamp.repo.diff import diff
 from swamp.repo.lineage import lineage_of
 from swamp.repo.preview import preview
 from swamp.serve import documents as doc
-from swamp.serve.ask import Cursor, Limit, needs, page_of, server_of
-from swamp.serve.respond import json_response
-from swamp.serve.state import Server
+from swamp.serve.respond import ApiRouter, Cursor, Limit, for_role, json_response, needs, page_of
+from swamp.serve.state import Asked, Server
 
-router = APIRouter(prefix="/api/v1", tags=["data"])
+router = ApiRouter(prefix="/api/v1", tags=["data"])
+Number = Annotated[int, PathParameter(ge=1)]
 _SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/json", "text/plain", "text/csv")
 
 
-@router.get("/data", dependencies=[needs("viewer")], responses=doc.ok(doc.DataList))
+@router.get("/data", **for_role("viewer", doc.CountedPage[doc.DataItem]))
 def list_data(
-    request: Request,
+    server: Asked,
     model: str | None = None,
     type: str | None = None,  # noqa: A002 - the contract's word
     workflow: str | None = None,
@@ -36,15 +37,19 @@ def list_data(
     q: Annotated[str | None, Query(description="A part of a model's or data's name.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> Response:
+) -> Any:
     """The latest version of every name."""
-    server = server_of(request)
     rows = server.repo.data.list(model, type=type, workflow=workflow, run=run)
     if q:
         rows = [row for row in rows if q.lower() in f"{row.model_name}/{row.fields['name']}".lower()]
-    part, following = page_of(rows, _key, cursor, limit)
+    part, following = page_of(
+        rows,
+        lambda row: "\x00".join((row.model_name, row.ref.data.name, row.ref.data.type, row.ref.data.model_id)),
+        cursor,
+        limit,
+    )
     items = [row.listed() for row in part]
-    return json_response(server.clean({"items": items, "total": len(rows), "next": following, **_fresh(server)}))
+    return {"items": items, "total": len(rows), "next": following, **_fresh(server)}
 
 
 def _fresh(server: Server) -> dict[str, bool]:
@@ -53,27 +58,21 @@ def _fresh(server: Server) -> dict[str, bool]:
     return {"fresh": known is not None and known.fresh}
 
 
-def _key(row: Row) -> str:
-    return "\x00".join((row.model_name, row.ref.data.name, row.ref.data.type, row.ref.data.model_id))
-
-
-@router.post("/query", dependencies=[needs("viewer")], responses=doc.ok(doc.QueryResult))
+@router.post("/query", **for_role("viewer", doc.QueryResult))
 def query(
-    request: Request,
+    server: Asked,
     predicate: Annotated[str, Body(max_length=8192)],
     select: Annotated[str | None, Body(max_length=8192)] = None,
     limit: Annotated[int, Body(ge=1, le=10_000)] = 1000,
-) -> Response:
+) -> Any:
     """Versions for which a CEL predicate is true. Changes nothing."""
-    server = server_of(request)
     found = server.repo.data.query(predicate, select=select, limit=limit)
-    return json_response(server.clean(found.to_json()) | _fresh(server))
+    return found.to_json() | _fresh(server)
 
 
-@router.get("/data/{model}/{name}", dependencies=[needs("viewer")], responses=doc.ok(doc.Version))
-def get_data(request: Request, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None) -> Response:
+@router.get("/data/{model}/{name}", **for_role("viewer", doc.Version))
+def get_data(server: Asked, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None) -> Any:
     """One version, or the latest; with its content if that is short text."""
-    server = server_of(request)
     found = server.repo.data.get(model, name, version)
     document = describe(found)
     content = server.repo.data.text(found)
@@ -82,20 +81,19 @@ def get_data(request: Request, model: str, name: str, version: Annotated[int | N
     return json_response(server.clean(document) | _fresh(server) | shown)
 
 
-@router.get("/data/{model}/{name}/versions", dependencies=[needs("viewer")], responses=doc.ok(doc.Versions))
-def versions(request: Request, model: str, name: str, limit: Limit = 100, cursor: Cursor = None) -> Response:
+@router.get("/data/{model}/{name}/versions", **for_role("viewer", doc.CountedPage[doc.VersionItem]))
+def versions(server: Asked, model: str, name: str, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """The versions of a name, newest first."""
-    server = server_of(request)
     rows = server.repo.data.versions(model, name)
     part, following = page_of(rows, lambda row: f"{10**12 - row.ref.version:012}", cursor, limit)
-    found = [version_item(row) for row in part]
-    return json_response({"items": found, "versions": found, "total": len(rows), "next": following, **_fresh(server)})
+    found = [row.version_item() for row in part]
+    return {"items": found, "versions": found, "total": len(rows), "next": following, **_fresh(server)}
 
 
-@router.get("/data/{model}/{name}/versions/{version}", dependencies=[needs("viewer")], responses=doc.ok(doc.Version))
-def get_version(request: Request, model: str, name: str, version: int) -> Response:
+@router.get("/data/{model}/{name}/versions/{version}", **for_role("viewer", doc.Version))
+def get_version(server: Asked, model: str, name: str, version: Number) -> Any:
     """One version."""
-    return get_data(request, model, name, _positive(version))
+    return get_data(server, model, name, version)
 
 
 @router.get(
@@ -103,38 +101,35 @@ def get_version(request: Request, model: str, name: str, version: int) -> Respon
     dependencies=[needs("viewer")],
     responses=doc.ok(doc.VersionPreview),
 )
-def show(
-    request: Request, model: str, name: str, version: int, rows: Annotated[int, Query(ge=1, le=1000)] = 50
-) -> Response:
+def show(server: Asked, model: str, name: str, version: Number, rows: Annotated[int, Query(ge=1, le=1000)] = 50) -> Any:
     """What `swamp data show` tells: schema and first rows of a table, JSON, the head of a text."""
-    data = server_of(request).repo.data
-    return json_response(preview(data.contents, data.get(model, name, _positive(version)), rows).to_json())
+    data = server.repo.data
+    return json_response(preview(data.contents, data.get(model, name, version), rows).to_json())
 
 
-@router.get("/data/{model}/{name}/lineage", dependencies=[needs("viewer")], responses=doc.ok(doc.LineageGraph))
+@router.get("/data/{model}/{name}/lineage", **for_role("viewer", doc.LineageGraph))
 def lineage(
-    request: Request,
+    server: Asked,
     model: str,
     name: str,
     version: Annotated[int | None, Query(ge=1)] = None,
     depth: Annotated[int | None, Query(ge=1, description="At most so many steps away.")] = None,
-) -> Response:
+) -> Any:
     """What a version was made from, and what was made from it."""
-    server = server_of(request)
     found = lineage_of(server.repo, server.repo.data.get(model, name, version), depth=depth)
-    return json_response(server.clean(found.to_json()))
+    return found.to_json()
 
 
-@router.get("/data/{model}/{name}/diff", dependencies=[needs("viewer")], responses=doc.ok(doc.Difference))
+@router.get("/data/{model}/{name}/diff", **for_role("viewer", doc.Difference))
 def compare(
-    request: Request,
+    server: Asked,
     model: str,
     name: str,
     first: Annotated[int, Query(alias="from", ge=1)],
     second: Annotated[int, Query(alias="to", ge=1)],
-) -> Response:
+) -> Any:
     """What changed between two versions, as `swamp data diff` tells it."""
-    data = server_of(request).repo.data
+    data = server.repo.data
     found = diff(data.contents, data.get(model, name, first), data.get(model, name, second))
     return json_response({"from": first, "to": second, **found.to_json()})
 
@@ -145,11 +140,10 @@ def compare(
     responses={200: {"content": {"application/octet-stream": {}}}, 206: {"description": "A part."}},
 )
 def content(
-    request: Request, model: str, name: str, version: int, part: str | None = None, inline: bool = False
-) -> Response:
+    server: Asked, model: str, name: str, version: Number, part: str | None = None, inline: bool = False
+) -> Any:
     """The bytes, streamed; ranges are served. `part` names one of several."""
-    server = server_of(request)
-    found = server.repo.data.get(model, name, _positive(version))
+    found = server.repo.data.get(model, name, version)
     file = server.repo.artifacts.raw(found)
     kind = found.meta.content_type
     if found.meta.parts:
@@ -160,31 +154,28 @@ def content(
             raise NotFound(f"version {version} of {name} has no part {part}", hint="the version lists its parts")
         file, kind = file / part, mimetypes.guess_type(part)[0] or "application/octet-stream"
     safe = kind.partition(";")[0].strip() in _SHOWN
-    return _file(file, kind if safe else "application/octet-stream", Path(part or name).name, inline and safe)
+    return FileResponse(  # never run by a browser: a download, or sandboxed
+        file,
+        media_type=kind if safe else "application/octet-stream",
+        filename=Path(part or name).name,
+        content_disposition_type="inline" if inline and safe else "attachment",
+        headers={"Content-Security-Policy": _SANDBOX, "Accept-Ranges": "bytes"},
+    )
 
 
-def _file(file: Path, kind: str, name: str, inline: bool) -> Response:
-    """Never run by a browser: a download, or sandboxed."""
-    headers = {"Content-Security-Policy": _SANDBOX, "Accept-Ranges": "bytes"}
-    disposition = "inline" if inline else "attachment"
-    return FileResponse(file, media_type=kind, filename=name, content_disposition_type=disposition, headers=headers)
-
-
-@router.put(
-    "/data/{model}/{name}", dependencies=[needs("operator")], status_code=201, responses=doc.ok(doc.Version, 201)
-)
+@router.put("/data/{model}/{name}", **for_role("operator", doc.Version, 201))
 async def put_data(
     request: Request,
+    server: Asked,
     model: str,
     name: str,
     tag: Annotated[list[str] | None, Query(description="key=value, may be repeated.")] = None,
     lifetime: str | None = None,
-) -> Response:
+) -> Any:
     """The body as a new version; its type is the Content-Type."""
     body = await request.body()
-    server = server_of(request)
     kind = request.headers.get("content-type")
-    tags = dict(_pair(word) for word in tag or ())
+    tags = dict(tag_pairs(tag or ()))
     done = await run_in_threadpool(
         server.repo.data.put, model, name, body, content_type=kind, tags=tags, lifetime=lifetime
     )
@@ -195,25 +186,9 @@ async def put_data(
     return json_response(server.clean(document), 201)
 
 
-def _pair(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals or not key:
-        raise UsageError(f"the tag {word!r} is not of the form key=value")
-    return key, value
-
-
-@router.delete("/data/{model}/{name}", dependencies=[needs("operator")], responses=doc.ok(doc.Deleted))
-def delete_data(
-    request: Request, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None
-) -> Response:
+@router.delete("/data/{model}/{name}", **for_role("operator", doc.Deleted))
+def delete_data(server: Asked, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None) -> Any:
     """Removes a name, or one version, for everybody."""
-    server = server_of(request)
     count = server.repo.data.delete(model, name, version)
     server.puller.soon()
-    return json_response({"versionsDeleted": count})
-
-
-def _positive(version: int) -> int:
-    if version < 1:
-        raise UsageError(f"version {version}: versions are 1 or more")
-    return version
+    return {"versionsDeleted": count}

@@ -1,28 +1,32 @@
-"""The web application: routes, errors as documents, the guard in front."""
+"""The web application: routes, errors as documents, the guard in front, and its connections."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from swamp import __version__
-from swamp.errors import SwampError
-from swamp.serve import api_data, api_datastore, api_models, api_runs, login, receive, stream
-from swamp.serve.ask import needs, server_of
+from swamp.errors import NotFound, SwampError
+from swamp.serve import api_data, api_datastore, api_events, api_models, api_runs, login, receive
 from swamp.serve.guard import App, Guard
-from swamp.serve.pages.render import error_page, wants_page
-from swamp.serve.pages.routes import add_pages
-from swamp.serve.respond import HttpError, error_response, json_response
-from swamp.serve.state import Server
+from swamp.serve.pages import browse, follow, inspect
+from swamp.serve.pages.render import HERE, error_page, wants_page
+from swamp.serve.respond import HttpError, error_response, json_response, needs
+from swamp.serve.state import Asked, Server
 
 _log = logging.getLogger("swamp.serve")
-_CODES = {404: "not-found", 405: "method-not-allowed", 400: "usage", 422: "usage", 413: "too-large"}
+HEADER_SECONDS: Final = 15.0
+STATIC: Final = HERE / "static"
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_CODES: Final = {404: "not-found", 405: "method-not-allowed", 400: "usage", 422: "usage", 413: "too-large"}
 
 
 def build(server: Server) -> App:
@@ -31,9 +35,8 @@ def build(server: Server) -> App:
         title="swamp", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.server = server
-    for module in (receive, stream, api_data, api_datastore, api_models, api_runs, login):
+    for module in (receive, api_events, api_data, api_datastore, api_models, api_runs, login, browse, follow, inspect):
         app.include_router(module.router)
-    add_pages(app)
     _plain_routes(app)
     _errors(app, server)
     return Guard(app, server)  # type: ignore[arg-type]
@@ -45,9 +48,8 @@ def _plain_routes(app: FastAPI) -> None:
         return PlainTextResponse("ok\n")
 
     @app.get("/readyz", include_in_schema=False)
-    def readyz(request: Request) -> Response:
+    def readyz(server: Asked) -> Response:
         """The store answers and the queue is open."""
-        server = server_of(request)
         if server.draining or not server.ready.is_set():
             raise HttpError("not-ready", "the server is starting or stopping")
         server.queue.length()
@@ -57,12 +59,24 @@ def _plain_routes(app: FastAPI) -> None:
         return PlainTextResponse("ready\n")
 
     @app.get("/metrics", include_in_schema=False)
-    def metrics(request: Request) -> Response:
-        return Response(server_of(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    def metrics(server: Asked) -> Response:
+        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[needs("viewer")])
     async def openapi() -> Response:
         return json_response(app.openapi())
+
+    @app.get("/static/{name}", include_in_schema=False)
+    def static(name: str) -> Response:
+        """The style, the script and the icon: files of this package and nothing else."""
+        file = STATIC / name
+        if "/" in name or file.suffix not in _TYPES or not file.is_file():
+            raise NotFound(f"there is no file {name} here")
+        return FileResponse(file, media_type=_TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    def icon() -> Response:
+        return FileResponse(STATIC / "swamp.svg", media_type="image/svg+xml")
 
 
 def _errors(app: FastAPI, server: Server) -> None:
@@ -93,3 +107,38 @@ def _errors(app: FastAPI, server: Server) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(Exception, unexpected)
+
+
+class Protocol(H11Protocol):
+    """uvicorn's own, with a deadline for the headers: a connection that does not say what it wants is closed."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._calm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._calm()
+        elif self._deadline is None:
+            self._expect()
+
+    def _expect(self) -> None:
+        self._deadline = self.loop.call_later(HEADER_SECONDS, self._late)
+
+    def _calm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        self._deadline = None
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.transport is not None and not self.transport.is_closing():
+            self.transport.close()

@@ -5,60 +5,114 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from swamp.errors import UsageError
-
-SCHEMES: Final = ("github", "gitlab", "linear", "stripe", "slack", "generic")
-DEFAULT_PORT: Final = 9090
-_KEYS: Final = (
-    "host port hosts publicUrl behindProxy tls drain concurrency perWorkflow queue pull rate schedule claim webhooks "
-    "connections".split()
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    model_validator,
 )
-_HOOK_KEYS: Final = "route workflow scheme secret inputs".split()
+from pydantic.alias_generators import to_camel
+
+from swamp.data.names import suggest
+from swamp.errors import UsageError
+from swamp.models.document import spell
+
+DEFAULT_PORT: Final = 9090
+_URL: Final = "scheme and host, such as https://swamp.example.org"
+_ENVIRONMENT: Final = {"host": "SWAMP_SERVE_HOST", "port": "SWAMP_SERVE_PORT", "drain": "SWAMP_SERVE_DRAIN",
+                        "claim": "SWAMP_SERVE_CLAIM", "publicUrl": "SWAMP_SERVE_PUBLIC_URL"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Webhook:
+def _no_switch(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is needed, not true or false")
+    return value
+
+
+def _public_url(text: str) -> str:
+    """Scheme and host, without a slash at the end. A path would be a lie: the pages stand at the top."""
+    parts = urlsplit(text) if text.isprintable() and "@" not in text else urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError(_URL)
+    usual = {"http": 80, "https": 443}[parts.scheme]  # a browser leaves it out, in Host and in Origin
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" if parts.port in (None, usual) else f"{parts.scheme}://{host}:{parts.port}"
+
+
+Text = Annotated[str, Field(min_length=1)]
+Seconds = Annotated[float, BeforeValidator(_no_switch), Field(ge=0, le=86_400)]
+Whole = Annotated[int, BeforeValidator(_no_switch)]
+PublicUrl = Annotated[
+    str, AfterValidator(_public_url), Field(pattern="^https?://", examples=["https://swamp.example.org"])
+]
+
+
+class _Block(BaseModel):
+    """A mapping of the file: keys in camelCase, unknown ones are refused, one without a value is not given."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+
+
+class Tls(_Block):
+    cert: Text | None = None
+    key: Text | None = None
+
+
+class Webhook(_Block):
     """One route that other services call."""
 
-    route: str
-    workflow: str
-    scheme: str
-    secret: str
-    """As it stands in the file: `@env=…`, `@file=…` or `@vault=…`."""
-    inputs: Mapping[str, Any]
+    route: Annotated[str, Field(pattern=r"^/hooks/[^?\x00-\x1f]+$")]
+    workflow: Text
+    scheme: Literal["github", "gitlab", "linear", "stripe", "slack", "generic"] = "generic"
+    secret: Annotated[str, Field(pattern="^@(env|file|vault)=.+")]
+    """Where it is: `@env=NAME`, `@file=PATH` or `@vault=NAME` (a file in .swamp/secrets)."""
+    inputs: dict[str, Any] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ServeConfig:
+def _each_route_once(hooks: tuple[Webhook, ...]) -> tuple[Webhook, ...]:
+    routes = [hook.route for hook in hooks]
+    if twice := {route for route in routes if routes.count(route) > 1}:
+        raise ValueError(f"each route once; {min(twice)} stands twice")
+    return hooks
+
+
+class ServeConfig(_Block):
     """Everything that can be said about a server."""
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    hosts: tuple[str, ...] = ()
+    host: Text = "127.0.0.1"
+    port: Annotated[Whole, Field(ge=0, le=65535)] = DEFAULT_PORT
+    hosts: tuple[Annotated[Text, AfterValidator(str.lower)], ...] = ()
     """Names by which it is reached, besides loopback and addresses."""
-    public_url: str | None = None
+    public_url: PublicUrl | None = None
     """Where people reach it, as `https://swamp.example.org`: scheme and host of the proxy in front of it."""
-    behind_proxy: bool = False
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    drain: float = 30.0
-    concurrency: int = 4
-    per_workflow: int = 2
+    behind_proxy: StrictBool = False
+    tls: Tls = Tls()
+    drain: Seconds = 30.0
+    concurrency: Annotated[Whole, Field(ge=1, le=256)] = 4
+    per_workflow: Annotated[Whole, Field(ge=1, le=256)] = 2
     """Runs of one workflow at a time that events and schedules start; what somebody asks for starts at once."""
-    queue: int = 10_000
-    pull: float = 5.0
-    rate: int = 2_000
+    queue: Annotated[Whole, Field(ge=1, le=10_000_000)] = 10_000
+    pull: Seconds = 5.0
+    rate: Annotated[Whole, Field(ge=1, le=1_000_000)] = 2_000
     """Requests a second that one caller may make for long."""
-    connections: int = 2_000
-    schedule: bool = True
-    claim: float = 60.0
+    connections: Annotated[Whole, Field(ge=8, le=100_000)] = 2_000
+    schedule: StrictBool = True
+    claim: Seconds = 60.0
     """Seconds that another server's claim of a tick is given to become a run."""
-    webhooks: tuple[Webhook, ...] = ()
+    webhooks: Annotated[tuple[Webhook, ...], AfterValidator(_each_route_once)] = ()
 
     @property
     def loopback(self) -> bool:
@@ -76,7 +130,7 @@ class ServeConfig:
 
     @property
     def scheme(self) -> str:
-        return "https" if self.tls_cert else "http"
+        return "https" if self.tls.cert else "http"
 
 
 def is_loopback(host: str) -> bool:
@@ -88,102 +142,62 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-_ENVIRONMENT: Final = {"host": "SWAMP_SERVE_HOST", "port": "SWAMP_SERVE_PORT", "drain": "SWAMP_SERVE_DRAIN",
-                        "claim": "SWAMP_SERVE_CLAIM", "publicUrl": "SWAMP_SERVE_PUBLIC_URL"}  # fmt: skip
-
-
 def read_config(
     document: Mapping[str, Any], flags: Mapping[str, Any], environ: Mapping[str, str] | None = None
 ) -> ServeConfig:
     """The configuration of one server. Raises UsageError that names the key and what it may be."""
     environ = os.environ if environ is None else environ
     block = document.get("serve") or {}
-    if not isinstance(block, Mapping):
-        raise _bad("serve", block, "a mapping with webhooks, host, port, …")
-    _known(block, _KEYS, "serve")
-    tls = block.get("tls") or {}
-    if not isinstance(tls, Mapping):
-        raise _bad("serve.tls", tls, "a mapping with cert and key")
-    given: dict[str, Any] = {key: value for key, value in block.items() if key not in ("tls", "webhooks")}
-    given |= {"tlsCert": tls.get("cert"), "tlsKey": tls.get("key")}
-    given |= {key: environ[name] for key, name in _ENVIRONMENT.items() if environ.get(name)}
-    given |= {key: value for key, value in flags.items() if value is not None}
-    made = ServeConfig(
-        host=_text(given, "host", "127.0.0.1"),
-        port=_whole(given, "port", DEFAULT_PORT, 0, 65535),
-        hosts=_texts(given, "hosts"),
-        public_url=_public_url(given),
-        behind_proxy=_truth(given, "behindProxy", False),
-        tls_cert=_optional(given, "tlsCert"),
-        tls_key=_optional(given, "tlsKey"),
-        drain=_number(given, "drain", 30.0),
-        concurrency=_whole(given, "concurrency", 4, 1, 256),
-        per_workflow=_whole(given, "perWorkflow", 2, 1, 256),
-        queue=_whole(given, "queue", 10_000, 1, 10_000_000),
-        pull=_number(given, "pull", 5.0),
-        rate=_whole(given, "rate", 2_000, 1, 1_000_000),
-        connections=_whole(given, "connections", 2_000, 8, 100_000),
-        schedule=_truth(given, "schedule", True),
-        claim=_number(given, "claim", 60.0),
-        webhooks=_webhooks(block.get("webhooks")),
-    )
+    if isinstance(block, Mapping):
+        block = {**block, **{key: environ[name] for key, name in _ENVIRONMENT.items() if environ.get(name)}}
+        block |= {key: value for key, value in flags.items() if value is not None and key != "tls"}
+        if flags.get("tls") and isinstance(block.get("tls") or {}, Mapping):
+            block["tls"] = {**(block.get("tls") or {}), **{k: v for k, v in flags["tls"].items() if v is not None}}
+    try:
+        made = ServeConfig.model_validate(block)
+    except ValidationError as error:
+        raise _refused(error) from None  # not its text: it repeats values, and one may be a secret
     _must_be_safe(made)
     return made
 
 
+def _refused(error: ValidationError) -> UsageError:
+    found = error.errors()
+    # First what is not known at all: a key that is missing is often there with another name.
+    detail = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    where = spell(("serve", *detail["loc"]))
+    if detail["type"] == "extra_forbidden":
+        known = [field.alias or name for name, field in ServeConfig.model_fields.items()]
+        known = [*known, *Webhook.model_fields, *Tls.model_fields]
+        meant = suggest(str(detail["loc"][-1]), known)
+        hint = f"did you mean `{meant}`?" if meant else "`swamp schema repo` shows which there are"
+        return UsageError(f".swamp.yaml: there is no key {where}", hint=hint, details={"key": where})
+    allowed = {
+        "secret": "@env=NAME, @file=PATH, @vault=NAME (a file in .swamp/secrets)",
+        "route": "a path below /hooks/, such as /hooks/deploy",
+        "publicUrl": _URL,
+    }
+    key = str(detail["loc"][-1]) if detail["loc"] else ""
+    given, msg = detail["input"], detail["msg"].removeprefix("Value error, ")
+    # Not a whole block: who reads a complaint is not to read the inputs of every webhook in it.
+    shown = repr(given) if isinstance(given, str | int | float) else f"a {type(given).__name__}"
+    value = "missing" if detail["type"] == "missing" else "not a place" if key == "secret" else shown
+    hint = f"allowed: {allowed.get(key, msg)}"
+    return UsageError(f"{where} is {value}", hint=hint, details={"key": where})
+
+
 def _must_be_safe(config: ServeConfig) -> None:
     """Another host than loopback without TLS sends tokens over the network in the clear."""
-    if bool(config.tls_cert) != bool(config.tls_key):
+    if bool(config.tls.cert) != bool(config.tls.key):
         raise UsageError("--tls-cert and --tls-key belong together", hint="give both, or neither")
-    for file in filter(None, (config.tls_cert, config.tls_key)):
+    for file in filter(None, (config.tls.cert, config.tls.key)):
         if not Path(file).is_file():
             raise UsageError(f"{file} is not a file", hint="--tls-cert and --tls-key name PEM files")
-    if not (config.loopback or config.tls_cert or config.behind_proxy):
+    if not (config.loopback or config.tls.cert or config.behind_proxy):
         raise UsageError(
             f"{config.host} is not loopback, and tokens would travel in the clear",
             hint="give --tls-cert and --tls-key, or --behind-proxy if a proxy in front of it speaks TLS",
         )
-
-
-def _webhooks(block: Any) -> tuple[Webhook, ...]:
-    if block is None:
-        return ()
-    if not isinstance(block, list):
-        raise _bad("serve.webhooks", block, "a list of routes")
-    found = tuple(_webhook(entry, f"serve.webhooks[{number}]") for number, entry in enumerate(block))
-    routes = [hook.route for hook in found]
-    for route in routes:
-        if routes.count(route) > 1:
-            raise _bad("serve.webhooks", route, "each route once")
-    return found
-
-
-def _webhook(entry: Any, where: str) -> Webhook:
-    if not isinstance(entry, Mapping):
-        raise _bad(where, entry, "a mapping with route, workflow, scheme and secret")
-    _known(entry, _HOOK_KEYS, where)
-    route = entry.get("route")
-    if not isinstance(route, str) or not route.startswith("/") or not route.isprintable() or "?" in route:
-        raise _bad(f"{where}.route", route, "a path such as /hooks/deploy")
-    if not route.startswith("/hooks/"):
-        raise _bad(f"{where}.route", route, "a path below /hooks/, such as /hooks/deploy")
-    workflow = entry.get("workflow")
-    if not isinstance(workflow, str) or not workflow:
-        raise _bad(f"{where}.workflow", workflow, "the name of a workflow")
-    scheme = entry.get("scheme", "generic")
-    if scheme not in SCHEMES:
-        raise _bad(f"{where}.scheme", scheme, ", ".join(SCHEMES))
-    secret = entry.get("secret")
-    if not isinstance(secret, str) or not secret.startswith(("@env=", "@file=", "@vault=")):
-        raise UsageError(
-            f".swamp.yaml: {where}.secret has to say where the secret is",
-            hint="allowed: @env=NAME, @file=PATH, @vault=NAME (a file in .swamp/secrets)",
-            details={"key": f"{where}.secret"},
-        )
-    inputs = entry.get("inputs") or {}
-    if not isinstance(inputs, Mapping):
-        raise _bad(f"{where}.inputs", inputs, "a mapping of inputs to expressions")
-    return Webhook(route, workflow, scheme, secret, inputs)
 
 
 def find_secret(reference: str, repo: Path, environ: Mapping[str, str]) -> bytes:
@@ -203,80 +217,4 @@ def find_secret(reference: str, repo: Path, environ: Mapping[str, str]) -> bytes
             ) from error
     if not value:
         raise UsageError(missing, hint="webhooks need their secret before they start")
-    return value
-
-
-def _known(block: Mapping[str, Any], allowed: list[str], where: str) -> None:
-    for key in block:
-        if key not in allowed:
-            raise UsageError(
-                f".swamp.yaml: {where} has no key {key!r}", hint=f"allowed: {', '.join(allowed)}", details={"key": key}
-            )
-
-
-def _bad(key: str, value: Any, allowed: str) -> UsageError:
-    return UsageError(f"{key} is {value!r}", hint=f"allowed: {allowed}", details={"key": key})
-
-
-def _text(given: Mapping[str, Any], key: str, default: str) -> str:
-    value = given.get(key, default)
-    if not isinstance(value, str) or not value:
-        raise _bad(f"serve.{key}", value, "a text")
-    return value
-
-
-def _optional(given: Mapping[str, Any], key: str) -> str | None:
-    return None if given.get(key) is None else _text(given, key, "")
-
-
-def _texts(given: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = given.get(key) or []
-    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
-        raise _bad(f"serve.{key}", value, "a list of host names")
-    return tuple(one.lower() for one in value)
-
-
-def _public_url(given: Mapping[str, Any]) -> str | None:
-    """Scheme and host, without a slash at the end. A path would be a lie: the pages stand at the top."""
-    text = _optional(given, "publicUrl")
-    if text is None:
-        return None
-    parts = urlsplit(text) if text.isprintable() and "@" not in text else urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise _bad("serve.publicUrl", text, "scheme and host, such as https://swamp.example.org")
-    try:
-        port = parts.port
-    except ValueError:
-        raise _bad("serve.publicUrl", text, "scheme and host, such as https://swamp.example.org") from None
-    usual = {"http": 80, "https": 443}[parts.scheme]  # a browser leaves it out, in Host and in Origin
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}" if port in (None, usual) else f"{parts.scheme}://{host}:{port}"
-
-
-def _whole(given: Mapping[str, Any], key: str, default: int, low: int, high: int) -> int:
-    value = given.get(key, default)
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = -1
-    if isinstance(value, bool) or not low <= number <= high or (isinstance(value, float) and value != number):
-        raise _bad(f"serve.{key}", value, f"a whole number, {low} to {high}")
-    return number
-
-
-def _number(given: Mapping[str, Any], key: str, default: float) -> float:
-    value = given.get(key, default)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if isinstance(value, bool) or not 0 <= number <= 86_400:
-        raise _bad(f"serve.{key}", value, "seconds, 0 to 86400")
-    return number
-
-
-def _truth(given: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = given.get(key, default)
-    if not isinstance(value, bool):
-        raise _bad(f"serve.{key}", value, "true or false")
     return value

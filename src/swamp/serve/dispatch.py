@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import Counter
@@ -14,8 +15,7 @@ from swamp.catalog.expression import CelScope, render
 from swamp.data.run_record import RunState
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.serve.queue import Queue, QueuedDelivery
-from swamp.serve.spawn import Spawner
-from swamp.serve.work import WorkerJob
+from swamp.serve.spawn import Spawner, WorkerJob, events_file
 from swamp.workflows.decide import note_interrupted, seen_summary
 
 if TYPE_CHECKING:
@@ -40,11 +40,8 @@ def driving(repo: Repo) -> Iterator[Driver]:
     from swamp.workflows.run import Driver
 
     repo.changes.next_command()
-    context = RunContext(repo)
-    try:
+    with RunContext(repo) as context:
         yield Driver(context)
-    finally:
-        context.close()
 
 
 @dataclass
@@ -65,7 +62,9 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._hooks: dict[str, Webhook] = {hook.route: hook for hook in self.config.webhooks}
-        self.spawner = Spawner(self.repo.path, self._ended, withheld=_secret_names(self.config))
+        # The variables that hold secrets of webhooks: a run has no use for them.
+        secrets = [h.secret.removeprefix("@env=") for h in self.config.webhooks if h.secret.startswith("@env=")]
+        self.spawner = Spawner(self.repo.path, self._ended, withheld=secrets)
         self._thread = threading.Thread(target=self._loop, name="dispatcher", daemon=True)
 
     # -- beginning and ending
@@ -131,7 +130,11 @@ class Dispatcher:
             self._wake.wait(LOOK_SECONDS if self._active or not self._stopping else None)
             self._wake.clear()
             try:
-                self._look_after()
+                known = self.spawner.running()
+                for run_id, delivery in list(self._active.items()):
+                    code = self._exits.pop(run_id, None)
+                    if code is not None or run_id not in known:
+                        self._settle(delivery, code)
                 if self._stopping and not self._active:
                     return
                 self._start_waiting()
@@ -141,13 +144,6 @@ class Dispatcher:
             except Exception:  # noqa: BLE001 - without this thread nothing would ever run again, and nobody would know
                 _log.exception("the queue stumbled")
                 self.repo.env.clock.sleep(LOOK_SECONDS)
-
-    def _look_after(self) -> None:
-        known = self.spawner.running()
-        for run_id, delivery in list(self._active.items()):
-            code = self._exits.pop(run_id, None)
-            if code is not None or run_id not in known:
-                self._settle(delivery, code)
 
     def _start_waiting(self) -> None:
         free = self.config.concurrency - len(self._active)
@@ -223,7 +219,9 @@ class Dispatcher:
         if run is not None and run.status == "running" and delivery.action == "run":
             if self._is_alive(delivery):
                 return
-            run = self._interrupted(delivery) or run
+            with driving(self.repo) as driver:
+                note_interrupted(driver)
+            run = self._record(delivery) or run
         if run is None:
             self._not_begun(delivery, code)
         elif delivery.action != "run" and code not in (None, 0) and code in TRY_AGAIN:
@@ -251,11 +249,6 @@ class Dispatcher:
         except (NotFound, UsageError):
             return None  # its file is gone or broken now: the record is looked for among all
 
-    def _interrupted(self, delivery: QueuedDelivery) -> RunState | None:
-        with driving(self.repo) as driver:
-            note_interrupted(driver)
-        return self._record(delivery)
-
     def _not_begun(self, delivery: QueuedDelivery, code: int | None) -> None:
         again = code is None or code < 0 or code in TRY_AGAIN
         if again or (code == 1 and delivery.attempts < ATTEMPTS):
@@ -265,10 +258,6 @@ class Dispatcher:
 
     def _reason(self, delivery: QueuedDelivery) -> str | None:
         """What the process itself said last."""
-        import json
-
-        from swamp.serve.work import events_file
-
         try:
             lines = events_file(self.repo.path, delivery.run_id).read_text("utf-8").splitlines()
             said = json.loads(lines[-1])
@@ -297,8 +286,3 @@ def trigger_of(delivery: QueuedDelivery) -> dict[str, Any]:
     if delivery.kind == "schedule":
         found["scheduledAt"] = delivery.event.get("tick")
     return found
-
-
-def _secret_names(config: ServeConfig) -> tuple[str, ...]:
-    """The variables that hold secrets of webhooks: a run has no use for them."""
-    return tuple(h.secret.removeprefix("@env=") for h in config.webhooks if h.secret.startswith("@env="))

@@ -5,9 +5,11 @@ They are built elsewhere, by the functions that the command line prints; a test 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
 
 
 class Document(BaseModel):
@@ -23,8 +25,15 @@ class Error(Document):
     details: dict[str, Any] | None = None
 
 
-class Page(Document):
+class Page(Document, Generic[T]):
+    """A part of a list; `next` is where the following page begins."""
+
+    items: list[T]
     next: str | None = None
+
+
+class CountedPage(Page[T], Generic[T]):
+    total: int
 
 
 class DataItem(Document):
@@ -38,21 +47,9 @@ class DataItem(Document):
     tags: dict[str, Any]
 
 
-class DataList(Page):
-    items: list[DataItem]
-    total: int
-
-
-class Version(Document):
-    name: str
-    version: int
+class Version(DataItem):
     modelName: str
-    modelType: str
-    contentType: str
-    createdAt: str
-    tags: dict[str, Any]
     checksum: str
-    size: int
     content: str | None = None
 
 
@@ -62,11 +59,6 @@ class VersionItem(Document):
     size: int
     checksum: str
     isLatest: bool
-
-
-class Versions(Page):
-    items: list[VersionItem]
-    total: int
 
 
 class VersionPreview(Document):
@@ -140,10 +132,6 @@ class CommitPaths(Commit):
     truncated: bool
 
 
-class Commits(Page):
-    items: list[Commit]
-
-
 class Locks(Lock):
     models: list[dict[str, Any]]
 
@@ -186,11 +174,6 @@ class ComparedConflict(ConflictItem):
     files: list[ComparedFile]
 
 
-class ConflictList(Page):
-    items: list[ConflictItem]
-    total: int
-
-
 class Resolved(Document):
     id: str
     path: str
@@ -224,11 +207,6 @@ class WorkflowItem(Document):
     file: str
 
 
-class Workflows(Page):
-    items: list[WorkflowItem]
-    total: int
-
-
 class Workflow(Document):
     id: str
     name: str
@@ -248,18 +226,10 @@ class Queued(Document):
     trigger: Trigger
 
 
-class RunItem(Document):
-    id: str
-    workflow: str
-    status: str
+class RunItem(Queued):
     startedAt: str
     completedAt: str | None
     stepProgress: str
-    trigger: Trigger
-
-
-class Runs(Page):
-    items: list[RunItem]
 
 
 class Run(Document):
@@ -303,10 +273,6 @@ class Delivery(Document):
     error: str | None = None
 
 
-class Deliveries(Page):
-    items: list[Delivery]
-
-
 class Received(Document):
     status: Literal["queued", "duplicate"]
     deliveryId: str
@@ -320,27 +286,9 @@ class TypeItem(Document):
     methods: list[str]
 
 
-class Types(Document):
-    items: list[TypeItem]
-    total: int
-
-
 class Type(Document):
     type: str
     methods: list[dict[str, Any]]
-
-
-class ModelItem(Document):
-    name: str
-    type: str
-    id: str
-    tags: dict[str, str]
-    file: str | None
-
-
-class Models(Page):
-    items: list[ModelItem]
-    total: int
 
 
 class Model(Document):
@@ -350,9 +298,8 @@ class Model(Document):
     file: str | None
 
 
-class Methods(Document):
-    items: list[dict[str, Any]]
-    total: int
+class ModelItem(Model):
+    tags: dict[str, str]
 
 
 class MethodRun(Document):
@@ -373,11 +320,6 @@ class ScheduleItem(Document):
     catchup: str
     next: str | None
     last: str | None
-
-
-class Schedules(Document):
-    items: list[ScheduleItem]
-    total: int
 
 
 class Session(Document):

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import threading
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.data.run_record import PREFIX, RUNS
-from swamp.errors import NotFound, SwampError
+from swamp.errors import SwampError
 from swamp.serve.database import Database
 from swamp.serve.events import KINDS, Draft, Events
-from swamp.serve.work import runs_directory
+from swamp.serve.spawn import runs_directory
+from swamp.serve.summarize import ChangedRuns
 
 if TYPE_CHECKING:
-    from swamp.data.run_record import RunState
     from swamp.repo.repository import Repo
 
 LOOK_SECONDS: Final = 0.1
@@ -28,7 +25,6 @@ RECORDS_EVERY: Final = 10
 CHUNK: Final = 1 << 20
 MOST_COMMITS: Final = 50
 LOG_DAYS: Final = 7
-_SUFFIX: Final = ".yaml"
 _log = logging.getLogger("swamp.serve")
 
 
@@ -42,7 +38,7 @@ class Follower:
         self._own: set[str] = set()
         self._told: set[str] = set()
         """Runs that were complained of (`""`: all of them): once, not at every look."""
-        self._records = Records(repo)
+        self._records = ChangedRuns(repo)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="follower", daemon=True)
 
@@ -152,78 +148,6 @@ def _draft(run_id: str, line: bytes) -> Draft:
     if kind == "failed":
         return "run", run_id, {"runId": run_id, "status": "failed", "error": said["error"]}
     return kind, run_id, {"runId": run_id, **said}
-
-
-@dataclass
-class Records:
-    """Notices when the record of a run changes, whoever runs it: this machine's command line, or another machine."""
-
-    repo: Repo
-    _mark: int = 0
-    _times: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def begin(self) -> None:
-        """What is there now is no news."""
-        if self.repo.datastore.synced:
-            self._mark = self.repo.tree.touched_since(0).mark
-        else:
-            self._times = dict(self._stamps())
-
-    def known(self, run_id: str) -> None:
-        """Its states were told line by line."""
-        with contextlib.suppress(SwampError):
-            self._seen[run_id] = _states(self.repo.runs.get(run_id))
-
-    def changed(self, own: set[str]) -> Iterator[Draft]:
-        for path in self._paths():
-            run_id = Path(path).name.removeprefix(PREFIX).removesuffix(_SUFFIX)
-            if run_id in own or not Path(path).name.startswith(PREFIX):
-                continue
-            try:
-                run = self.repo.runs.get(run_id, path.split("/")[1])
-            except (NotFound, SwampError):
-                continue
-            yield from self._differences(run)
-
-    def _differences(self, run: RunState) -> Iterator[Draft]:
-        before, now = self._seen.get(run.id, {}), _states(run)
-        self._seen[run.id] = now
-        for job in run.jobs:
-            for step in job.steps:
-                place = f"{job.name}\n{step.name}"
-                if before.get(place, "pending") != now[place]:
-                    told = {"job": job.name, "step": step.name, "status": step.status}
-                    error = {"error": step.error} if step.error else {}
-                    yield "step", run.id, {"runId": run.id, **told, **error}
-        if before.get("") != now[""]:
-            trigger = {"trigger": dict(run.trigger)} if run.trigger else {}
-            yield "run", run.id, {"runId": run.id, "workflow": run.workflow_name, "status": run.status, **trigger}
-        if len(self._seen) > 1000:
-            self._seen.pop(next(iter(self._seen)))
-
-    def _paths(self) -> list[str]:
-        if self.repo.datastore.synced:
-            touched = self.repo.tree.touched_since(self._mark)
-            self._mark = touched.mark
-            return [path for path in touched.paths or () if path.startswith(f"{RUNS}/") and path.endswith(_SUFFIX)]
-        now = dict(self._stamps())
-        changed = [path for path, stamp in now.items() if self._times.get(path) != stamp]
-        self._times = now
-        return changed
-
-    def _stamps(self) -> Iterator[tuple[str, int]]:
-        top = self.repo.tree.root / RUNS
-        for directory in sorted(top.glob("*")) if top.is_dir() else ():
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    if entry.name.startswith(PREFIX) and entry.name.endswith(_SUFFIX):
-                        yield f"{RUNS}/{directory.name}/{entry.name}", entry.stat().st_mtime_ns
-
-
-def _states(run: RunState) -> dict[str, str]:
-    steps = {f"{job.name}\n{step.name}": step.status for job in run.jobs for step in job.steps}
-    return {"": run.status, **steps}
 
 
 class Puller:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 
-from swamp.serve.rate import Buckets
+from swamp.env import Clock
 from swamp.serve.respond import HttpError, error_response
 from swamp.serve.tokens import Caller
 
@@ -32,6 +33,7 @@ MAX_BODY: Final = 10 << 20
 MAX_HEADERS: Final = 100
 MAX_TARGET: Final = 8192
 BODY_SECONDS: Final = 60.0
+MOST_CALLERS: Final = 10_000
 COOKIE: Final = "swamp_session"
 CSRF_HEADER: Final = "x-csrf-token"
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
@@ -107,17 +109,16 @@ class Guard:
 
     async def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller | None:
         """The caller; None where none is needed. Raises HttpError, the same for every reason."""
-        found = await self._known(headers)
+        kind, _, word = headers.get("authorization", "").partition(" ")
+        session = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+        found = None
+        if kind.lower() == "bearer" and word:
+            found = await run_in_threadpool(self._server.tokens.find, word.strip(), "token")
+        elif session:
+            found = await run_in_threadpool(self._server.tokens.find, session, "session")
         if found is not None or self._is_open(scope["path"]):
             return found
         raise HttpError("unauthorized", "a valid token is needed", hint="`swamp serve token create --role viewer`")
-
-    async def _known(self, headers: Mapping[str, str]) -> Caller | None:
-        kind, _, word = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and word:
-            return await run_in_threadpool(self._server.tokens.find, word.strip(), "token")
-        session = _cookie(headers.get("cookie", ""))
-        return await run_in_threadpool(self._server.tokens.find, session, "session") if session else None
 
     def _is_open(self, path: str) -> bool:
         if path == "/metrics":
@@ -129,7 +130,8 @@ class Guard:
     def _check_host(self, headers: Mapping[str, str]) -> None:
         """A name that is not ours means that somebody's DNS points here. Addresses cannot be rebound."""
         host = headers.get("host", "")
-        name = (urlsplit(f"//{host}").hostname or "").lower() if _is_host(host) else ""
+        plain = host and not set(host) & set("/@?#\\ ") and host.isprintable()
+        name = (urlsplit(f"//{host}").hostname or "").lower() if plain else ""
         config = self._server.config
         if name in ("localhost", config.host.lower(), *config.hosts, urlsplit(config.public_url or "").hostname):
             return
@@ -169,6 +171,27 @@ class Guard:
             await send(message)
 
         return sending
+
+
+class Buckets:
+    """How often somebody may ask: `rate` times a second for long, `burst` times at once. Used by one event loop."""
+
+    def __init__(self, clock: Clock, rate: float, burst: float) -> None:
+        self._clock, self._rate, self._burst = clock, rate, burst
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, who: str) -> float:
+        """0 if this one more is fine, else the seconds to wait."""
+        now = self._clock.monotonic()
+        left, at = self._left.get(who, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._rate)
+        if left < 1:
+            return (1 - left) / self._rate
+        self._left.pop(who, None)  # to the end: those who came last are kept
+        self._left[who] = (left - 1, now)
+        if len(self._left) > MOST_CALLERS:
+            self._left.pop(next(iter(self._left)))
+        return 0.0
 
 
 class _Bounded:
@@ -214,18 +237,6 @@ def _bounded_headers(scope: Scope) -> dict[str, str]:
     except UnicodeDecodeError:
         raise HttpError("usage", "the path is not UTF-8") from None
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
-
-
-def _is_host(text: str) -> bool:
-    return bool(text) and not set(text) & set("/@?#\\ ") and text.isprintable()
-
-
-def _cookie(header: str) -> str | None:
-    for pair in header.split(";"):
-        name, _, value = pair.strip().partition("=")
-        if name == COOKIE:
-            return value
-    return None
 
 
 def _wants_page(scope: Scope, headers: Mapping[str, str]) -> bool:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from swamp.serve import documents
-from swamp.serve.ask import needs, server_of
+from swamp.serve import documents as doc
 from swamp.serve.guard import COOKIE
 from swamp.serve.pages.render import login_page
-from swamp.serve.respond import HttpError, json_response
-from swamp.serve.state import Server
+from swamp.serve.respond import ApiRouter, HttpError, json_response, needs
+from swamp.serve.state import Asked, Server
 from swamp.serve.tokens import SESSION_SECONDS, Caller
 
-router = APIRouter()
+router = ApiRouter()
 Viewer = Annotated[Caller, needs("viewer")]
 
 
 @router.get("/login", include_in_schema=False)
-def login(request: Request, token: str | None = None) -> Response:
+def login(request: Request, server: Asked, token: str | None = None) -> Response:
     """The one-time word of the printed URL becomes the session of a browser; without one, a form asks for a token."""
-    server = server_of(request)
     if token is None:
         return login_page(server)
     session = server.tokens.exchange(token)
@@ -37,9 +35,8 @@ def login(request: Request, token: str | None = None) -> Response:
 
 
 @router.post("/login", include_in_schema=False)
-async def enter(request: Request) -> Response:
+async def enter(request: Request, server: Asked) -> Response:
     """A token, sent by the form, becomes the session of a browser with the token's role."""
-    server = server_of(request)
     fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
     word = (fields.get("token") or [""])[0].strip()
     session = await run_in_threadpool(server.tokens.enter, word)
@@ -63,16 +60,16 @@ def _logged_in(server: Server, session: str) -> Response:
     return response
 
 
-@router.get("/api/v1/session", responses=documents.ok(documents.Session), tags=["session"])
-def session(request: Request, caller: Viewer) -> Response:
+@router.get("/api/v1/session", responses=doc.ok(doc.Session), tags=["session"])
+def session(caller: Viewer) -> Response:
     """Who asks, and what a browser sends with its changes (`X-CSRF-Token`)."""
     return json_response({"role": caller.role, "kind": caller.kind, "csrf": caller.csrf, "name": caller.name})
 
 
 @router.post("/api/v1/session/logout", tags=["session"], status_code=204)
-def logout(request: Request, caller: Viewer) -> Response:
+def logout(server: Asked, caller: Viewer) -> Response:
     """Ends the session of a browser."""
-    server_of(request).tokens.log_out(caller)
+    server.tokens.log_out(caller)
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path="/")
     return response

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 from swamp.env import Env, rfc3339
@@ -48,7 +48,7 @@ class QueuedDelivery:
     finished_at: str | None
 
     def to_json(self, *, whole: bool = False) -> dict[str, Any]:
-        document: dict[str, Any] = {
+        return {
             "deliveryId": self.id,
             "kind": self.kind,
             "route": self.route,
@@ -58,12 +58,9 @@ class QueuedDelivery:
             "attempts": self.attempts,
             "receivedAt": self.received_at,
             "finishedAt": self.finished_at,
+            **({"error": self.error} if self.error else {}),
+            **({"event": dict(self.event)} if whole else {}),
         }
-        if self.error:
-            document["error"] = self.error
-        if whole:
-            document["event"] = dict(self.event)
-        return document
 
 
 def run_id_of(repo_id: str, kind: str, route: str, identity: str) -> str:
@@ -207,18 +204,5 @@ _INSERT: Final = (
 
 
 def _row(row: sqlite3.Row) -> QueuedDelivery:
-    return QueuedDelivery(
-        n=row["n"],
-        kind=row["kind"],
-        route=row["route"],
-        id=row["id"],
-        workflow=row["workflow"],
-        run_id=row["run_id"],
-        action=row["action"],
-        received_at=row["received_at"],
-        event=json.loads(row["event"]),
-        status=row["status"],
-        attempts=row["attempts"],
-        error=row["error"],
-        finished_at=row["finished_at"],
-    )
+    known = {field.name: row[field.name] for field in fields(QueuedDelivery)}
+    return QueuedDelivery(**{**known, "event": json.loads(row["event"])})

@@ -1,21 +1,32 @@
-"""What leaves the server: documents without paths of this machine, errors with the status that fits them."""
+"""What routes of the API share: the role they need, pages of lists, and answers without paths of this machine."""
 
 from __future__ import annotations
 
+import base64
+import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel
 from starlette.responses import Response
 
-from swamp.errors import SwampError
+from swamp.errors import SwampError, UsageError
 from swamp.repo.open import directory_of_bucket
+from swamp.serve.documents import ok
+from swamp.serve.tokens import Caller, Role
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
+
+T = TypeVar("T")
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]
 
 STATUS: Final = {
     "usage": 400,
@@ -58,7 +69,7 @@ class HttpError(SwampError):
 class Clean:
     """Replaces this machine's directories in whatever is shown. inv[serve.no-paths]"""
 
-    names: tuple[tuple[str, str], ...]
+    names: Mapping[str, str]
     pattern: re.Pattern[str]
 
     @classmethod
@@ -73,21 +84,17 @@ class Clean:
         else:
             places.append((datastore.directory, "<datastore>"))
         places += [(repo.settings.home, "<home>"), (Path.home(), "<home>")]
-        return cls.making(places)
-
-    @classmethod
-    def making(cls, places: list[tuple[Path, str]]) -> Clean:
         names: dict[str, str] = {}
         for place, name in places:
             for spelled in {str(place), str(place.resolve())}:
                 if len(spelled) > 1:
                     names.setdefault(spelled, name)
         ordered = sorted(names, key=len, reverse=True)
-        return cls(tuple(names.items()), re.compile("|".join(map(re.escape, ordered)) or "(?!)"))
+        return cls(names, re.compile("|".join(map(re.escape, ordered)) or "(?!)"))
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self.text(value)
+            return self.pattern.sub(lambda found: self.names[found.group()], value) if "/" in value else value
         if isinstance(value, Mapping):
             return {key: self(inner) for key, inner in value.items()}
         if isinstance(value, tuple):
@@ -95,9 +102,6 @@ class Clean:
         if isinstance(value, list):
             return [self(inner) for inner in value]
         return value
-
-    def text(self, text: str) -> str:
-        return self.pattern.sub(lambda found: dict(self.names)[found.group()], text) if "/" in text else text
 
 
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -108,11 +112,7 @@ def json_response(document: Any, status: int = 200, headers: Mapping[str, str] |
 def error_response(error: SwampError, clean: Clean | None = None) -> Response:
     """The error document of `--json`, with the HTTP status that matches its code."""
     code = error.code if isinstance(error, HttpError) else error.kind
-    document: dict[str, Any] = {"error": error.message, "code": code}
-    if error.hint:
-        document["hint"] = error.hint
-    if error.details:
-        document["details"] = error.details
+    document = {**error.to_json(), "code": code}
     status = STATUS.get(code, 500)
     after = error.retry_after if isinstance(error, HttpError) else None
     after = after if after is not None else RETRY_AFTER.get(code)
@@ -120,3 +120,65 @@ def error_response(error: SwampError, clean: Clean | None = None) -> Response:
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return json_response(clean(document) if clean else document, status, headers)
+
+
+class ApiRouter(APIRouter):
+    """Routes that return a document, or a document and a status: it is sent without paths of this machine.
+
+    A route that returns documents has the parameter `server`; one that is async or returns a Response sends it itself.
+    """
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        @wraps(endpoint)
+        def answered(**given: Any) -> Response:
+            made = endpoint(**given)
+            if isinstance(made, Response):
+                return made
+            document, status = made if isinstance(made, tuple) else (made, options.get("status_code") or 200)
+            return json_response(given["server"].clean(document), status)
+
+        shown = endpoint if inspect.iscoroutinefunction(endpoint) else answered
+        super().add_api_route(path, shown, **{**options, "response_model": None})
+
+
+def needs(role: Role) -> Any:
+    """A dependency: the caller, who has at least this role. Every route below /api has one. inv[serve.roles]"""
+
+    def check(request: Request) -> Caller:
+        caller: Caller | None = request.scope.get("state", {}).get("caller")
+        if caller is None:
+            raise HttpError("unauthorized", "a valid token is needed", hint="`swamp serve token create --role viewer`")
+        if not caller.may(role):
+            raise HttpError("forbidden", f"this needs the role {role}", hint=f"your token is of a {caller.role}")
+        return caller
+
+    return Depends(check)
+
+
+def for_role(role: Role, document: type[BaseModel], status: int = 200) -> dict[str, Any]:
+    """Who may use a route, and what it answers, as options of its decorator."""
+    return {"dependencies": [needs(role)], "responses": ok(document, status), "status_code": status}
+
+
+def page_of(items: Sequence[T], key: Callable[[T], str], cursor: str | None, limit: int) -> tuple[list[T], str | None]:
+    """A part of an ordered list, and the cursor behind it; stays right while the list grows."""
+    begin = 0
+    if cursor is not None:
+        last = decode_cursor(cursor)
+        begin = next((n + 1 for n, item in enumerate(items) if key(item) == last), None) or next(
+            (n for n, item in enumerate(items) if key(item) > last), len(items)
+        )
+    part = list(items[begin : begin + limit])
+    more = begin + limit < len(items)
+    return part, encode_cursor(key(part[-1])) if part and more else None
+
+
+def encode_cursor(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except ValueError as error:
+        raise UsageError("this is not a place in a list", hint="use `next` of the page before") from error

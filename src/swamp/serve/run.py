@@ -139,8 +139,7 @@ class Process:
     async def _serve(self) -> None:
         import uvicorn
 
-        from swamp.serve.app import build
-        from swamp.serve.wire import Protocol
+        from swamp.serve.app import Protocol, build
 
         server, config = self._server, self._server.config
         server.events.attach(asyncio.get_running_loop())
@@ -159,8 +158,8 @@ class Process:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=5,
             h11_max_incomplete_event_size=HEADER_BYTES,
-            ssl_certfile=config.tls_cert,
-            ssl_keyfile=config.tls_key,
+            ssl_certfile=config.tls.cert,
+            ssl_keyfile=config.tls.key,
         )
         http = uvicorn.Server(settings)
         serving = asyncio.create_task(http._serve([self._bound]))  # not `serve`: this process has signal handlers

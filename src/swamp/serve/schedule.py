@@ -17,8 +17,7 @@ from swamp.serve.claim import Claim, Claims
 from swamp.serve.dispatch import driving
 from swamp.serve.queue import Queue, run_id_of
 from swamp.workflows.decide import cancel_run, seen_summary
-from swamp.workflows.schedule import tick_after, tick_before
-from swamp.workflows.schema import WorkflowFile
+from swamp.workflows.schema import WorkflowFile, tick_after, tick_before
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Request
 
 from swamp.data.run_record import RunState
 from swamp.errors import NotFound, UsageError
@@ -103,6 +105,15 @@ class Server:
         self.follower.close()
         self.follower.look()
         self.db.close()
+
+
+def server_of(request: Request) -> Server:
+    found: Server = request.app.state.server
+    return found
+
+
+Asked = Annotated[Server, Depends(server_of)]
+"""The server that a route is asked of."""
 
 
 def check_webhooks(repo: Repo, config: ServeConfig) -> dict[str, bytes]:

@@ -41,7 +41,10 @@ class Tokens:
 
     def create(self, role: str, name: str | None = None) -> dict[str, Any]:
         """A new token; the only time that its word is shown."""
-        made, word = self._made("token", _role(role), name, None)
+        known: Role | None = next((one for one in ROLES if one == role), None)
+        if known is None:
+            raise UsageError(f"there is no role {role!r}", hint=f"allowed: {', '.join(ROLES)}")
+        made, word = self._made("token", known, name, None)
         return {"id": made, "token": word, "role": role, **({"name": name} if name else {})}
 
     def login(self) -> str:
@@ -52,7 +55,8 @@ class Tokens:
         self, kind: str, role: Role, name: str | None, expires: float | None, token: str | None = None
     ) -> tuple[str, str]:
         """Its id, which begins with that of the `token` it stands for, and its word."""
-        word = _PREFIX + _text(self.env.rng.getrandbits(256))
+        random = self.env.rng.getrandbits(256).to_bytes(32, "big")
+        word = _PREFIX + base64.urlsafe_b64encode(random).decode().rstrip("=")
         identity = ".".join(filter(None, (token, self.env.ulid().lower())))
         row = (identity, kind, _hash(word), role, name, rfc3339(self.env.clock.now()), expires)
         sql = "INSERT INTO tokens (id, kind, hash, role, name, created_at, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -120,13 +124,6 @@ class Tokens:
         return self.env.clock.now().timestamp()
 
 
-def _role(text: str) -> Role:
-    for role in ROLES:
-        if text == role:
-            return role
-    raise UsageError(f"there is no role {text!r}", hint=f"allowed: {', '.join(ROLES)}")
-
-
 def _hash(word: str) -> str:
     """Enough for 256 random bits: there is nothing to guess from a list of passwords."""
     return hashlib.sha256(word.encode("utf-8", "surrogatepass")).hexdigest()
@@ -134,7 +131,3 @@ def _hash(word: str) -> str:
 
 def _csrf(session: str) -> str:
     return hashlib.sha256(f"csrf:{session}".encode()).hexdigest()
-
-
-def _text(bits: int) -> str:
-    return base64.urlsafe_b64encode(bits.to_bytes(32, "big")).decode().rstrip("=")

@@ -127,16 +127,10 @@ def _loads(repo: Repo, prepared: Prepared) -> list[Load]:
     found = []
     for version in prepared.by_view.values():
         here = not any(True for _ in repo.tree.remote_only(version.ref.raw_path))
-        found.append(Load(_format(version), version.meta.size, here))
+        first = version.meta.parts[0].name if version.meta.parts else version.ref.raw_path
+        kind = format_of(Artifact(version.ref, version.meta, (FileRef(first, "", 0),)))
+        found.append(Load(kind, version.meta.size, here))
     return found
-
-
-def _format(version: DataVersion) -> str:
-    return format_of(Artifact(version.ref, version.meta, (FileRef(_first_name(version), "", 0),)))
-
-
-def _first_name(version: DataVersion) -> str:
-    return version.meta.parts[0].name if version.meta.parts else version.ref.raw_path
 
 
 def _spark_is_live(repo: Repo) -> bool:
@@ -151,8 +145,7 @@ def _spark_is_live(repo: Repo) -> bool:
 def _on_duckdb(
     repo: Repo, prepared: Prepared, choice: SqlEngineChoice, warn: Callable[[str], None]
 ) -> Iterator[Answer]:
-    from swamp.sql.duck import Dataset, Duck
-    from swamp.sql.tables import table_rows
+    from swamp.sql.duck import Dataset, Duck, table_rows
 
     place = Folder(str(repo.tree.root))
     datasets = [Dataset(view, place, _local(repo, version)) for view, version in prepared.by_view.items()]

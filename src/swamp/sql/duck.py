@@ -9,25 +9,29 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from swamp.datasets.content import Artifact, arrow_schema, format_of, pieces, read_pieces
 from swamp.datasets.parse import PLAIN
-from swamp.datasets.place import Folder
-from swamp.datasets.tables import TABLES, Row, Table
+from swamp.datasets.place import Folder, Span, open_tables
+from swamp.datasets.tables import TABLES, Row, Table, rows
 from swamp.errors import Failed, SwampError, UsageError
 from swamp.extras import needs
 from swamp.sql.relations import EngineQuery, place_in, quoted
-from swamp.sql.tables import MAP, arrow_reader
 from swamp.values import value
 
 if TYPE_CHECKING:
     import duckdb
 
+    from swamp.repo.repository import Repo
+
+MAP: Final = "map<string,string>"
+BATCH: Final = 10_000
 MEMORY_SHARE: Final = 0.5
 SETTINGS: Final = (
     "default_null_order = 'nulls_first_on_asc_last_on_desc'",  # as Spark orders them
@@ -112,7 +116,10 @@ class Duck:
     def add_table(self, table: Table, rows: Iterator[Row]) -> None:
         """A metadata table under its own name."""
         self._db.register("~rows", arrow_reader(table, rows))
-        columns = [_column(name, kind) for name, kind in table.columns]
+        columns = [
+            f"CAST(CAST({here} AS JSON) AS {_TYPES[kind]}) AS {here}" if kind == MAP else here  # maps come as JSON text
+            for here, kind in ((quoted(name, "duckdb"), kind) for name, kind in table.columns)
+        ]
         self._db.execute(f'CREATE TABLE {quoted(table.name, "duckdb")} AS SELECT {", ".join(columns)} FROM "~rows"')
         self._db.unregister("~rows")
 
@@ -196,12 +203,6 @@ class Duck:
             timer.join()  # a thread that still knows the connection when Python ends makes DuckDB complain on stderr
 
 
-def _column(name: str, kind: str) -> str:
-    """Maps come as JSON text."""
-    here = quoted(name, "duckdb")
-    return f"CAST(CAST({here} AS JSON) AS {_TYPES[kind]}) AS {here}" if kind == MAP else here
-
-
 def _texts(values: Sequence[str]) -> str:
     return "[" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + "]"
 
@@ -265,3 +266,39 @@ def _hint(said: dict[str, str], message: str, known: Sequence[str], columns: Seq
 def _last_quoted(text: str) -> str:
     found = text.split('"')
     return found[-2] if len(found) > 2 else text
+
+
+def table_rows(repo: Repo, table: Table) -> Iterator[Row]:
+    """The rows of a table as this machine knows them, after a read has asked the store (`Repo.freshen`)."""
+    if table.name in ("data", "versions"):
+        where = "isLatest = 1" if table.name == "data" else "1"
+        return (
+            {**row.fields, "modelId": row.ref.data.model_id, "checksum": row.checksum, "path": row.ref.path}
+            for row in repo.catalog.select(where)
+        )
+    if table.name == "commits":
+        asking = {"repo": str(repo.path), "fresh": "false" if repo.settings.fresh == "never" else "true"}
+        return rows(table, open_tables(asking, table.name), Span())
+    return rows(table, Folder(str(repo.tree.root)), Span())
+
+
+def arrow_reader(table: Table, found: Iterable[Row]) -> Any:
+    """The rows as a stream of Arrow batches, by way of arro3: nobody waits for pyarrow to load. Maps are JSON text."""
+    from arro3.core import Array, DataType, Field, RecordBatch, RecordBatchReader, Schema
+
+    kinds = {"bigint": DataType.int64(), "boolean": DataType.bool()}
+    fields = [Field(name, kinds.get(kind, DataType.string())) for name, kind in table.columns]
+    schema = Schema(fields)
+
+    def batch(page: list[Row]) -> Any:
+        columns = [[_arrow_cell(row.get(name), kind) for row in page] for name, kind in table.columns]
+        arrays = [Array(values, field.type) for values, field in zip(columns, fields, strict=True)]
+        return RecordBatch.from_arrays(arrays, schema=schema)
+
+    source = iter(found)
+    pages = iter(lambda: list(islice(source, BATCH)), [])
+    return RecordBatchReader.from_batches(schema, [batch(page) for page in pages])
+
+
+def _arrow_cell(value: Any, kind: str) -> Any:
+    return json.dumps(value, ensure_ascii=False) if kind == MAP and value is not None else value

@@ -15,7 +15,7 @@ from obstore import exceptions as foreign
 
 from swamp.errors import StoreError, Unavailable
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Refusal, redact, scrub
-from swamp.store.port import ObjectMeta, Token
+from swamp.store.port import Fetched, ObjectMeta, Token, check_in_memory
 from swamp.store.upload import MIB, PART_BYTES
 from swamp.values import value
 
@@ -120,7 +120,7 @@ _FAILURES: Final = {"Connect": CONNECT, "Timeout": TIMEOUT, "Interrupted": CUT, 
 def read_refusal(error: BaseException, verb: str, key: str | None) -> Refusal:
     """Takes an obstore error apart: its text is the only place where status, code and request id stand."""
     text = str(error)
-    status, code = _defaults(error)
+    status, code = next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (None, None))
     found = dict(_ELEMENT.findall(text.partition("Debug source:")[0]))
     number = _STATUS.search(text)
     if number and not isinstance(error, _DECISIVE):
@@ -134,21 +134,13 @@ def read_refusal(error: BaseException, verb: str, key: str | None) -> Refusal:
     message, request = found.get("Message", ""), found.get("RequestId")
     azure = _AZURE_REQUEST.search(message)
     region = found.get("Region") or (m.group(1) if (m := _EXPECTING.search(message)) else None)
-    failure = None if status else _failure(text)
+    kind = None if status else _KIND.search(text)
+    failure = _FAILURES[kind.group(1)] if kind else None
     if not message and not number:
         message = _plain_reason(text)
     if azure:
         request, message = azure.group(1), message.partition("RequestId:")[0].strip()
     return Refusal(verb, key, status, code, message, request, region, failure=failure)
-
-
-def _defaults(error: BaseException) -> tuple[int | None, str | None]:
-    return next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (None, None))
-
-
-def _failure(text: str) -> str | None:
-    kind = _KIND.search(text)
-    return _FAILURES[kind.group(1)] if kind else None
 
 
 def _plain_reason(text: str) -> str:
@@ -256,6 +248,27 @@ class RangedBody:
             raise self._store._explained(error, "GET", self._key) from safe_cause(error)
         if self._at != expected:
             raise self._store._cut(self._key)
+
+
+def part_of_whole(store: Objects, key: str, start: int, length: int | None) -> Fetched:
+    """A part of an object by a server that sends all of it: no more than the part is held, nor waited for."""
+    result = store._request(key, {}, streaming=True)
+    meta = meta_of(result.meta)
+    end = meta.size if length is None else min(start + length, meta.size)
+    if start >= end:
+        return Fetched(meta, b"")
+    check_in_memory(key, end - start)
+    found, at = bytearray(), 0
+    try:
+        for chunk in _pieces(result, meta.size):
+            data = memoryview(bytes(chunk))
+            found += data[max(0, start - at) : max(0, end - at)]
+            at += len(data)
+            if at >= end:
+                return Fetched(meta, bytes(found))
+    except CAUGHT as error:
+        raise store._explained(error, "GET", key) from safe_cause(error)
+    raise store._cut(key)
 
 
 def _pieces(result: Any, size: int) -> Iterator[Any]:

@@ -186,7 +186,8 @@ def _weather(place: Endpoint, answer: Refusal) -> StoreError:
         )
         error.details["unreachable"] = True
         return error
-    if _definite(answer):
+    refused = answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429)
+    if refused and answer.code != "NoSuchUpload":  # an upload that is "not there" any more may just have been completed
         what = f"{answer.verb} {answer.key or ''} was refused by {place.url}"
         return _make(StoreError, place, answer, what, "the message names the reason; trying again will not help")
     if answer.write:
@@ -194,12 +195,6 @@ def _weather(place: Endpoint, answer: Refusal) -> StoreError:
         return _make(OutcomeUnknown, place, answer, what, "read it back: it may or may not have been written")
     what = f"{place.url} did not answer properly ({_cause(answer)})"
     return _make(Unavailable, place, answer, what, "try again later")
-
-
-def _definite(answer: Refusal) -> bool:
-    """Refused, and nothing happened. An upload that is "not there" any more may just have been completed."""
-    refused = answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429)
-    return refused and answer.code != "NoSuchUpload"
 
 
 def _cause(answer: Refusal) -> str:

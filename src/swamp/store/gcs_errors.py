@@ -29,6 +29,13 @@ FOREIGN: Final[dict[type[BaseException], tuple[str | None, str | None]]] = {
     wire.HTTPError: (CUT, None),
     wire.ReadTimeoutError: (TIMEOUT, None),
 }
+_NEVER_CONNECTED: Final = (
+    "NewConnectionError",
+    "NameResolutionError",
+    "ConnectTimeout",
+    "Connection refused",
+    "SSLError",
+)
 CAUGHT: Final = (
     api.GoogleAPIError,
     auth.GoogleAuthError,
@@ -46,15 +53,10 @@ def read_refusal(error: BaseException, verb: str, key: str | None) -> Refusal:
     if response is not None and getattr(response, "status_code", None):
         return read_response(response, verb, key)
     failure, code = next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (CUT, None))
-    if isinstance(error, http.ConnectionError) and _never_connected(error):
+    if isinstance(error, http.ConnectionError) and any(sign in str(error) for sign in _NEVER_CONNECTED):
         failure = CONNECT
     status = getattr(error, "code", None)
     return Refusal(verb, key, status if isinstance(status, int) else None, code, failure=failure)
-
-
-def _never_connected(error: BaseException) -> bool:
-    signs = ("NewConnectionError", "NameResolutionError", "ConnectTimeout", "Connection refused", "SSLError")
-    return any(sign in str(error) for sign in signs)
 
 
 def read_response(response: Any, verb: str, key: str | None) -> Refusal:

@@ -19,6 +19,7 @@ from swamp.store.clients import (
     RangedBody,
     beyond_end,
     meta_of,
+    part_of_whole,
     read_refusal,
     safe_cause,
     start_runtime,
@@ -65,6 +66,7 @@ class Objects:
         self._quoted = True
         self._form_proven = place.kind != "s3"
         self._whole_first = False
+        self._no_ranges = False
         self.on_wire = place.kind != "memory"
 
     @property
@@ -118,15 +120,18 @@ class Objects:
         if length == 0:
             return Fetched(self.head(key), b"")
         wanted: Any = {"offset": start} if length is None else (start, start + length)
+        if self._no_ranges and start < WHOLE_AT_MOST:  # what comes before it costs less than one more answer
+            return part_of_whole(self, key, start, length)
         try:
             result = self._request(key, {"range": wanted})
         except NotPartial:
-            whole = self.get(key)
-            return Fetched(whole.meta, whole.body[start : None if length is None else start + length])
+            self._no_ranges |= start > 0  # such a range never covers the whole object
+            return part_of_whole(self, key, start, length)
         except StoreError as error:
             if not beyond_end(error):
                 raise
             return Fetched(self.head(key), b"")
+        self._no_ranges = False  # a proxy's answer, say, is no rule for all: further in, parts are asked for each time
         first, last = result.range
         return self._collected(result, meta_of(result.meta), last - first)
 

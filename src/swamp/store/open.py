@@ -16,9 +16,8 @@ from swamp.errors import Misconfigured
 from swamp.extras import needs
 from swamp.store.explain import Endpoint, redact
 from swamp.store.keys import check_key
-from swamp.store.layers import LimitStore, PrefixStore
+from swamp.store.layers import LimitStore, PrefixStore, SerializedMkdirStore
 from swamp.store.login import aws_login, azure_login, refuse_secrets
-from swamp.store.mkdir import SerializedMkdirStore
 from swamp.store.port import ObjectStore
 from swamp.store.retry import RetryPolicy, RetryStore
 from swamp.values import value
@@ -143,20 +142,18 @@ def parse_target(url: str, config: Mapping[str, Any] | None = None) -> StoreUrl:
         raise _bad_url(url)
     config = dict(parse_qsl(parts.query)) | {k: v for k, v in config.items() if v is not None}
     refuse_secrets(config)
-    _refuse_unknown(config)
+    if unknown := sorted(set(config) - KEYS):
+        known = ", ".join(sorted(KEYS))
+        raise Misconfigured(f"unknown store configuration: {', '.join(unknown)}", hint=f"known are: {known}")
     if kind == "file":
-        return _directory_target(parts.netloc, unquote(parts.path), config, url)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise _bad_url(url)
+        prefix = str(config.get("prefix") or "").strip("/")
+        return StoreUrl("file", unquote(parts.path), check_key(prefix) if prefix else "", config)
     path = "/".join(p.strip("/") for p in (unquote(parts.path), str(config.get("prefix") or "")) if p.strip("/"))
     if not parts.netloc and kind != "memory":
         raise _bad_url(url)
     return StoreUrl(kind, parts.netloc, check_key(path) if path else "", config)
-
-
-def _directory_target(host: str, path: str, config: Mapping[str, Any], url: str) -> StoreUrl:
-    if host not in ("", "localhost") or not path.startswith("/"):
-        raise _bad_url(url)
-    prefix = str(config.get("prefix") or "").strip("/")
-    return StoreUrl("file", path, check_key(prefix) if prefix else "", config)
 
 
 def _bad_url(url: str) -> Misconfigured:
@@ -165,13 +162,6 @@ def _bad_url(url: str) -> Misconfigured:
         f"not a store's address: {shown!r}",
         hint="use s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory",
     )
-
-
-def _refuse_unknown(config: Mapping[str, Any]) -> None:
-    unknown = sorted(set(config) - KEYS)
-    if unknown:
-        known = ", ".join(sorted(KEYS))
-        raise Misconfigured(f"unknown store configuration: {', '.join(unknown)}", hint=f"known are: {known}")
 
 
 def _open_file(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectStore:
@@ -202,7 +192,8 @@ def _open_memory(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> Obje
 def _open_s3(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectStore:
     from obstore.store import S3Store
 
-    endpoint = _endpoint(target.config.get("endpoint") or _aws_endpoint(environ))
+    named = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    endpoint = _endpoint(target.config.get("endpoint") or named)
     login = aws_login(environ)
     endpoint = endpoint or _endpoint(login.endpoint)
     region = target.config.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
@@ -239,14 +230,10 @@ def _raw_listing(
     return RawListing(place, url, region, keys, env, target.silence)
 
 
-def _aws_endpoint(environ: Mapping[str, str]) -> str | None:
-    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
-
-
 def _addressing(target: StoreUrl, endpoint: str | None) -> dict[str, Any]:
     """Path style where an endpoint is given (most of them know nothing else), virtual hosts at Amazon."""
     asked = target.config.get("forcePathStyle")
-    path_style = bool(endpoint) or "." in target.bucket if asked is None else _truth(asked)
+    path_style = bool(endpoint) or "." in target.bucket if asked is None else str(asked).lower() in ("1", "true", "yes")
     if path_style or endpoint is None:
         found: dict[str, Any] = {"virtual_hosted_style_request": not path_style}
         return found | ({"endpoint": endpoint} if endpoint else {})
@@ -280,7 +267,9 @@ def _open_gcs(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectS
     needs("google.cloud.storage", "Google Cloud Storage", "gcs")
     from swamp.store.gcs import connect
 
-    endpoint = _endpoint(target.config.get("endpoint") or _with_scheme(environ.get("STORAGE_EMULATOR_HOST")))
+    emulator = environ.get("STORAGE_EMULATOR_HOST", "")
+    emulator = emulator if not emulator or "://" in emulator else f"http://{emulator}"
+    endpoint = _endpoint(target.config.get("endpoint") or emulator)
     return _limited(target, connect(target.bucket, endpoint, target.timeout, env))
 
 
@@ -307,7 +296,8 @@ def _layered(
         clients = Clients(make)
         _ = clients.quick
     except (BaseError, ValueError, TypeError) as error:
-        raise _misbuilt(place, error) from None
+        text = redact(str(error).partition("\n")[0])
+        raise Misconfigured(f"cannot open {place.url}: {text}", hint="check its name, endpoint and account") from None
     return _limited(target, Objects(place, clients, env, raw))
 
 
@@ -332,11 +322,6 @@ def _http(timeout: float, silence: float, retries: int, insecure: bool) -> dict[
     }
 
 
-def _misbuilt(place: Endpoint, error: Exception) -> Misconfigured:
-    text = redact(str(error).partition("\n")[0])
-    return Misconfigured(f"cannot open {place.url}: {text}", hint="check its name, endpoint and account")
-
-
 def _endpoint(value: Any) -> str | None:
     if not value:
         return None
@@ -346,10 +331,6 @@ def _endpoint(value: Any) -> str | None:
         shown = text.rpartition("@")[2][:200]
         raise Misconfigured(f"not an endpoint: {shown!r}", hint="use https://host[:port]")
     return text
-
-
-def _with_scheme(host: str | None) -> str | None:
-    return host if not host or "://" in host else f"http://{host}"
 
 
 def _number(config: Mapping[str, Any], name: str, default: float) -> float:
@@ -366,10 +347,6 @@ def _number(config: Mapping[str, Any], name: str, default: float) -> float:
 def _check_numbers(config: Mapping[str, Any]) -> None:
     for name in ("requestTimeoutMs", "pushConcurrency", "pullConcurrency"):
         _number(config, name, 1)
-
-
-def _truth(value: Any) -> bool:
-    return value if isinstance(value, bool) else str(value).lower() in ("1", "true", "yes")
 
 
 _OPENERS: Final = {

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from swamp.errors import CorruptData
 from swamp.values import value
+
+T = TypeVar("T")
+
 
 Token = str
 """An object's version, opaque to callers: ETag, generation or our own. Quotes and vendor habits end in the adapter."""
@@ -185,6 +188,54 @@ class ObjectStore(Protocol):
     def level(self, prefix: str = "") -> Level:
         """The directories and objects directly below `prefix` (which is empty or ends with `/`)."""
         ...
+
+
+class Layer:
+    """A store around another one: `_through` makes each call, so a layer says in one place what it adds to all of them.
+
+    Streams (`open`, `list`) go straight to the inner store: what a layer does to those it says itself.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+
+    def _through(self, verb: str, key: str, call: Callable[[], T]) -> T:
+        """Makes one call of the inner store."""
+        return call()
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._inner!r})"
+
+    def head(self, key: str) -> ObjectMeta:
+        return self._through("head", key, lambda: self._inner.head(key))
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
+        return self._through("get", key, lambda: self._inner.get(key, start=start, length=length))
+
+    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
+        return self._through("get", key, lambda: self._inner.get_if_changed(key, token))
+
+    def open(self, key: str, *, start: int = 0) -> AbstractContextManager[Body]:
+        return self._inner.open(key, start=start)
+
+    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
+        return self._through("put", key, lambda: self._inner.put(key, body, condition))
+
+    def put_file(self, key: str, path: Path) -> Uploaded:
+        return self._through("put", key, lambda: self._inner.put_file(key, path))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._through("delete", keys[0] if keys else "", lambda: self._inner.delete(keys))
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        return self._inner.list(prefix, start_after=start_after)
+
+    def level(self, prefix: str = "") -> Level:
+        return self._through("list", prefix, lambda: self._inner.level(prefix))
 
 
 class ConditionalDeletes(Protocol):

@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeVar
 
 from swamp.env import SYSTEM, Env
 from swamp.errors import OutcomeUnknown, StoreError, Unavailable
-from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
+from swamp.store.port import Body, Condition, Layer, ObjectMeta, ObjectStore
 from swamp.values import value
 
 T = TypeVar("T")
@@ -117,20 +116,16 @@ class Attempts:
         self._env.clock.sleep(pause)
 
 
-class RetryStore:
+class RetryStore(Layer):
     """Retries 5xx, 429, timeouts and cut connections for everything but writes."""
 
     def __init__(self, inner: ObjectStore, env: Env = SYSTEM, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
-        self._inner = inner
+        super().__init__(inner)
         self._env = env
         self._policy = policy
 
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    def __repr__(self) -> str:
-        return f"RetryStore({self._inner!r})"
+    def _through(self, verb: str, key: str, call: Callable[[], T]) -> T:
+        return call() if verb == "put" else self._try(call)
 
     def _try(self, call: Callable[[], T], attempts: Attempts | None = None) -> T:
         began = self._env.clock.monotonic()
@@ -143,26 +138,8 @@ class RetryStore:
                 attempts = attempts or Attempts(self._policy, self._env, began)
                 attempts.wait(error)
 
-    def head(self, key: str) -> ObjectMeta:
-        return self._try(lambda: self._inner.head(key))
-
-    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        return self._try(lambda: self._inner.get(key, start=start, length=length))
-
-    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
-        return self._try(lambda: self._inner.get_if_changed(key, token))
-
     def open(self, key: str, *, start: int = 0) -> ResumingBody:
         return ResumingBody(self, key, start)
-
-    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
-        return self._inner.put(key, body, condition)
-
-    def put_file(self, key: str, path: Path) -> Uploaded:
-        return self._inner.put_file(key, path)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self._try(lambda: self._inner.delete(keys))
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
         attempts = Attempts(self._policy, self._env)
@@ -176,9 +153,6 @@ class RetryStore:
                 return
             except Unavailable as error:
                 attempts.wait(error)
-
-    def level(self, prefix: str = "") -> Level:
-        return self._try(lambda: self._inner.level(prefix))
 
 
 class ResumingBody:

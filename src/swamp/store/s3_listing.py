@@ -18,7 +18,7 @@ from dataclasses import field
 from http.client import HTTPException
 from socket import gaierror
 from ssl import SSLError
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from swamp.env import Env, parse_rfc3339
@@ -29,6 +29,7 @@ from swamp.store.layers import WIRE
 from swamp.store.port import Level, ObjectMeta
 from swamp.values import value
 
+T = TypeVar("T")
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
 
 
@@ -74,37 +75,25 @@ class RawListing:
 
     def level_if_allowed(self, prefix: str) -> Level | None:
         """As `level`; None where the store refuses it to us (a login that works for obstore alone)."""
-        try:
-            return self.level(prefix)
-        except Unavailable:
-            raise
-        except StoreError:
-            return None
+        return _allowed(lambda: self.level(prefix))
 
     def page_if_plain(self, prefix: str, after: str | None) -> ListingPage | None:
         """The first page; None where the store refuses it to us, or where it has keys that are no file's."""
-        try:
-            answer = next(self._answers(_asked(prefix, after)))
-        except Unavailable:
-            raise
-        except StoreError:
+        answer = _allowed(lambda: next(self._answers(_asked(prefix, after))))
+        if answer is None:
             return None
         found = [_meta(node) for node in answer.iter() if _tag(node) == "Contents"]
         last, plain = _text(answer, "IsTruncated") != "true", all(is_key(meta.key) for meta in found)
         if _text(answer, "EncodingType") != "url":  # it did not encode what was decoded here
-            plain = plain and not any("%" in key or "+" in key for key in _raw_keys(answer))
+            raw = (_text(node, "Key", decoded=False) for node in answer.iter() if _tag(node) == "Contents")
+            plain = plain and not any("%" in key or "+" in key for key in raw)
         return ListingPage(found, last) if plain and (found or last) else None
 
     def ends(self, prefix: str, after: str | None) -> bool:
         """Whether no file's key stands behind `after`; also where the store refuses to say so. One that does not answer
         properly raises Unavailable."""
-        try:
-            page = next(iter(self.pages(prefix, after)))
-        except Unavailable:
-            raise
-        except StoreError:
-            return True
-        return not any(is_key(meta.key) for meta in page)
+        page = _allowed(lambda: next(iter(self.pages(prefix, after))))
+        return page is None or not any(is_key(meta.key) for meta in page)
 
     def _answers(self, asked: Mapping[str, str]) -> Iterator[xml.Element]:
         more: dict[str, str] = {}
@@ -195,6 +184,16 @@ def unnameable(place: Endpoint, error: StoreError) -> StoreError:
     )
 
 
+def _allowed(ask: Callable[[], T]) -> T | None:
+    """The answer; None where the store refuses it to us. One that does not answer properly raises Unavailable."""
+    try:
+        return ask()
+    except Unavailable:
+        raise
+    except StoreError:
+        return None
+
+
 def _asked(prefix: str, after: str | None) -> dict[str, str]:
     return {"prefix": prefix} | ({"start-after": after} if after else {})
 
@@ -213,10 +212,6 @@ def _failure(error: Exception) -> str:
     if isinstance(reason, TimeoutError):
         return TIMEOUT
     return CONNECT if isinstance(reason, ConnectionRefusedError | gaierror) else CUT
-
-
-def _raw_keys(answer: xml.Element) -> Iterator[str]:
-    return (_text(node, "Key", decoded=False) for node in answer.iter() if _tag(node) == "Contents")
 
 
 def _meta(node: xml.Element) -> ObjectMeta:

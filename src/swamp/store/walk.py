@@ -70,12 +70,10 @@ class Walk:
             folders = _entries(folders)[0].get(segment, [])
             lead += segment + "/"
         dirs, files = _entries(folders)
-        holding = [lead + name for name in sorted(dirs) if self._holds_any(dirs[name])]
+        anything = Walk(self._root, "", "")
+        holding = [lead + name for name in sorted(dirs) if next(anything._below("", dirs[name]), None) is not None]
         found = ((lead + name, _status(files[name])) for name in sorted(files))
         return holding, [(key, status) for key, status in found if status is not None]
-
-    def _holds_any(self, folders: list[Path]) -> bool:
-        return next(Walk(self._root, "", "")._below("", folders), None) is not None
 
     def _below(self, lead: str, folders: list[Path]) -> Iterator[Found]:
         dirs, files = _entries(folders)
@@ -112,17 +110,14 @@ def _scan(folder: Path, pieces: str) -> Iterator[tuple[str, bool, Path]]:
     except FileNotFoundError:
         return  # deleted while we walked: its objects are gone with it
     for entry in entries:
-        if entry.name == INTERNAL or not _is_utf8(entry.name):
+        utf8 = entry.name.isascii() or not any(0xD800 <= ord(c) <= 0xDFFF for c in entry.name)
+        if entry.name == INTERNAL or not utf8:
             continue
         is_dir = entry.is_dir(follow_symlinks=False)
         if is_dir and entry.name.endswith(MORE):
             yield from _scan(folder / entry.name, pieces + entry.name.removesuffix(MORE))
         elif is_dir or entry.is_file(follow_symlinks=False):
             yield segment_of(pieces, entry.name), is_dir, folder / entry.name
-
-
-def _is_utf8(name: str) -> bool:
-    return name.isascii() or not any(0xD800 <= ord(c) <= 0xDFFF for c in name)
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from swamp.cache.rows import BaseRow, Transaction
 from swamp.cache.scan import Observed, Seen, scan, stat_one
 from swamp.errors import SwampError
 from swamp.index.entry import Entry, Row
-from swamp.sync.facts import Facts
+from swamp.sync.decide import Facts
 from swamp.sync.gather import Snapshot
 from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.record import EngineContext, SyncStats, trusted_stat
@@ -26,11 +25,6 @@ from swamp.sync.result import Conflict
 from swamp.sync.units import is_content
 from swamp.sync.view import as_entry
 from swamp.values import value
-
-
-def tree_exclusive(context: EngineContext) -> AbstractContextManager[None]:
-    """Nobody mutates the tree meanwhile."""
-    return context.tree_lock.exclusive(context.lock_timeout)
 
 
 @value
@@ -207,7 +201,10 @@ class Mender:
             try:
                 self.fetch(path)
             except SwampError as error:
-                with self.context.tree_lock.shared(self.context.lock_timeout), self.context.state.transaction() as tx:
+                with (
+                    self.context.tree_lock.shared(self.context.policy.lock_timeout),
+                    self.context.state.transaction() as tx,
+                ):
                     self._defer(tx, path, f"{GONE}; {error.message}")
 
     def note(self, prefixes: tuple[str, ...]) -> None:

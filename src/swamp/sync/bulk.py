@@ -17,7 +17,7 @@ from swamp.values import value
 if TYPE_CHECKING:
     from swamp.commit.bootstrap import Bootstrapped
     from swamp.commit.commit import Committer
-    from swamp.sync.gather import Gathered, Gatherer, Triple
+    from swamp.sync.gather import Gathered, Gatherer
     from swamp.sync.record import EngineContext
 
 Stage = Literal["compare", "hash", "upload", "download", "discover", "verify", "collect", "compact"]
@@ -125,9 +125,9 @@ class Executor(Protocol):
     def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]: ...
 
     def compare(
-        self, gatherer: Gatherer, out: Gathered, context: EngineContext, idle_timeout: IdleTimeout
-    ) -> Iterator[Triple]:
-        """All of base, tree and root, path by path; units of which nothing differs may be left out."""
+        self, gatherer: Gatherer, most: int | None, context: EngineContext, idle_timeout: IdleTimeout
+    ) -> Iterator[Gathered]:
+        """What `gatherer.gathered` finds in base, tree and root, in path order and portions of about `most` facts."""
         ...
 
     def discover(self, committer: Committer, idle_timeout: IdleTimeout) -> Bootstrapped:

@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from swamp.cache.files import Staged, place
 from swamp.cache.layout import CacheDir, sweep_staging
 from swamp.cache.paths import resolve_inside, safe_path
+from swamp.cache.rows import Pending
 from swamp.cache.scan import Observed, scan
 from swamp.cache.state import Hook, State, StateRebuilt, once_more
 from swamp.commit.commit import Committer, RootRead
@@ -22,35 +24,65 @@ from swamp.index.root import Root, Writer
 from swamp.locks.flock import FileLock
 from swamp.locks.leases import commit_lock
 from swamp.store.port import UNSAFE, ObjectStore
-from swamp.sync.apply import Mender, tree_exclusive
+from swamp.sync.apply import Mender
 from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
 from swamp.sync.inline import Inline
 from swamp.sync.observe import Planner
 from swamp.sync.plan import Plan
-from swamp.sync.policy import EngineStatus as EngineStatus
-from swamp.sync.policy import Policy as Policy
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched
 from swamp.sync.progress import Cancel, IdleTimeout, Progress, Silent
+from swamp.sync.pull import QUIET_NS
 from swamp.sync.recall import recalled
-from swamp.sync.record import EngineContext, trusted_stat
+from swamp.sync.record import EngineContext, tree_exclusive, trusted_stat
+from swamp.sync.record import Policy as Policy
 from swamp.sync.result import LOST, Mode, SyncResult, unfetched
 from swamp.sync.run import SyncRun, refresh
 from swamp.sync.transfer import download_one
 from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_deferred
 from swamp.sync.units import unit_of
 from swamp.trace import traced
+from swamp.values import value
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@value
+class EngineStatus:
+    """What can be said without asking the store."""
+
+    seq: int
+    last_sync_at: str | None
+    pending: Pending
+    files: int
+    bytes: int
+    remote_only: int
+    left: int
+    """Of those: left there on purpose, by a cache that fetches the rest."""
+    conflicts: int
+    tree: Path
+
+
+def _compared(ask: Callable[Concatenate[Engine, P], T]) -> Callable[Concatenate[Engine, P], T]:
+    """A question to the state that is asked again if the state had to be begun again: after all was compared."""
+
+    @wraps(ask)
+    def asked(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return ask(engine, *args, **kwargs)
+        except StateRebuilt:
+            engine._compare_again()
+            return ask(engine, *args, **kwargs)
+
+    return asked
 
 
 class Engine:
     """Keeps one cache and one store in step. Safe to share between the threads of a process."""
 
-    def __init__(self, context: EngineContext, policy: Policy, store: ObjectStore, cancel: Cancel) -> None:
+    def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._policy = policy
-        self._store = store
-        self._cancel = cancel
+        self._store = context.committer.store
 
     @classmethod
     def open(
@@ -83,20 +115,15 @@ class Engine:
             cache=cache,
             committer=Committer(store, writer, env, word, alone),
             env=env,
+            policy=policy,
             pick=pick or _inline(store, env, policy),
             expect=expect,
             progress=progress or Silent(),
+            cancel=cancel or Cancel(),
             tree_lock=FileLock(cache.tree_lock, env),
             sync_lock=FileLock(cache.sync_lock, env),
-            exclude=policy.exclude,
-            lazy=policy.hydrate == "lazy",
-            leave_large=policy.leave_large,
-            commit_every=policy.commit_every,
-            lock_timeout=policy.lock_timeout,
-            portion=policy.portion,
-            packs=policy.packs,
         )
-        return cls(context, policy, store, cancel or Cancel())
+        return cls(context)
 
     @property
     def store_url(self) -> str:
@@ -132,7 +159,7 @@ class Engine:
     def announce(self, paths: Iterable[str], kind: Kind = "write", *, confirmed: bool = False) -> Iterator[None]:
         """Rows on disk before the first byte changes; nobody plans meanwhile. inv[journal.first]"""
         names = [safe_path(p) for p in paths]
-        with self._context.tree_lock.shared(self._policy.lock_timeout):
+        with self._context.tree_lock.shared(self._context.policy.lock_timeout):
             rows = self._expanded(names) if kind == "delete" else names
             self.state.announce(rows, kind, confirmed=confirmed)
             yield
@@ -166,35 +193,27 @@ class Engine:
         with suppress(StoreError):
             self.before_commit(lazy=True).pull()
 
-    def _known(self, ask: Callable[[], T]) -> T:
-        """What the state says; if it had to be begun again, after everything was compared."""
-        try:
-            return ask()
-        except StateRebuilt:
-            self._compare_again()
-            return ask()
-
+    @_compared
     def deferred(self, prefix: str) -> Sequence[Deferred]:
-        found = self._known(lambda: self.state.deferred_below(prefix))
+        found = self.state.deferred_below(prefix)
         return [Deferred(entry.path, why) for entry, why in found if not os.path.lexists(self.root / entry.path)]
 
+    @_compared
     def touched_since(self, mark: int) -> Touched:
-        newest, paths = self._known(lambda: self.state.touched_since(mark))
-        return Touched(newest, paths)
+        return Touched(*self.state.touched_since(mark))
 
     @property
     def mender(self) -> Mender:
         """What vanished from the tree, and how it comes back."""
         return Mender(self._context, self.hydrate)
 
+    @_compared
     def bring_back(self, prefix: str) -> None:
-        self._known(lambda: self.mender.bring_back(prefix))
+        self.mender.bring_back(prefix)
 
+    @_compared
     def materialize(self, path: str) -> Path:
         """The local file or directory of `path`, fetched first where only the bucket has it."""
-        return self._known(lambda: self._materialize(path))
-
-    def _materialize(self, path: str) -> Path:
         for row in list(self.state.remote_only(path)):
             self.hydrate(row.path)
         for gone in self.mender.missing_at(path):
@@ -204,15 +223,13 @@ class Engine:
             raise NotFound(f"{path} does not exist in this datastore")
         return found
 
+    @_compared
     def hydrate(self, path: str) -> Path:
         """Fetches one file that is not here. If the bucket has moved on, its whole unit is pulled."""
-        return self._known(lambda: self._hydrate(path))
-
-    def _hydrate(self, path: str) -> Path:
         row = self.state.base(path)
         if row is None or (row.present and os.path.lexists(self.root / path)):
             return resolve_inside(self.root, path)
-        job = Download(path, row.key, row.size, row.sha256, str(self.cache.staging), self._past())
+        job = Download(path, row.key, row.size, row.sha256, str(self.cache.staging), self._context.now_ns() - QUIET_NS)
         idle_timeout = self._idle_timeout()
         got = download_one(self._store, job, self._context.env, idle_timeout, lambda _: idle_timeout.progressed())
         if got.file is None:
@@ -233,11 +250,8 @@ class Engine:
                 staged.discard()
         return resolve_inside(self.root, path)
 
-    def _past(self) -> int:
-        return int(self._context.env.clock.now().timestamp() * 1e9) - 3_000_000_000
-
     def _pull_unit(self, path: str) -> Path:
-        wanted = Engine(replace(self._context, leave_large=False), self._policy, self._store, self._cancel)
+        wanted = Engine(self._context.tuned(leave_large=False))
         result = wanted._run("pull", (unit_of(path),), full=False, hydrating=True)
         if result.failed:
             raise unfetched(path, result.failed[0].error, result.failed[0].cause)
@@ -267,8 +281,8 @@ class Engine:
     def before_commit(self, *, lazy: bool = False) -> Engine:
         """The same engine, for who pulls first and commits then. `lazy` leaves content in the store until somebody
         reads it; in a full cache it is owed: not in sync, and the next sync brings it. inv[sync.derived]"""
-        context = replace(self._context, lazy=lazy or self._context.lazy, committing=True)
-        return Engine(context, self._policy, self._store, self._cancel)
+        context = self._context.tuned(hydrate="lazy") if lazy else self._context
+        return Engine(replace(context, committing=True))
 
     @once_more
     def refresh(self, read: RootRead, wait: float = 60.0) -> SyncResult:
@@ -294,13 +308,10 @@ class Engine:
         return compared.planned
 
     def _idle_timeout(self) -> IdleTimeout:
-        return IdleTimeout(self._context.env, self._policy.timeout, self._cancel)
+        return IdleTimeout(self._context.env, self._context.policy.timeout, self._context.cancel)
 
     def _planner(self, idle_timeout: IdleTimeout) -> Planner:
-        return Planner(self._context, self._policy_for_plan(), idle_timeout)
-
-    def _policy_for_plan(self) -> tuple[float, int, int | None]:
-        return self._policy.delete_fraction, self._policy.delete_floor, self._policy.allow_deletes
+        return Planner(self._context, idle_timeout)
 
     @traced(lambda engine, mode, *_, **__: (mode, {"store": engine.store_url}))
     @once_more
@@ -318,7 +329,7 @@ class Engine:
             if mode != "push":
                 self.mender.note(scope or ("",))
             run = SyncRun(self, self._planner(idle_timeout), idle_timeout, scope, full, want, after_pull)
-            result = run.pull() if mode == "pull" else run.push() if mode == "push" else run.both()
+            result = run.run(mode)
         result = replace(result, warnings=(*result.warnings, *run.planner.warnings))
         if not self.committer.enforced:
             result = replace(result, warnings=(*result.warnings, UNSAFE))
@@ -331,7 +342,8 @@ class Engine:
 
     def _alone(self) -> AbstractContextManager[None]:
         """One push or pull at a time in this cache."""
-        return self._context.sync_lock.exclusive(max(self._policy.lock_timeout, self._policy.timeout))
+        policy = self._context.policy
+        return self._context.sync_lock.exclusive(max(policy.lock_timeout, policy.timeout))
 
     # -- status
 
@@ -346,7 +358,7 @@ class Engine:
             files=files,
             bytes=size,
             remote_only=remote,
-            left=sum(1 for _ in left_here(self.state)) if remote and self._context.leave_large else 0,
+            left=sum(1 for _ in left_here(self.state)) if remote and self._context.policy.leave_large else 0,
             conflicts=kept,
             tree=self.root,
         )
@@ -362,11 +374,11 @@ class Engine:
 
     def nothing_to_pull(self, root: Root) -> bool:
         """inv[sync.derived]"""
-        state = self.state
+        state, policy = self.state, self._context.policy
         return (
             state.meta("storeId") == root.store_id
             and state.meta("pulledOp") == root.op
-            and nothing_deferred(state, self.root, lazy=self._context.lazy, leave_large=self._context.leave_large)
+            and nothing_deferred(state, self.root, lazy=self._context.lazy, leave_large=policy.leave_large)
         )
 
 

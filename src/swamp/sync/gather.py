@@ -13,7 +13,7 @@ from swamp.cache.rows import BaseRow, JournalRow, StagedRow
 from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, is_left_out, scan, stat_one
 from swamp.cache.state import State
 from swamp.index.entry import Entry, Row, Tombstone
-from swamp.sync.facts import Facts
+from swamp.sync.decide import Facts
 from swamp.sync.units import is_large_part, unit_of
 from swamp.sync.view import View, as_entry
 from swamp.values import mutable, value
@@ -89,7 +89,10 @@ class Gatherer:
     leave_large: bool = False
     """Whether content may stay in the bucket: what was left there is then nothing to look at."""
     compare: Compare | None = None
-    """Does the full comparison in bulk: the same triples, whole trivial units left out where that saves work."""
+    """Does the full comparison in bulk: ranges of paths by `gathered`, several at a time."""
+    start: str = ""
+    stop: str | None = None
+    """The paths that a full comparison looks at, `start <= path < stop`: no unit may lie on both sides of a bound."""
 
     def gather(self) -> Gathered:
         (everything,) = self.portions(None)
@@ -104,20 +107,27 @@ class Gatherer:
         met = _merge(self.state.base_below(""), scan(self.tree, "", exclude=self.exclude), (), out)
         return all(base is not None for _, base, _, _ in met) and not out.problems
 
+    @property
+    def everything(self) -> bool:
+        """Whether every path is looked at, not only those that somebody announced."""
+        return self.full_local or self.view.full
+
     def portions(self, most: int | None) -> Iterator[Gathered]:
         """The facts of whole units, about `most` at a time: nothing else is held. One portion, if None."""
+        if self.everything and self.compare is not None:
+            return self.compare(self, most)
+        return self.gathered(most)
+
+    def gathered(self, most: int | None) -> Iterator[Gathered]:
+        """The same, looked at from here: in process, and in a Spark task with its range. inv[decide.one-table]"""
         out = Gathered()
         intent = self.snapshot.intent()
-        everything = self.full_local or self.view.full
-        if everything and self.compare is not None:
-            triples = self.compare(self, out)
-        else:
-            triples = self.everything(out) if everything else self._announced(out)
+        triples = self._all_paths(out) if self.everything else self._announced(out)
         unit: list[Facts] = []
         name = ""
         private = _Private(self.exclude)
         for path, base, local, remote in triples:
-            if self.scope and not self._in_scope(path):
+            if self.scope and not any(is_below(path, prefix) for prefix in self.scope):
                 continue
             known = base is not None or remote is not None
             if not known and private(path):
@@ -205,31 +215,40 @@ class Gatherer:
         """
         if local is None or not isinstance(buried, Tombstone) or buried.sha256 is None:
             return None
-        if buried.size != local.size or buried.seq <= self._pulled:
+        if buried.size != local.size or buried.seq <= int(self.state.meta("pulledSeq") or 0):
             return None
         told = (buried.path, buried.key, buried.size, buried.sha256, buried.seq)
         return BaseRow(*told, present=True, id=buried.id, id_seq=buried.id_seq)
 
     @cached_property
-    def _pulled(self) -> int:
-        return int(self.state.meta("pulledSeq") or 0)
-
-    @cached_property
     def _staged(self) -> frozenset[str]:
         return self.state.staged_paths()
 
-    def _in_scope(self, path: str) -> bool:
-        return any(is_below(path, prefix) for prefix in self.scope)
-
-    def everything(self, out: Gathered) -> Iterator[Triple]:
-        """Every path of base, tree and index, in order; what could not be looked at goes to `out`."""
-        bases = self.state.base_below("")
-        remotes = self.view.stream() if self.view.full else iter(_sorted_rows(self.view.delta, self.deferred))
-        locals_ = (s for start in self.starts() for s in scan(self.tree, start, exclude=self.exclude))
-        for path, base, local, remote in _merge(bases, locals_, remotes, out):
+    def _all_paths(self, out: Gathered) -> Iterator[Triple]:
+        """Every path of base, tree and index in its range, in order; what could not be looked at goes to `out`."""
+        bases = self.state.base_between(self.start, self.stop)
+        remotes = self.view.stream(self.start, self.stop) if self.view.full else self._changed_rows()
+        for path, base, local, remote in _merge(bases, self._walked(out), remotes, out):
             if remote is None and base is not None and not self.view.full:
                 remote = as_entry(base)
             yield path, base, local, remote
+
+    def _changed_rows(self) -> Iterator[Row]:
+        """What the root changed in its range, and what an earlier pull owes, in path order."""
+        owed = {p: r for p, r in self.deferred.items() if r is not None}
+        for path, row in sorted({**owed, **self.view.delta}.items()):
+            if self.start <= path and (self.stop is None or path < self.stop):
+                yield row
+
+    def _walked(self, out: Gathered) -> Iterator[Seen]:
+        """The tree's files in its range. An obstacle before the range may hide paths within it: it is told first, and
+        where it lies somebody else meets it too."""
+        for start in self.starts():
+            for seen in scan(self.tree, start, exclude=self.exclude, lowest=self.start, end=self.stop):
+                if isinstance(seen, ScanProblem) and seen.path < self.start:
+                    out.problems.append(seen)
+                else:
+                    yield seen
 
     def starts(self) -> list[str]:
         """Where a walk of the tree begins."""
@@ -246,11 +265,10 @@ class Gatherer:
             touched |= {unit_of(path) for path in owes}
         if self.scope:
             touched = {u for u in touched if any(is_below(u, s) or is_below(s, u) for s in self.scope)}
-        owed = {p: r for p, r in self.deferred.items() if r is not None}
-        remote_rows: dict[str, Row] = {**owed, **self.view.delta}
-        below = _by_start(remote_rows, _outermost(touched))
-        for start in _outermost(touched):
-            rows = sorted(below.get(start, ()), key=lambda r: r.path)
+        starts = _outermost(touched)
+        below = _by_start(self._changed_rows(), starts)
+        for start in starts:
+            rows = below.get(start, ())
             bases = self.state.base_below(start)
             locals_ = scan(self.tree, start, exclude=self.exclude)
             for path, base, local, remote in _merge(bases, locals_, iter(rows), out):
@@ -277,7 +295,7 @@ class _Private:
 
 Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
 """A path, and what base, tree and root have of it."""
-Compare = Callable[["Gatherer", Gathered], Iterator[Triple]]
+Compare = Callable[["Gatherer", int | None], Iterator[Gathered]]
 
 
 def _merge(
@@ -319,11 +337,6 @@ def _merge(
         yield path, base, local, remote
 
 
-def _sorted_rows(delta: dict[str, Row], deferred: dict[str, Row | None]) -> list[Row]:
-    owed = {p: r for p, r in deferred.items() if r is not None}
-    return [row for _, row in sorted({**owed, **delta}.items())]
-
-
 def _outermost(prefixes: Iterable[str]) -> list[str]:
     """The prefixes that no other one contains, in order."""
     kept: list[str] = []
@@ -333,14 +346,13 @@ def _outermost(prefixes: Iterable[str]) -> list[str]:
     return kept
 
 
-def _by_start(rows: dict[str, Row], starts: list[str]) -> dict[str, list[Row]]:
+def _by_start(rows: Iterable[Row], starts: list[str]) -> dict[str, list[Row]]:
     wanted = set(starts)
     found: dict[str, list[Row]] = {}
-    for path, row in rows.items():
-        for candidate in (path, *ancestors(path)):
-            if candidate in wanted:
-                found.setdefault(candidate, []).append(row)
-                break
+    for row in rows:
+        start = next((above for above in (row.path, *ancestors(row.path)) if above in wanted), None)
+        if start is not None:
+            found.setdefault(start, []).append(row)
     return found
 
 

@@ -21,7 +21,7 @@ from swamp.values import mutable
 if TYPE_CHECKING:
     from swamp.commit.bootstrap import Bootstrapped
     from swamp.commit.commit import Committer
-    from swamp.sync.gather import Gathered, Gatherer, Triple
+    from swamp.sync.gather import Gathered, Gatherer
     from swamp.sync.record import EngineContext
 
 HASHED_ALONE: Final = 64 << 10
@@ -89,10 +89,10 @@ class Inline:
         return self._each(known, hash_one, idle_timeout.cancel.check, idle_timeout, threads=threads)
 
     def compare(
-        self, gatherer: Gatherer, out: Gathered, context: EngineContext, idle_timeout: IdleTimeout
-    ) -> Iterator[Triple]:
+        self, gatherer: Gatherer, most: int | None, context: EngineContext, idle_timeout: IdleTimeout
+    ) -> Iterator[Gathered]:
         del context, idle_timeout
-        return gatherer.everything(out)
+        return gatherer.gathered(most)
 
     def discover(self, committer: Committer, idle_timeout: IdleTimeout) -> Bootstrapped:
         from swamp.commit.bootstrap import adopted

@@ -17,14 +17,13 @@ from swamp.index.entry import Entry, Row
 from swamp.index.payload import open_payload
 from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY, Root, decode, first_root
-from swamp.sync.apply import tree_exclusive
 from swamp.sync.bulk import Executor, Hash, Work
-from swamp.sync.facts import Facts
+from swamp.sync.decide import Facts
 from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.recall import refuse_put_back
-from swamp.sync.record import EngineContext, mark_read
+from swamp.sync.record import EngineContext, mark_read, tree_exclusive
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, is_of_store, view_root
 from swamp.values import mutable, value
@@ -64,7 +63,6 @@ class Planner:
     """Reads the root and makes plans for one engine."""
 
     context: EngineContext
-    limits: tuple[float, int, int | None]
     idle_timeout: IdleTimeout
     executor: Executor | None = None
     warnings: list[str] = field(default_factory=list)
@@ -119,42 +117,39 @@ class Planner:
         certain = self.context.committer.enforced or not state.staged_keys()  # see `_nothing_pending`
         return read if seen and certain else None
 
-    def bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
+    def bootstrapped(self, *, create: bool) -> Bootstrapped:
         """The root, made from a listing, an older format or the log where there is none."""
         found = self._bootstrapped(create=create)
-        self.context.recent.read, self.context.recent.at = found[0], self.context.env.clock.monotonic()
+        self.context.recent.read, self.context.recent.at = found.read, self.context.env.clock.monotonic()
         return found
 
-    def _bootstrapped(self, *, create: bool) -> tuple[RootRead, bool, tuple[str, ...]]:
-        from swamp.commit.bootstrap import bootstrap, repair
+    def _bootstrapped(self, *, create: bool) -> Bootstrapped:
+        from swamp.commit.bootstrap import Bootstrapped, bootstrap, repair
 
-        pace = self.idle_timeout.check
+        committer, pace = self.context.committer, self.idle_timeout.check
         kept = self._kept() if self.context.committing and self._nothing_pending() else None
-        if kept is not None and kept.root is not None and is_newest(self.context.committer.store, kept.root):
-            return kept, False, ()  # a root that was written late is met, and put right, by the commit
+        if kept is not None and kept.root is not None and is_newest(committer.store, kept.root):
+            return Bootstrapped(kept)  # a root that was written late is met, and put right, by the commit
         if create and self._was_empty():
-            done = bootstrap(self.context.committer, pace, create=True, known=RootRead(None, None), empty=True)
-            return done.read, done.discovered, done.warnings
+            return bootstrap(committer, pace, create=True, known=RootRead(None, None), empty=True)
         try:
             read = self.read()
         except CorruptData:
-            done = bootstrap(self.context.committer, pace, create=create)
-            return done.read, done.discovered, done.warnings
+            return bootstrap(committer, pace, create=create)
         refuse_put_back(self.context.state, read.root)
-        if read.root is not None:
-            self.context.committer.word.hear(read.root)
-        stands = "recorded" if read.root is None else self._log_status(read)
+        if read.root is None:
+            # Listed by Spark, where Spark was asked for or is at hand.
+            listed = lambda: self.context.pick(Work("discover", 0, 0)).discover(committer, self.idle_timeout)  # noqa: E731
+            return bootstrap(committer, pace, create=create, known=read, discover=listed)
+        committer.word.hear(read.root)
+        stands = self._log_status(read)
         if stands == "rolled back":
-            done = repair(self.context.committer, pace)
-            return done.read, done.discovered, done.warnings
+            return repair(committer, pace)
         if stands == "unrecorded":
             # A root that may yet be put aside is no reason to retire anything.
-            return self.context.committer.confirmed(pace), False, ()
-        if read.root is not None:
-            self.context.committer.word.refuse_lost(read.root)
-            return read, False, ()
-        done = bootstrap(self.context.committer, pace, create=create, known=read, discover=self._discover)
-        return done.read, done.discovered, done.warnings
+            return Bootstrapped(committer.confirmed(pace))
+        committer.word.refuse_lost(read.root)
+        return Bootstrapped(read)
 
     def stands(self, read: RootRead) -> bool:
         """Whether this root may be believed as it is: where conditions are enforced, always."""
@@ -169,17 +164,13 @@ class Planner:
             return "recorded"
         return log_status(self.context.committer.store, read.root)
 
-    def _discover(self) -> Bootstrapped:
-        """A bucket without an index is listed by Spark, where Spark was asked for or is at hand."""
-        return self.context.pick(Work("discover", 0, 0)).discover(self.context.committer, self.idle_timeout)
-
     def _compare(self, view: View) -> Compare:
         """A full comparison by the engine that so many rows are worth."""
         rows = self.context.state.base_rows() + view.root.files_at_most
         executor = self.context.pick(Work("compare", rows, 0))
         if executor.name == "spark":  # the result tells who did bulk work, and comparing in process is none
             self.executor = executor
-        return lambda gatherer, out: executor.compare(gatherer, out, self.context, self.idle_timeout)
+        return lambda gatherer, most: executor.compare(gatherer, most, self.context, self.idle_timeout)
 
     def previewed(self) -> RootRead:
         """What a dry run compares with: the root, or what would come to stand there first. Writes nothing."""
@@ -212,7 +203,7 @@ class Planner:
         """The same, a portion of the paths at a time where none needs another's facts: so a first pull of any size
         holds one portion (docs/decisions/0009-what-the-driver-holds.md)."""
         gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating)
-        most = self.context.portion
+        most = self.context.policy.portion
         if gatherer.view.root.files_at_most <= most or not gatherer.is_plain():
             yield self._planned(gatherer, gatherer.gather())
             return
@@ -235,7 +226,12 @@ class Planner:
             self.bind(read.root)
             self._log(read)
         snapshot = self._snapshot()
-        view = view or self._view(read.root, everything=full)
+        try:
+            view = view or view_root(self.context.committer.store, self.context.state, read.root, everything=full)
+        except ObjectMissing as gone:
+            raise CorruptData(
+                f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
+            ) from gone
         return Gatherer(
             state=self.context.state,
             tree=self.context.cache.tree,
@@ -243,27 +239,19 @@ class Planner:
             snapshot=snapshot,
             scope=scope,
             full_local=full,
-            exclude=self.context.exclude,
+            exclude=self.context.policy.exclude,
             deferred={**self.vanished, **self.context.state.deferred()},
             hydrating=hydrating,
             lazy=self.context.lazy and not hydrating,
-            leave_large=self.context.leave_large,
+            leave_large=self.context.policy.leave_large,
             compare=self._compare(view) if full or view.full else None,
         )
-
-    def _view(self, root: Root, *, everything: bool) -> View:
-        try:
-            return view_root(self.context.committer.store, self.context.state, root, everything=everything)
-        except ObjectMissing as gone:
-            raise CorruptData(
-                f"the index names a segment that is not there: {gone}", hint="run: swamp datastore doctor --repair"
-            ) from gone
 
     def _planned(self, gatherer: Gatherer, gathered: Gathered) -> Comparison:
         view, snapshot = gatherer.view, gatherer.snapshot
         facts, unread = learn(gathered.facts, self._hash_local, self._hash_remote)
         blocked = frozenset(unit_of(p) for p in [*unread, *gathered.hidden])
-        planned = plan(facts, self._plan_policy(snapshot, gatherer.hydrating), self._clash(view), blocked)
+        planned = plan(facts, self._plan_policy(snapshot, gatherer.hydrating), _Clash(self.context, view), blocked)
         hidden = dict(gathered.hidden)
         if blocked:
             hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
@@ -306,28 +294,24 @@ class Planner:
         at = self.context.now_ns()
         with tree_exclusive(self.context):
             rows = tuple(self.context.state.journal())
-            last = rows[-1].id if rows else self._last_ever()  # in here: what is announced next is not of this look
+            last = rows[-1].id if rows else 0
+            if not rows:  # in here: what is announced next is not of this look
+                with self.context.state.transaction() as tx:
+                    last = tx.last_row()
         return Snapshot(rows, last, at)
 
-    def _last_ever(self) -> int:
-        with self.context.state.transaction() as tx:
-            return tx.last_row()
-
     def _plan_policy(self, snapshot: Snapshot, hydrating: bool) -> PlanPolicy:
-        fraction, floor, allowed = self.limits
+        policy = self.context.policy
         confirmed = {r.path for r in snapshot.rows if r.kind == "delete" and r.confirmed}
         return PlanPolicy(
             lazy=self.context.lazy and not hydrating,
-            leave_large=self.context.leave_large,
-            delete_fraction=fraction,
-            delete_floor=floor,
-            allow_deletes=allowed,
+            leave_large=policy.leave_large,
+            delete_fraction=policy.delete_fraction,
+            delete_floor=policy.delete_floor,
+            allow_deletes=policy.allow_deletes,
             index_size=self.context.state.base_rows() if any(r.kind == "delete" for r in snapshot.rows) else 0,
             confirmed=lambda path: path in confirmed,
         )
-
-    def _clash(self, view: View) -> _Clash:
-        return _Clash(self.context, view)
 
     # -- hashes
 

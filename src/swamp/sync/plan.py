@@ -10,8 +10,7 @@ from typing import Any
 from swamp.cache.paths import ancestors, fold
 from swamp.cache.scan import collisions
 from swamp.index.entry import Entry
-from swamp.sync.decide import Verb
-from swamp.sync.facts import Facts
+from swamp.sync.decide import Facts, Verb
 from swamp.sync.result import Mode
 from swamp.sync.units import is_content, is_record, is_version, metadata_of, unit_of
 from swamp.values import value
@@ -137,21 +136,15 @@ def plan(
 def _act(facts: Facts, policy: PlanPolicy) -> Action:
     decision = facts.decision()
     verb, why = decision.verb, decision.why
-    if verb in ("pull", "restore") and facts.local is None and _stays(facts, policy):
+    stays = is_content(facts.path) if policy.lazy else policy.leave_large and facts.large_part
+    if stays and verb in ("pull", "restore") and facts.local is None:
         return Action(facts, "adopt", "stays remote until it is read")
-    if isinstance(facts.remote, Entry) and facts.remote.missing and facts.equal:
-        return Action(facts, "push", "the bucket has lost these bytes and this cache has them")
-    if verb == "nothing" and _stale_base(facts):
-        return Action(facts, "adopt", "seen again under a new number")
+    if isinstance(facts.remote, Entry):
+        if facts.remote.missing and facts.equal:
+            return Action(facts, "push", "the bucket has lost these bytes and this cache has them")
+        if verb == "nothing" and facts.base is not None and facts.remote.seq != facts.base.seq:
+            return Action(facts, "adopt", "seen again under a new number")
     return Action(facts, verb, why)
-
-
-def _stays(facts: Facts, policy: PlanPolicy) -> bool:
-    return is_content(facts.path) if policy.lazy else policy.leave_large and facts.large_part
-
-
-def _stale_base(facts: Facts) -> bool:
-    return isinstance(facts.remote, Entry) and facts.base is not None and facts.remote.seq != facts.base.seq
 
 
 def _whole(unit: str, actions: list[Action], room: _Room) -> UnitPlan | str:

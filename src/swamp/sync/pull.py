@@ -22,14 +22,13 @@ from swamp.sync.apply import (
     leave,
     put_aside,
     take_places,
-    tree_exclusive,
 )
 from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import IdleTimeout
-from swamp.sync.record import EngineContext, SyncStats, mark_pulled, remember, retire, trusted_stat
+from swamp.sync.record import EngineContext, SyncStats, mark_pulled, remember, retire, tree_exclusive, trusted_stat
 from swamp.sync.result import LOST, Conflict
 from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
@@ -37,7 +36,7 @@ from swamp.values import mutable
 
 PLACE_BATCH: Final = 4000
 """Units that are placed at a time: a flush and a transaction each, and about as many as small files fill a pack."""
-_QUIET_NS: Final = 3_000_000_000
+QUIET_NS: Final = 3_000_000_000
 _FETCHED = frozenset({"pull", "restore", "conflict"})
 _PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", "bury", "nothing"})
 
@@ -86,10 +85,14 @@ class Pull:
         self.together = sum(map(len, wanted.values())) >= FLUSH_TOGETHER and can_flush_together(
             self.context.cache.staging
         )
-        staging, latest = str(self.context.cache.staging), self.context.now_ns() - _QUIET_NS
+        staging, latest = str(self.context.cache.staging), self.context.now_ns() - QUIET_NS
         for unit in units:
             missing[unit.unit] = {a.path for a in wanted[unit.unit]}
-            jobs += [self._job(a, staging, latest) for a in wanted[unit.unit]]
+            for remote in (a.facts.remote for a in wanted[unit.unit]):
+                assert isinstance(remote, Entry)
+                quiet = min(latest, _mtime_of(remote.last_modified) or latest)
+                place = (remote.path, remote.key, remote.size, remote.sha256, staging)
+                jobs.append(Download(*place, quiet, not self.together))
             if not wanted[unit.unit]:
                 yield unit
         by_name = {u.unit: u for u in units}
@@ -102,12 +105,6 @@ class Pull:
 
     def _is_fetched(self, action: Action) -> bool:
         return action.verb in _FETCHED and isinstance(action.facts.remote, Entry)
-
-    def _job(self, action: Action, staging: str, latest: int) -> Download:
-        remote = action.facts.remote
-        assert isinstance(remote, Entry)
-        quiet = min(latest, _mtime_of(remote.last_modified) or latest)
-        return Download(action.path, remote.key, remote.size, remote.sha256, staging, quiet, not self.together)
 
     def _downloaded(self, jobs: list[Download]) -> Iterator[Got]:
         if not jobs:
@@ -134,7 +131,12 @@ class Pull:
         with tree_exclusive(self.context), self.context.state.transaction() as tx:
             with Places(self.context.cache.tree) as places:
                 moment = Moment.of(tx, places.look, units, self.compared.snapshot)
-                placeable = [u for u in units if self._is_placeable(tx, u, moment)]
+                placeable: list[UnitPlan] = []
+                for unit in units:
+                    if (why := self._obstacle(unit, moment)) is None:
+                        placeable.append(unit)
+                    else:
+                        self._defer(tx, unit, why)
                 # What leaves goes first: a file may come to stand where a directory was, and the other way round.
                 left = [self._make_room(tx, unit) for unit in placeable]
                 if any(left):
@@ -146,12 +148,6 @@ class Pull:
             self.held.clear()
             tx.touch(placed)
         self.stats.touch(placed)
-
-    def _is_placeable(self, tx: Transaction, unit: UnitPlan, moment: Moment) -> bool:
-        why = self._obstacle(unit, moment)
-        if why is not None:
-            self._defer(tx, unit, why)
-        return why is None
 
     def _make_room(self, tx: Transaction, unit: UnitPlan) -> bool:
         """Whether anything left the tree."""

@@ -10,20 +10,28 @@ from typing import Final
 from swamp.cache.files import read_atomic
 from swamp.cache.paths import is_internal
 from swamp.cache.places import Places
-from swamp.cache.rows import BaseRow, Transaction
+from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, stat_one
 from swamp.commit.commit import Changes, Committed, RootRead
 from swamp.errors import ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.formats import allows
 from swamp.index.keys import object_of
-from swamp.index.root import Root
-from swamp.sync.apply import apply_locally, drop_foreign_base, take_places, tree_exclusive
+from swamp.index.root import Root, allows
+from swamp.sync.apply import apply_locally, drop_foreign_base, take_places
 from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import IdleTimeout
-from swamp.sync.record import EngineContext, SyncStats, builds_on_pulled, mark_pulled, remember, retire, trusted_stat
+from swamp.sync.record import (
+    EngineContext,
+    SyncStats,
+    builds_on_pulled,
+    mark_pulled,
+    remember,
+    retire,
+    tree_exclusive,
+    trusted_stat,
+)
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import ChangesSince, changes_since
@@ -56,7 +64,7 @@ class Push:
     @cached_property
     def stager(self) -> Stager:
         root = self.compared.view.root
-        packs = self.context.packs and allows(root.version, "slices")
+        packs = self.context.policy.packs and allows(root.version, "slices")
         return Stager(self.context, self.stats, self.idle_timeout, root.gc_epoch, packs)
 
     def run(self) -> RootRead:
@@ -130,7 +138,10 @@ class Push:
             if missing[unit] or unit in self.stats.unresolved:
                 continue
             (records if by_name[unit].is_record else ready).append(by_name[unit])
-            if self.context.env.clock.monotonic() - started > self.context.commit_every or len(ready) >= COMMIT_ROWS:
+            if (
+                self.context.env.clock.monotonic() - started > self.context.policy.commit_every
+                or len(ready) >= COMMIT_ROWS
+            ):
                 self._commit(ready)
                 ready, started = [], self.context.env.clock.monotonic()
         self._commit([*ready, *(u for u in records if not self._names_waiting(u))])
@@ -199,14 +210,10 @@ class Push:
         return any(names_unit(body, unit_of(path)) for path in behind if path != record.unit)
 
     def _still_right(self, unit: UnitPlan, root: Root) -> bool:
-        return self._untouched(unit, root) and self._still_there(unit, root)
-
-    def _untouched(self, unit: UnitPlan, root: Root) -> bool:
-        """Nobody else changed the unit, or what may stand beside it, since the plan looked."""
-        if self._unmoved(root):
-            return True
-        changed = self._changes_since(root)
-        return changed is not None and changed.leave(unit)
+        """Nobody else changed the unit, or what may stand beside it, since the plan; and my uploads are there."""
+        changed = None if self._unmoved(root) else self._changes_since(root)
+        untouched = self._unmoved(root) or (changed is not None and changed.leave(unit))
+        return untouched and self._still_there(unit, root)
 
     def _unmoved(self, root: Root) -> bool:
         """Whether nobody but me has committed since the plan's root: what I commit touches each unit once."""
@@ -301,7 +308,11 @@ class Push:
                     tx.drop_staged_for(action.path)
                     tx.undefer(action.path)
                     self.stats.files_deleted += 1
-            retired = self._retire_rows(tx, {a.path for u in units for a in u.actions})
+            # Rows of what this commit delivered; those of directories go with the last one.
+            committed = {a.path for u in units for a in u.actions}
+            rows = tuple(r for r in self.compared.snapshot.rows if r.path in committed)
+            delivered = replace(self.compared.snapshot, rows=rows)
+            retired = {r.id for r in retire(tx, delivered, self.scope, self.stats.unresolved)}
             remember(tx, self.context, done.root, done.token, done.body)
             tx.set_meta("loggedOp", done.root.op)
             if done.token and builds_on_pulled(tx, done.root):
@@ -322,11 +333,6 @@ class Push:
         self.stats.files_pushed += 1
         self.stats.bytes_pushed += entry.size
         return BaseRow.of(entry, entry.sha256, True, hint)
-
-    def _retire_rows(self, tx: Transaction, committed: set[str]) -> set[int]:
-        """Rows of what this commit delivered, by number; those of directories go with the last one."""
-        rows = tuple(r for r in self.compared.snapshot.rows if r.path in committed)
-        return {r.id for r in retire(tx, replace(self.compared.snapshot, rows=rows), self.scope, self.stats.unresolved)}
 
     def _retire(self) -> None:
         skipped = {a.path for a in self.compared.planned.actions("pull", "restore", "aside")}

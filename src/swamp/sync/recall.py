@@ -1,4 +1,7 @@
-"""What this cache has seen of its store, and what every later root of that store must therefore still say."""
+"""What this cache has seen of its store, and what every later root of that store must therefore still say.
+
+Apart from `record.py`, because commands that have nothing to do ask for it, and load no engine.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from swamp.cache.rows import Transaction
 from swamp.cache.state import State
 from swamp.commit.conditions import SaidIgnored, remembered
 from swamp.errors import CorruptData
-from swamp.index.formats import REPAIR_HINT
-from swamp.index.root import Root
+from swamp.index.root import REPAIR_HINT, Root
 
 SEEN_FORMAT: Final = "seenFormat"
 SAID_IGNORED: Final = "saidIgnored"

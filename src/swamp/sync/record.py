@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from contextlib import AbstractContextManager
+from dataclasses import field, replace
+from typing import Any, Literal
 
 from swamp.cache.files import StatFingerprint, trusted
 from swamp.cache.layout import CacheDir
@@ -14,11 +16,12 @@ from swamp.commit.commit import Committer, RootRead
 from swamp.env import Clock, Env, rfc3339
 from swamp.index.root import Root
 from swamp.locks.flock import FileLock
+from swamp.store.port import Capabilities
 from swamp.sync.bulk import Executor, Expect, Pick
 from swamp.sync.gather import Scope, Snapshot
-from swamp.sync.progress import Progress
+from swamp.sync.progress import Cancel, Progress
 from swamp.sync.recall import recall
-from swamp.sync.result import LOST, Cause, Conflict, FailedFile, Mode, SyncResult
+from swamp.sync.result import COUNTS, LOST, Cause, Conflict, FailedFile, Mode, SyncResult
 from swamp.sync.unchanged import SEEN_OP
 from swamp.sync.units import name_of
 from swamp.values import mutable, value
@@ -38,34 +41,69 @@ class Recent:
 
 
 @value
+class Policy:
+    """What can be tuned about an engine."""
+
+    hydrate: Literal["full", "lazy"] = "full"
+    leave_large: bool = False
+    """Whether a full cache leaves large parts of Spark datasets in the store until they are read."""
+    push_concurrency: int = 32
+    pull_concurrency: int = 32
+    timeout: float = 300.0
+    """Seconds *without progress* after which a sync gives up."""
+    lock_timeout: float = 60.0
+    commit_every: float = 60.0
+    delete_fraction: float = 0.2
+    delete_floor: int = 100
+    allow_deletes: int | None = None
+    packs: bool = False
+    """Whether a push puts small files together into packs, where the store's format knows slices."""
+    portion: int = 50_000
+    """Paths that a first pull holds at a time: about 70 MB, and some seconds of transfer."""
+    exclude: Callable[[str, bool], bool] = lambda path, directory: False
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    measure: Callable[[], bool] | None = None
+    """Finds out by trying whether the store ignores conditions: for its first root, and where there is doubt."""
+    doubted: bool = False
+    """Whether this machine has once measured something else than the store's roots say."""
+    convicted: bool = False
+    """Whether it has measured lately that the store ignores conditions."""
+
+
+@value
 class EngineContext:
-    """What one engine works with: its state, its cache, its committer, its locks and its limits."""
+    """What one engine works with: its state, its cache, its committer, its locks and its policy."""
 
     state: State
     cache: CacheDir
     committer: Committer
     env: Env
+    policy: Policy
     pick: Pick
     expect: Expect
     progress: Progress
+    cancel: Cancel
     tree_lock: FileLock
     sync_lock: FileLock
-    exclude: Callable[[str, bool], bool]
-    lazy: bool
-    leave_large: bool
-    """Large parts of Spark datasets stay in the store until they are read, also where the rest is fetched."""
-    commit_every: float
-    lock_timeout: float
-    portion: int
-    """How many paths a first pull holds at a time."""
-    packs: bool = False
-    """Whether small files may share objects, where the store's format knows slices."""
     recent: Recent = field(default_factory=Recent)
     committing: bool = False
     """A commit follows what is pulled, and compares the root with the log under its lease."""
 
+    @property
+    def lazy(self) -> bool:
+        return self.policy.hydrate == "lazy"
+
+    def tuned(self, **changes: Any) -> EngineContext:
+        """The same with a policy in which these fields are others."""
+        return replace(self, policy=replace(self.policy, **changes))
+
     def now_ns(self) -> int:
         return int(self.env.clock.now().timestamp() * 1e9)
+
+
+def tree_exclusive(context: EngineContext) -> AbstractContextManager[None]:
+    """Nobody mutates the tree meanwhile."""
+    return context.tree_lock.exclusive(context.policy.lock_timeout)
 
 
 def trusted_stat(hint: StatFingerprint, observed_ns: int) -> StatFingerprint | None:
@@ -118,11 +156,7 @@ class SyncStats:
         used = self.executor
         return SyncResult(
             mode=self.mode,
-            files_pushed=self.files_pushed,
-            files_pulled=self.files_pulled,
-            files_deleted=self.files_deleted,
-            bytes_pushed=self.bytes_pushed,
-            bytes_pulled=self.bytes_pulled,
+            **{name: getattr(self, name) for name in COUNTS},
             conflicts=tuple(self.conflicts),
             failed=tuple(FailedFile(p, e, self.causes.get(p)) for p, e in sorted(self.failed.items())),
             engine=used.name if used else "none",
@@ -152,15 +186,8 @@ def _settled_rows(snapshot: Snapshot, scope: Scope, open_paths: set[str]) -> lis
     if not scope and not open_paths:
         return list(snapshot.rows)
     above = {a for p in open_paths for a in ancestors(p)}
-    return [r for r in snapshot.rows if _settled(r, scope, open_paths, above)]
-
-
-def _settled(row: JournalRow, scope: Scope, open_paths: set[str], above: set[str]) -> bool:
-    if scope and not any(is_below(row.path, prefix) for prefix in scope):
-        return False
-    if row.path in open_paths or row.path in above:
-        return False
-    return not any(a in open_paths for a in ancestors(row.path))
+    rows = (r for r in snapshot.rows if not scope or any(is_below(r.path, prefix) for prefix in scope))
+    return [r for r in rows if r.path not in above and open_paths.isdisjoint((r.path, *ancestors(r.path)))]
 
 
 def remember(tx: Transaction, context: EngineContext, root: Root, token: str | None, body: bytes) -> None:

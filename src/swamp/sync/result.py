@@ -12,6 +12,9 @@ Mode = Literal["push", "pull", "sync"]
 EngineName = Literal["none", "inline", "spark"]
 
 
+COUNTS: Final = ("files_pushed", "files_pulled", "files_deleted", "bytes_pushed", "bytes_pulled")
+"""What is counted while a push or pull runs, and added up over the rounds of a command."""
+_WORDS: Final = [name.split("_") for name in COUNTS]
 _ENGINES: Final[tuple[EngineName, ...]] = ("none", "inline", "spark")
 """By what a command that used several of them is known: Spark ran if it ran at all."""
 
@@ -96,18 +99,12 @@ class SyncResult:
         return replace(
             later,
             mode=mode,
-            files_pushed=self.files_pushed + later.files_pushed,
-            files_pulled=self.files_pulled + later.files_pulled,
-            files_deleted=self.files_deleted + later.files_deleted,
-            bytes_pushed=self.bytes_pushed + later.bytes_pushed,
-            bytes_pulled=self.bytes_pulled + later.bytes_pulled,
-            conflicts=self.conflicts + later.conflicts,
+            **{name: getattr(self, name) + getattr(later, name) for name in (*COUNTS, "conflicts", "requests")},
             failed=tuple({failed.path: failed for failed in (*self.failed, *later.failed)}.values()),
             fast_path=self.fast_path and later.fast_path,
             engine=max(self.engine, later.engine, key=_ENGINES.index),
             engine_reason=max(self, later, key=lambda one: (_ENGINES.index(one.engine), one is later)).engine_reason,
             spark=later.spark or self.spark,
-            requests=self.requests + later.requests,
             duration_ms=self.duration_ms + later.duration_ms,
             discovered=self.discovered or later.discovered,
             warnings=tuple(dict.fromkeys(self.warnings + later.warnings)),
@@ -117,11 +114,7 @@ class SyncResult:
     def to_json(self) -> dict[str, Any]:
         doc: dict[str, Any] = {
             "mode": self.mode,
-            "filesPushed": self.files_pushed,
-            "filesPulled": self.files_pulled,
-            "filesDeleted": self.files_deleted,
-            "bytesPushed": self.bytes_pushed,
-            "bytesPulled": self.bytes_pulled,
+            **{"".join((first, more.title())): getattr(self, f"{first}_{more}") for first, more in _WORDS},
             "conflicts": [{"path": c.path, "kept": c.kept} for c in self.conflicts],
             "failed": [{"path": f.path, "error": f.error} for f in self.failed],
             "fastPath": self.fast_path,

@@ -23,7 +23,7 @@ from swamp.sync.pull import Pull
 from swamp.sync.push import Push
 from swamp.sync.recall import refuse_put_back
 from swamp.sync.record import SyncStats, mark_read, remember, see
-from swamp.sync.result import LOST, SyncResult
+from swamp.sync.result import LOST, Mode, SyncResult
 from swamp.sync.unchanged import SEEN_OP, tiers_present
 from swamp.sync.view import unseen_changes
 from swamp.values import mutable
@@ -48,23 +48,22 @@ class SyncRun:
     after_pull: bool = False
     """The caller has pulled for this very push: a root that was read a moment ago need not be asked for again."""
 
-    def both(self) -> SyncResult:
+    def run(self, mode: Mode) -> SyncResult:
+        """A pull, a push, or a pull and then a push on the same root."""
+        if mode == "push":
+            return self._push(None)
         pulled, read = self._pull()
-        pushed, _ = self._push(read if read.root is not None else None)
-        return pulled.merged(pushed, "sync")
-
-    def pull(self) -> SyncResult:
-        return self._pull()[0]
-
-    def push(self) -> SyncResult:
-        return self._push(None)[0]
+        if mode == "pull":
+            return pulled
+        return pulled.merged(self._push(read if read.root is not None else None), mode)
 
     def _pull(self) -> tuple[SyncResult, RootRead]:
-        engine = self.engine
-        read, discovered, warnings = self.planner.bootstrapped(create=False)
+        first = self.planner.bootstrapped(create=False)
+        read, discovered = first.read, first.discovered
         if read.root is None:
-            return SyncResult("pull", fast_path=not self.full, warnings=warnings), read
-        if not self.full and not self._fetching() and engine.in_sync(read.root):
+            return SyncResult("pull", fast_path=not self.full, warnings=first.warnings), read
+        fetching = self.hydrating and self.engine.context.lazy  # content left in the bucket: "in sync" is no answer
+        if not self.full and not fetching and self.engine.in_sync(read.root):
             self._note(read)
             return SyncResult("pull", fast_path=True, seq=read.root.seq, discovered=discovered), read
         total: SyncResult | None = None
@@ -73,21 +72,20 @@ class SyncRun:
             total = result if total is None else _joined(total, result)
             if not again:
                 break
-            read, more, _ = self.planner.bootstrapped(create=False)
-            discovered |= more
+            again_read = self.planner.bootstrapped(create=False)
+            read, discovered = again_read.read, discovered or again_read.discovered
         assert total is not None
-        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
-
-    def _fetching(self) -> bool:
-        """Whether a lazy cache is asked for content that it has left in the bucket: then "in sync" is no answer."""
-        return self.hydrating and self.engine.context.lazy
+        return replace(total, discovered=discovered, warnings=total.warnings + first.warnings), read
 
     def _pull_once(self, read: RootRead) -> tuple[SyncResult, bool]:
         engine = self.engine
         assert read.root is not None
         full = self.full or not tiers_present(engine.state, engine.root)
         self.planner.bind(read.root)
-        self._foresee(read.root)
+        if (
+            self.hydrating and not self.scope and not engine.state.has_base()
+        ):  # who knows nothing yet fetches everything
+            engine.context.expect(Work("download", read.root.files_at_most, 0))
         before = engine.state.meta("pulledOp")
         stats, bar = SyncStats("pull"), PortionedProgress(engine.context.progress, read.root.files_at_most)
         try:
@@ -105,19 +103,13 @@ class SyncRun:
                 ).run()
         finally:
             bar.close()
-        return stats.result(read.root), stats.again or (stats.lost and self._moved_on(read.root))
+        if not stats.again and stats.lost:
+            # A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]
+            now = self.planner.read().root
+            stats.again = now is not None and now.op != read.root.op
+        return stats.result(read.root), stats.again
 
-    def _foresee(self, root: Root) -> None:
-        """A machine that knows nothing yet will fetch everything."""
-        if self.hydrating and not self.scope and not self.engine.state.has_base():
-            self.engine.context.expect(Work("download", root.files_at_most, 0))
-
-    def _moved_on(self, root: Root) -> bool:
-        """A payload is not there: the root is read again before anything is said of it. inv[entry.keeps]"""
-        now = self.planner.read().root
-        return now is not None and now.op != root.op
-
-    def _push(self, read: RootRead | None) -> tuple[SyncResult, RootRead]:
+    def _push(self, read: RootRead | None) -> SyncResult:
         discovered = False
         warnings: tuple[str, ...] = ()
         total: SyncResult | None = None
@@ -125,21 +117,19 @@ class SyncRun:
             if read is None and turn == 0 and self.after_pull and not self.full:
                 read = self.planner.just_read()
             if read is None:
-                read, found, warnings = self.planner.bootstrapped(create=self._something_to_push())
-                discovered |= found
+                found = self.planner.bootstrapped(create=self._something_to_push())
+                read, warnings, discovered = found.read, found.warnings, discovered or found.discovered
             if read.root is None or (turn == 0 and self._nothing_to_push(read.root)):
                 self._note(read)
                 seq = read.root.seq if read.root else 0
-                return SyncResult("push", fast_path=True, seq=seq, discovered=discovered, warnings=warnings), read
-            result, again, after = self._push_once(read)
+                return SyncResult("push", fast_path=True, seq=seq, discovered=discovered, warnings=warnings)
+            result, again = self._push_once(read)
             total = result if total is None else _joined(total, result)
-            read = after
             if not again:
                 break
-            if turn < ROUNDS - 1:
-                read = None
-        assert total is not None and read is not None
-        return replace(total, discovered=discovered, warnings=total.warnings + warnings), read
+            read = None
+        assert total is not None
+        return replace(total, discovered=discovered, warnings=total.warnings + warnings)
 
     def _something_to_push(self) -> bool:
         if not self.engine.state.journal_empty():
@@ -164,7 +154,7 @@ class SyncRun:
             with state.transaction() as tx:
                 remember(tx, self.engine.context, read.root, read.token, read.body)
 
-    def _push_once(self, read: RootRead) -> tuple[SyncResult, bool, RootRead]:
+    def _push_once(self, read: RootRead) -> tuple[SyncResult, bool]:
         engine = self.engine
         if read.root is not None and read.root.extra:
             refuse_old_client(engine.committer, read.root)
@@ -182,8 +172,7 @@ class SyncRun:
             stats=stats,
             complete=compared.view.full and not self.scope and not owed and not compared.planned.held,
         )
-        after = push.run()
-        return stats.result(after.root), stats.again, after
+        return stats.result(push.run().root), stats.again
 
     def _journal_found(self, compared: Comparison) -> None:
         """What a comparison found and will push is announced first, so that a crash forgets none of it."""
@@ -228,8 +217,8 @@ def refresh(engine: Engine, read: RootRead, idle_timeout: IdleTimeout) -> SyncRe
     """
     root = read.root
     assert root is not None
-    context = replace(engine.context, lazy=True)
-    planner = Planner(context, (0.0, 0, 0), idle_timeout)
+    context = engine.context.tuned(hydrate="lazy", allow_deletes=0)
+    planner = Planner(context, idle_timeout)
     refuse_put_back(context.state, root)
     if not planner.stands(read):
         raise CorruptData(
@@ -259,25 +248,22 @@ def refresh(engine: Engine, read: RootRead, idle_timeout: IdleTimeout) -> SyncRe
 def harmless(planned: Plan, touched: frozenset[str]) -> Plan:
     """The units of a plan that a read may carry out: none at or below what somebody has `touched`, by announcing or by
     uploading it. inv[read.harmless]"""
-    return Plan(tuple(unit for unit in planned.units if _harms_nobody(unit, touched)))
+
+    def harms_nobody(action: Action) -> bool:
+        """Nobody has announced anything there, and what is here is what base says, or nothing."""
+        facts = action.facts
+        if action.verb not in _HARMLESS or facts.edited or facts.deleted:
+            return False
+        untouched = touched.isdisjoint((action.path, *ancestors(action.path)))
+        return untouched and (facts.local is None or facts.unchanged)
+
+    return Plan(tuple(unit for unit in planned.units if all(map(harms_nobody, unit.actions))))
 
 
 def _waiting(planned: Plan, done: Plan) -> int:
     """How many units hold news that only a sync takes in: what the store holds and this read does not show."""
     taken = {unit.unit for unit in done.units}
     return sum(bool(unit.verbs & _NEWS) for unit in planned.units if unit.unit not in taken)
-
-
-def _harms_nobody(unit: UnitPlan, touched: frozenset[str]) -> bool:
-    return all(_is_harmless(a) and touched.isdisjoint((a.path, *ancestors(a.path))) for a in unit.actions)
-
-
-def _is_harmless(action: Action) -> bool:
-    """Nobody has announced anything there, and what is here is what base says, or nothing."""
-    facts = action.facts
-    if action.verb not in _HARMLESS or facts.edited or facts.deleted:
-        return False
-    return facts.local is None or facts.unchanged
 
 
 @mutable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,9 +20,17 @@ SEEN_OP: Final = "seenOp"
 
 
 def unchanged_at(
-    state: State, store: ObjectStore, tree: Path, now_ns: int, *, lazy: bool, leave_large: bool = False
+    state: State,
+    store: Callable[[], ObjectStore],
+    tree: Path,
+    now_ns: int,
+    *,
+    lazy: bool,
+    leave_large: bool = False,
 ) -> int | None:
     """The sequence, if this cache is in step with a root that is still the very one seen last; else None.
+
+    The store is opened after the look at the tree has begun, which may take longer than its answer.
 
     inv[sync.derived]: computed from what is owed in either direction, and from the store's own answer.
     """
@@ -33,7 +41,7 @@ def unchanged_at(
         return None
     try:
         with looking(state, tree) as look:
-            changed = store.get_if_changed(ROOT_KEY, token)
+            changed = store().get_if_changed(ROOT_KEY, token)
     except ObjectMissing:
         return None
     if changed is not None or not is_whole(state, look, now_ns):

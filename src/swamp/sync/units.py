@@ -26,6 +26,18 @@ def unit_of(path: str) -> str:
     return path
 
 
+def cut_before(path: str) -> str:
+    """The last place at or before `path` where the paths can be cut in two without cutting a unit. inv[unit.whole]
+
+    All paths of a unit begin with its directory: no cut below a directory that could be one.
+    """
+    parts = path.split("/") if path.startswith("data/") else []
+    for i in range(_FIRST_VERSION_PART, len(parts) - 1):
+        if parts[i].isdecimal():
+            return "/".join(parts[: i + 1]) + "/"
+    return path
+
+
 def name_of(path: str) -> str | None:
     """The directory of the data name that a version's file belongs to; None for any other path."""
     unit = unit_of(path)

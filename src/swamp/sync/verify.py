@@ -14,8 +14,8 @@ from itertools import chain, islice
 from typing import Final, Literal
 
 from swamp.cache.files import hash_file
+from swamp.commit.build import survive
 from swamp.commit.commit import Changes
-from swamp.commit.survive import survive
 from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError
 from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import live_rows, lookup
@@ -149,7 +149,9 @@ def conclude(
     unknown = set(drop) - {f.entry.path for f in bad}
     if unknown:
         raise NotFound(f"nothing is wrong with {sorted(unknown)[0]}: only missing or corrupt entries can be dropped")
-    epoch = _epoch(context) if repair and bad else 0
+    # How far the collections have come before anything is uploaded. inv[gc.uploads-survive]
+    before = context.committer.read().root if repair and bad else None
+    epoch = before.gc_epoch if before is not None else 0
     healed = _heal(context, idle_timeout, [f for f in bad if f.entry.path not in drop]) if repair else {}
     gone = [f for f in bad if f.entry.path in drop] if repair else []
     left = [f for f in bad if f.entry.path not in healed and f not in gone]
@@ -207,26 +209,16 @@ def _publish(
         dropped = [Unreferenced.of(old) for old, _ in sent]
         lost = (f.entry for f in left if f.verdict == "missing" and f.entry.path in still)
         marks = [entry.rewritten(entry.key, missing=True) for entry in lost]
-        given_up = [f.entry for f in gone if f.entry.path in still]
-        tombs = [Tombstone.of(e) for e in _with_units(context, root, given_up)]
+        # What is given up, and what is no version any more without it. inv[unit.whole]
+        units = {unit_of(f.entry.path) for f in gone if f.entry.path in still}
+        rows = live_rows(root, context.committer.fetch) if units else ()
+        tombs = [Tombstone.of(row) for row in rows if unit_of(row.path) in units]
         if not (puts or marks or tombs):
             return None
         return Changes(puts=(*puts, *marks), deletes=tuple(tombs), dropped=tuple(dropped))
 
     context.committer.commit(propose, idle_timeout.check)
     return frozenset(taken)
-
-
-def _epoch(context: EngineContext) -> int:
-    """How far the collections have come before anything is uploaded. inv[gc.uploads-survive]"""
-    root = context.committer.read().root
-    return root.gc_epoch if root is not None else 0
-
-
-def _with_units(context: EngineContext, root: Root, gone: list[Entry]) -> list[Entry]:
-    """What is given up, and what is no version any more without it. inv[unit.whole]"""
-    units = {unit_of(entry.path) for entry in gone}
-    return [row for row in live_rows(root, context.committer.fetch) if unit_of(row.path) in units] if units else []
 
 
 def _unchanged(context: EngineContext, root: Root, entries: list[Entry]) -> frozenset[str]:

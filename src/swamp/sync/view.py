@@ -14,7 +14,7 @@ from swamp.cache.state import State
 from swamp.commit.log import has_op
 from swamp.errors import CorruptData
 from swamp.index.entry import Entry, Row, Unreferenced
-from swamp.index.lookup import rows_since, winning_rows
+from swamp.index.lookup import rows_between, rows_since
 from swamp.index.read import read_segment
 from swamp.index.root import Root
 from swamp.index.segment import listed_rows
@@ -44,11 +44,10 @@ class View:
             return found
         return None if base is None else as_entry(base)
 
-    def stream(self) -> Iterator[Row]:
-        """Every live or deleted path, in path order (full views only)."""
-        for row in winning_rows(self.root, lambda ref: read_segment(self.store, ref)):
-            if usable(row.path):
-                yield row
+    def stream(self, start: str = "", stop: str | None = None) -> Iterator[Row]:
+        """Every live or deleted path from `start` up to `stop`, in path order (full views only)."""
+        rows = rows_between(self.root, lambda ref: read_segment(self.store, ref), start, stop)
+        return (row for row in rows if usable(row.path))
 
 
 def usable(path: str) -> bool:
@@ -85,18 +84,16 @@ def view_root(store: ObjectStore, state: State, root: Root, *, everything: bool 
         return View(root, store, full=True, in_history=False, dropped=_dropped(store, root, 0, staged))
     if root.seq < pulled_seq:
         raise rolled_back(root, pulled_seq)
-    in_history = _descends(store, root, pulled_op, pulled_seq) and _descends_from_read(store, state, root)
+    # Base may hold rows that a read took from a later root than the one that was pulled: if this root did not grow out
+    # of that one, they prove nothing.
+    read_op, read_seq = state.meta("readOp"), int(state.meta("readSeq") or 0)
+    in_history = _descends(store, root, pulled_op, pulled_seq) and (
+        read_op is None or (read_seq <= root.seq and _descends(store, root, read_op, read_seq))
+    )
     if everything or not in_history or pulled_seq < root.horizon_seq:
         dropped = _dropped(store, root, 0, staged)
         return View(root, store, full=True, in_history=in_history, dropped=dropped)
     return changes_since(store, root, pulled_seq, staged)
-
-
-def _descends_from_read(store: ObjectStore, state: State, root: Root) -> bool:
-    """Base may hold rows that a read took from a later root than the one that was pulled: if this root did not grow
-    out of that one, they prove nothing."""
-    op, seq = state.meta("readOp"), int(state.meta("readSeq") or 0)
-    return op is None or (seq <= root.seq and _descends(store, root, op, seq))
 
 
 def unseen_changes(store: ObjectStore, state: State, root: Root) -> View | None:

@@ -1,21 +1,21 @@
-"""Applies what people decide about runs: approve, reject, cancel; and tells of a run whose process is gone."""
+"""Applies what people decide about runs: approve, reject, cancel; tells of runs whose process is gone; follows logs."""
 
 from __future__ import annotations
 
-import getpass
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 from swamp.data.document import RecordFiles
 from swamp.data.run_record import RUNS, RunState, RunSummary, StepState, path_of
 from swamp.env import rfc3339
-from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, UsageError
+from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, StoreError, UsageError
 from swamp.locks.flock import Verdict
+from swamp.models.run import user_name
 from swamp.values import value
 from swamp.workflows.locks import RunLocks
-from swamp.workflows.resume import stop_all, stop_path
 from swamp.workflows.run import Driver
+from swamp.workflows.state import stop_all, stop_path
 
 Decision = Literal["approved", "rejected"]
 
@@ -40,8 +40,9 @@ def decide(
     ):
         run = driver.runs.get(run_id, known.workflow_id)
         state = _gate(run, step)
-        if "approval" not in state.extra:
-            return _decide_inside(driver, run, state, decision, reason)
+        if "approval" not in state.extra:  # the question is asked by a nested run: it is answered there
+            inner = decide(driver, str(state.extra["childRunId"]), decision, reason=reason)
+            return DecidedRun(run, inner.step, True)
         workflow = driver.workflow_of(run)
         recorder = driver.recorder(run)
         with recorder.change():
@@ -50,20 +51,8 @@ def decide(
     return DecidedRun(run, state.name, left)
 
 
-def _decide_inside(
-    driver: Driver, run: RunState, state: StepState, decision: Decision, reason: str | None
-) -> DecidedRun:
-    """The question is asked by a nested run: it is answered there."""
-    inner = decide(driver, str(state.extra["childRunId"]), decision, reason=reason)
-    return DecidedRun(run, inner.step, True)
-
-
 def _words(driver: Driver, decision: Decision, reason: str | None) -> dict[str, Any]:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    words = {"decision": decision, "decidedBy": user, "decidedAt": rfc3339(driver.context.env.clock.now())}
+    words = {"decision": decision, "decidedBy": user_name(), "decidedAt": rfc3339(driver.context.env.clock.now())}
     return {**words, "reason": reason} if reason else words
 
 
@@ -119,7 +108,9 @@ def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> Cancelle
     known = driver.runs.get(run_id, workflow_id)
     with driver.shared_record(path, "workflow cancel", known):
         run = _not_over(driver, workflow_id, run_id, "is over")
-        alive = _is_alive(driver, run)
+        # One that says `running` and that nobody can judge is asked, not overruled.
+        verdict = _verdict(driver.locks, run, fresh=True)
+        alive = verdict == "alive" or (run.status == "running" and verdict != "dead")
         if alive:
             said = f"{rfc3339(driver.context.env.clock.now())}\n"
             RecordFiles(driver.context.repo.tree, RUNS).write(stop_path(workflow_id, run_id), said.encode())
@@ -169,12 +160,6 @@ def _not_over(driver: Driver, workflow_id: str, run_id: str, words: str) -> RunS
     if run.over:
         raise UsageError(f"run {run_id} {words}: {run.status}", hint="there is nothing to cancel")
     return run
-
-
-def _is_alive(driver: Driver, run: RunState) -> bool:
-    """Whether a process may be at it. One that says `running` and that nobody can judge is asked, not overruled."""
-    verdict = _verdict(driver.locks, run, fresh=True)
-    return verdict == "alive" or (run.status == "running" and verdict != "dead")
 
 
 # -- runs whose process is gone
@@ -235,9 +220,8 @@ def seen_summary(driver: Driver, summary: RunSummary) -> tuple[RunSummary, bool]
     again = driver.runs.get(summary.run_id, summary.workflow_id)
     if again.status != "running":
         return again.summary, False  # it ended between the two looks
-    run = again
-    interrupt(run)
-    failed = next((f"{job.name}.{step.name}" for job, step in run.steps if step.status == "failed"), None)
+    interrupt(again)
+    failed = next((f"{job.name}.{step.name}" for job, step in again.steps if step.status == "failed"), None)
     return replace(summary, status="failed", failed_step=failed), True
 
 
@@ -276,3 +260,45 @@ def approvals(driver: Driver, limit: int = 100) -> list[dict[str, Any]]:
             if "approval" in step.extra and _waits(step)
         ]
     return found
+
+
+# -- following a run's log while it grows, here or elsewhere (docs/decisions/0015-running-logs.md)
+
+HERE_SECONDS: Final = 0.3
+ELSEWHERE_SECONDS: Final = 2.0
+
+
+def followed(driver: Driver, run_id: str, notify: Callable[[str], None]) -> Iterator[str]:
+    """Each line once, until the run is over, waits for a person, or its process is gone.
+
+    Elsewhere a line is seen when a push has brought it into the store: at the end of the step that said it.
+    """
+    told = 0
+    away = False
+    while True:
+        run = as_seen(driver, driver.find(run_id))  # first: what was said before its end is then all there
+        text = driver.logs.text(run)
+        whole = text[: text.rfind("\n") + 1] if run.status == "running" else text
+        if len(whole) > told:
+            yield from whole[told:].splitlines()
+            told = len(whole)
+        if run.status != "running":
+            return
+        here = driver.logs.is_here(run)
+        driver.context.env.clock.sleep(HERE_SECONDS if here else ELSEWHERE_SECONDS)
+        if not here:
+            away = _fetched(driver, path_of(run.workflow_id, run.id), run.id, notify, away)
+
+
+def _fetched(driver: Driver, record: str, run_id: str, notify: Callable[[str], None], was_away: bool) -> bool:
+    """Brings the record and the log; whether the store was away. One conditional request where nothing has changed."""
+    engine = driver.context.repo.datastore.engine
+    if engine is None:
+        return False
+    try:
+        engine.pull((record, f"logs/workflow-runs/{run_id}.log"))
+    except StoreError as error:
+        if not was_away:
+            notify(f"the store does not answer, trying again: {error.message}")
+        return True
+    return False

@@ -11,15 +11,14 @@ from pydantic import ValidationError
 from swamp.data.names import suggest
 from swamp.models.document import ParsedFile, Path, Problem, parse, refuse, spell
 from swamp.models.inputs import check_schema
-from swamp.workflows.schema import TAGS_IN_LOC, Job, Step, WorkflowFile
+from swamp.workflows.schema import TAGS_IN_LOC, Job, Step, WorkflowFile, fault_of
 
 RESERVED_NAMES = frozenset({"search"})
 
 
 def parse_workflow(text: str, source: str) -> WorkflowFile:
     """The workflow, or one UsageError that lists all its problems."""
-    document, workflow, problems = inspect(text, source)
-    del document
+    _, workflow, problems = inspect(text, source)
     refuse(source, problems)
     assert workflow is not None
     return workflow
@@ -33,13 +32,9 @@ def inspect(text: str, source: str) -> tuple[ParsedFile, WorkflowFile | None, li
     try:
         workflow = WorkflowFile.model_validate(document.value)
     except ValidationError as error:
-        return document, None, _located(error, document)
+        found = [problem for detail in error.errors() for problem in _problems_of(detail, document)]
+        return document, None, sorted(found, key=lambda problem: problem.line or 0)
     return document, workflow, sorted(_meaning(workflow, document), key=lambda problem: problem.line or 0)
-
-
-def _located(error: ValidationError, document: ParsedFile) -> list[Problem]:
-    found = [problem for detail in error.errors() for problem in _problems_of(detail, document)]
-    return sorted(found, key=lambda problem: problem.line or 0)
 
 
 def _problems_of(detail: Any, document: ParsedFile) -> Iterator[Problem]:
@@ -50,7 +45,8 @@ def _problems_of(detail: Any, document: ParsedFile) -> Iterator[Problem]:
         case "unknown_key":
             for key in context["keys"]:
                 meant = suggest(key, context["allowed"])
-                yield document.problem((*where, key), _unknown(key, where, context["allowed"], meant), meant)
+                listed = "" if meant else f" (allowed: {', '.join(context['allowed'])})"
+                yield document.problem((*where, key), f"unknown key `{key}` in {_owner(where)}{listed}", meant)
         case "unknown_word":
             yield _unknown_word(detail, where, document)
         case "too_short" if _value_at(document.value, where):
@@ -85,11 +81,6 @@ def _value_at(value: Any, where: Path) -> Any:
     return value
 
 
-def _unknown(key: str, where: Path, allowed: list[str], meant: str | None) -> str:
-    listed = "" if meant else f" (allowed: {', '.join(allowed)})"
-    return f"unknown key `{key}` in {_owner(where)}{listed}"
-
-
 def _owner(where: Path) -> str:
     return f"`{spell(where)}`" if where else "the workflow"
 
@@ -122,8 +113,6 @@ def _meaning(workflow: WorkflowFile, document: ParsedFile) -> Iterator[Problem]:
 
 
 def _schedule_meaning(workflow: WorkflowFile, document: ParsedFile) -> Iterator[Problem]:
-    from swamp.workflows.schedule import fault_of
-
     if workflow.schedule is None:
         return
     fault = fault_of(workflow.schedule, workflow.timezone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +33,7 @@ class Nesting(Protocol):
     """Runs another workflow as a step of this one."""
 
     def run_child(
-        self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str | None, cancel: Cancel
+        self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str, cancel: Cancel
     ) -> RunState: ...
 
     def reserve_child(self) -> str:
@@ -53,6 +54,8 @@ class TaskRunner:
     """Where a request to cancel may lie: each step looks there when it begins."""
     share_log: Callable[[RunState], object] = lambda run: None
     """Called before a step's push: what the run has said so far travels with it."""
+    make_known: Callable[[], None] = lambda: None
+    """Called before anything happens because of this run: its record is in the store then. inv[run.known]"""
     shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The evaluated task of each step, as a record may show it."""
 
@@ -201,8 +204,12 @@ class TaskRunner:
     def _show(self, instance: Instance, shown: Any) -> None:
         self.shown_tasks[instance.job.name, instance.name] = shown
 
-    def _evaluated(self, instance: Instance, task: Any) -> Evaluated:
+    def _evaluated(self, instance: Instance, task: Any, *, inputs: bool = True) -> Evaluated:
         document = task.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if not inputs:
+            document.pop("inputs", None)
+            if any(has_expression(text) for text in document.values()):
+                self._take_in()
         found = evaluate(document, self.scope_of(instance), ("task",))
         self._show(instance, found.shown)
         return found
@@ -210,7 +217,7 @@ class TaskRunner:
     # -- a method of a model
 
     def _run_model(self, instance: Instance, task: ModelTask, job: JobState, state: StepState, cancel: Limit) -> None:
-        found = self._evaluated(instance, task)
+        found = self._evaluated(instance, task, inputs=False)  # they may be made of data that only the store knows yet
         for key in ("modelIdOrName", "modelName"):
             _open_name(Evaluated(found.value.get(key), found.shown.get(key)), f"`{key}`")
         definition = self._definition(found.value)
@@ -218,19 +225,18 @@ class TaskRunner:
         request = Request(
             definition=definition,
             method=found.value["methodName"],
-            inputs=found.value.get("inputs") or {},
-            shown_inputs=found.shown.get("inputs") or {},
             tags=run.tags,
             origin=Origin(run.workflow_id, run.workflow_name, run.id, job.name, instance.name),
             run_facts=self._facts(instance.job, instance.name),
             scope=(*self.scope_paths, *([last] if (last := state.extra.get("outputFile")) else [])),
             read_before=instance.read,
+            waiting=self._known_while_it_waits,
             resolved=lambda asked: self._resolved(instance, task, asked),
         )
         run_method(self.context, request, cancel, self._hooks(instance, definition, job, state, cancel))
 
     def _resolved(self, instance: Instance, task: ModelTask, asked: Request) -> Request:
-        """The inputs as the data says that the store holds now, with the lease in hand. inv[run.fresh]"""
+        """With its inputs, as the data says that the store holds now, with the lease in hand. inv[run.fresh]"""
         found = self._evaluated(instance, task)
         if self._definition(found.value).id != asked.definition.id or found.value["methodName"] != asked.method:
             raise Failed(
@@ -274,10 +280,15 @@ class TaskRunner:
             instead=lambda: self._before_it_runs(last, definition, instance),
         )
 
+    def _known_while_it_waits(self) -> None:
+        with suppress(StoreError):  # it is said again, and has to be heard, when the wait is over
+            self.make_known()
+
     def _before_it_runs(self, last: str | None, definition: Definition, instance: Instance) -> Output | None:
         """A request to cancel that the step's own pull has brought is heard; work that was done is taken over."""
         if any((self.context.repo.tree.root / path).exists() for path in self.scope_paths):
             raise Interrupted("cancelled before it ran")
+        self.make_known()
         return self._left_by_last(last, definition, instance)
 
     def _left_by_last(self, path: str | None, definition: Definition, instance: Instance) -> Output | None:
@@ -333,6 +344,7 @@ class TaskRunner:
 
     def _run_nested(self, instance: Instance, task: WorkflowTask, state: StepState, cancel: Limit) -> None:
         found = self._evaluated(instance, task)
+        self.make_known()
         earlier = state.extra.get("childRunId")
         child_id = earlier or self.nesting.reserve_child()
         with self.recorder.change():

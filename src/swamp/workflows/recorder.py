@@ -1,16 +1,30 @@
-"""Records a run: one state that many threads change, saved after every change before anyone builds on it."""
+"""Records a run: its state, saved after every change before anyone builds on it; its log; the workflow as it saw it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol
 
-from swamp.data.document import dump
+from swamp.data.document import RecordFiles, dump
+from swamp.data.names import check_id
 from swamp.data.run_record import JobState, RunState, StepState, StepStatus
 from swamp.env import Env, rfc3339
+from swamp.errors import NotFound
+from swamp.models.context import Log
 from swamp.models.mask import Masker
+from swamp.values import mutable, value
+
+if TYPE_CHECKING:
+    from swamp.models.run_context import RunContext
+    from swamp.workflows.schema import WorkflowFile
+
+
+EVALUATED = "workflows-evaluated"
+MOST_SHARED = 4 << 20
+"""A longer log travels when the run ends: with each step it would travel whole."""
 
 
 class Watcher(Protocol):
@@ -55,6 +69,17 @@ class RunRecorder:
             self._save(self.run)
             self._watcher.changed(self.run)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Whoever else would change the state waits until the block ends."""
+        with self._lock:
+            yield
+
+    def save(self) -> None:
+        """The record as it is."""
+        with self.change():
+            pass
+
     def started(self, step: StepState, **extra: Any) -> None:
         with self.change():
             step.status = "running"
@@ -78,6 +103,19 @@ class RunRecorder:
     def said(self, job: JobState, step: StepState, line: str) -> None:
         with self._lock:
             self._watcher.said(job.name, step.name, line)
+
+
+class Once:
+    """Does something the first time that it is called, and again after it has failed; whoever comes meanwhile waits."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act, self._lock, self._done = act, threading.Lock(), False
+
+    def __call__(self) -> None:
+        with self._lock:
+            if not self._done:
+                self._act()
+                self._done = True
 
 
 _INDENT = b"  "
@@ -114,3 +152,111 @@ class RunEncoder:
         text = b"".join(_INDENT + line for line in lines)
         self._steps[place] = (seen, text)
         return text
+
+
+@mutable
+class RunLogs:
+    """Logs of runs: a file of this machine while a run goes, a file of the tree when it is over."""
+
+    context: RunContext
+    _open: dict[str, Log] = field(default_factory=dict)
+
+    def of(self, run: RunState) -> Log:
+        """The run's log on this machine, from the first line on; a resumed run goes on in it."""
+        if run.id not in self._open:
+            text = self._kept(run)
+            log = Log(self.context.local / "run-logs" / f"{run.id}.log", self.context.masker, lambda line: None)
+            if text:
+                log.write(text.rstrip("\n"))
+            self._open[run.id] = log
+        return self._open[run.id]
+
+    def text(self, run: RunState) -> str:
+        """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
+        live = self.context.local / "run-logs" / f"{run.id}.log"
+        return live.read_text(encoding="utf-8") if live.exists() else self._kept(run)
+
+    def share(self, run: RunState) -> None:
+        """What was said so far, into the tree for the next push: others follow a run by it (decision 0015).
+
+        Written beside the command's own changes, like the run's record meanwhile: no step answers for its arrival.
+        """
+        log = self._open.get(run.id)
+        if log is not None and log.file.exists() and log.file.stat().st_size <= MOST_SHARED:
+            self.context.keep_log(log.file, f"workflow-runs/{run.id}.log", self.context.repo.datastore.tree)
+
+    def is_here(self, run: RunState) -> bool:
+        """Whether this machine writes the log, so that every line of it can be read at once."""
+        return (self.context.local / "run-logs" / f"{run.id}.log").exists()
+
+    def close(self, run: RunState) -> None:
+        """Into the tree, where the other machines find it."""
+        log = self._open.pop(run.id, None)
+        if log is None:
+            return
+        log.close()
+        self.context.keep_log(log.file, f"workflow-runs/{run.id}.log")
+        log.file.unlink(missing_ok=True)
+
+    def _kept(self, run: RunState) -> str:
+        """The log that an earlier attempt has left in the tree, here or on another machine."""
+        try:
+            return self.context.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
+        except NotFound:
+            return ""
+
+
+@value
+class Listener:
+    """Passes on what happens in a run and keeps what its steps said."""
+
+    watcher: Watcher
+    logs: RunLogs
+    run: RunState
+
+    def changed(self, run: RunState) -> None:
+        self.watcher.changed(run)
+
+    def said(self, job: str, step: str, line: str) -> None:
+        self.logs.of(self.run).write(f"{job}/{step} | {line}")
+        self.watcher.said(job, step, line)
+
+
+def keep_evaluated(
+    context: RunContext, workflow: WorkflowFile, run: RunState, tasks: Mapping[tuple[str, str], Any]
+) -> None:
+    """The workflow as this run saw it: expanded steps with their tasks, without secrets.
+
+    Steps that an earlier attempt did keep the task that it wrote down.
+    """
+    path = f"{EVALUATED}/{run.workflow_id}/{run.id}.yaml"
+    files = RecordFiles(context.repo.tree, EVALUATED)
+    known = {**_tasks_of(files.read(path) or {}), **{place: task for place, task in tasks.items() if task}}
+    jobs = [
+        {"name": job.name, "steps": [{"name": s.name, "task": known.get((job.name, s.name))} for s in job.steps]}
+        for job in run.jobs
+    ]
+    document = {
+        "id": workflow.id,
+        "name": workflow.name,
+        "version": workflow.version,
+        "runId": run.id,
+        "inputs": run.inputs,
+        "jobs": jobs,
+    }
+    files.write(path, dump(context.masker.value(document)))
+
+
+def forget_evaluated(context: RunContext, workflow_id: str) -> None:
+    """Removes what `keep_evaluated` wrote of a workflow's runs: they go with their records."""
+    files = RecordFiles(context.repo.tree, EVALUATED)
+    files.remove(list(files.paths(check_id(workflow_id))), confirmed=True)
+
+
+def _tasks_of(document: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """(job, step) -> task, of a document that `keep_evaluated` wrote."""
+    return {
+        (job["name"], step["name"]): step.get("task")
+        for job in document.get("jobs") or ()
+        for step in job.get("steps") or ()
+    }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from swamp.data.document import RecordFiles
-from swamp.data.run_record import RUNS, JobState, RunState, StepState, path_of
-from swamp.data.runs import RunRepository
+from swamp.data.run_record import RUNS, JobState, RunRepository, RunState, StepState, path_of
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, SwampError, UsageError
 from swamp.models.inputs import check_inputs, secret_values
@@ -23,10 +23,19 @@ from swamp.values import mutable
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import WorkflowFiles
 from swamp.workflows.locks import Hold, RunLocks, run_locks_of
-from swamp.workflows.logs import Listener, RunLogs, keep_evaluated
 from swamp.workflows.perform import TaskRunner
-from swamp.workflows.recorder import NullWatcher, RunEncoder, RunRecorder, Watcher
-from swamp.workflows.resume import (
+from swamp.workflows.recorder import (
+    Listener,
+    NullWatcher,
+    Once,
+    RunEncoder,
+    RunLogs,
+    RunRecorder,
+    Watcher,
+    keep_evaluated,
+)
+from swamp.workflows.schema import WorkflowFile
+from swamp.workflows.state import (
     do_again,
     inputs_again,
     mark_resumed,
@@ -36,9 +45,9 @@ from swamp.workflows.resume import (
     stop_all,
     stop_path,
 )
-from swamp.workflows.schema import WorkflowFile
 
 DEEPEST_NESTING = 10
+T = TypeVar("T")
 
 
 @mutable
@@ -49,7 +58,9 @@ class Driver:
     watcher: Watcher = field(default_factory=NullWatcher)
     cancel: Cancel = field(default_factory=Cancel)
     ancestors: tuple[str, ...] = ()
-    _sharing: bool = False
+    _sharing: int | None = None
+    """The thread that makes a record known to others: only its own saves are its push's to answer for."""
+    _make_known: Callable[[], None] = lambda: None
 
     @cached_property
     def files(self) -> WorkflowFiles:
@@ -99,14 +110,30 @@ class Driver:
         with self.locks.hold(run.workflow_id, run.id, new=run_id is None) as hold:
             recorder = self.recorder(run)
             with self._not_left_running(recorder):
+                if run_id is None and (store := self.context.repo.datastore).synced and store.capabilities.safe:
+                    self._begin_here(workflow, recorder, hold)
+                    return run
                 with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"):
                     known = self._already(run) if run_id is not None else None
                     if known is None:
-                        with recorder.change():
-                            pass
+                        recorder.save()
                 if known is None:
                     self._go(workflow, recorder, hold, "workflow run")
         return known or run
+
+    def _begin_here(self, workflow: WorkflowFile, recorder: RunRecorder, hold: Hold) -> None:
+        """Of a new run nobody else can have a record: others hear of it before its first step begins, or waits for its
+        lease, with the answer that this step gets from the store under its lease. inv[run.known]"""
+        path = path_of(recorder.run.workflow_id, recorder.run.id)
+
+        def share() -> None:
+            # A parallel step that says that it begins would change the record under the push that answers for it.
+            with recorder.alone(), self.shared_record(path, "workflow run"):
+                recorder.save()
+
+        recorder.save()
+        self._make_known = Once(share)
+        self._go(workflow, recorder, hold, "workflow run")
 
     def _already(self, run: RunState) -> RunState | None:
         """The record that this run has, pulled just now, while nobody else can be its process."""
@@ -148,7 +175,8 @@ class Driver:
             tags=tags,
             pid=os.getpid(),
             host=socket.gethostname(),
-            trigger_source=_source_of(trigger),
+            # The trigger in one word, as records of earlier versions have it.
+            trigger_source=f"workflow:{trigger['runId']}" if trigger["kind"] == "workflow" else str(trigger["kind"]),
             trigger=trigger,
         )
 
@@ -195,25 +223,21 @@ class Driver:
 
     def find_anywhere(self, run_id: str) -> RunState:
         """The same; a run of another machine that is not known here yet is looked for in the datastore."""
-        try:
-            return self.find(run_id)
-        except NotFound:
-            engine = self.context.repo.datastore.engine
-            if engine is None:
-                raise
-            engine.pull((RUNS,))
-            return self.find(run_id)
+        return self._anywhere(lambda: self.find(run_id))
 
     def resolve(self, wanted: str) -> str:
         """The id of the run that `wanted` means: an id, the beginning of one, `latest`; looked for like a run."""
+        return self._anywhere(lambda: self.runs.resolve(wanted))
+
+    def _anywhere(self, look: Callable[[], T]) -> T:
         try:
-            return self.runs.resolve(wanted)
+            return look()
         except NotFound:
             engine = self.context.repo.datastore.engine
             if engine is None:
                 raise
             engine.pull((RUNS,))
-            return self.runs.resolve(wanted)
+            return look()
 
     def workflow_of(self, run: RunState) -> WorkflowFile:
         try:
@@ -273,16 +297,13 @@ class Driver:
         if not offline:
             self._answer_latecomer(recorder, command)
         if self.context.repo.cancel.requested:
-            raise Interrupted(
-                f"interrupted: run {recorder.run.id} is {recorder.run.status}",
-                hint=f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others",
-            )
+            hint = f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others"
+            raise Interrupted(f"interrupted: run {recorder.run.id} is {recorder.run.status}", hint=hint)
 
     def _task_runner(self, workflow: WorkflowFile, recorder: RunRecorder, hold: Hold) -> TaskRunner:
         stop_file = stop_path(recorder.run.workflow_id, recorder.run.id)
-        return TaskRunner(
-            self.context, workflow, recorder, self, hold, scope_paths=(stop_file,), share_log=self.logs.share
-        )
+        hooks = self.logs.share, self._make_known
+        return TaskRunner(self.context, workflow, recorder, self, hold, (stop_file,), *hooks)
 
     def _asked_to_stop(self, run: RunState) -> bool:
         """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
@@ -298,11 +319,11 @@ class Driver:
         """
         scope = (path, *((stop_path(asked.workflow_id, asked.id),) if asked else ())) if path else ()
         with self.context.repo.changes.records(command, scope) as change:
-            self._sharing = True
+            self._sharing = threading.get_ident()
             try:
                 yield
             finally:
-                self._sharing = False
+                self._sharing = None
         change.must_be_delivered()
 
     def recorder(self, run: RunState) -> RunRecorder:
@@ -312,7 +333,7 @@ class Driver:
         encoder, path = RunEncoder(self.context.masker), path_of(run.workflow_id, run.id)
 
         def save(run: RunState) -> None:
-            (own if self._sharing else aside).write(path, encoder.encode(run))
+            (own if self._sharing == threading.get_ident() else aside).write(path, encoder.encode(run))
 
         return RunRecorder(run, save, self.context.env, watcher=Listener(self.watcher, self.logs, run))
 
@@ -350,19 +371,16 @@ class Driver:
         return self.context.env.uuid()
 
     def run_child(
-        self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str | None, cancel: Cancel
+        self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str, cancel: Cancel
     ) -> RunState:
         """A nested workflow: a run of its own, continued if an earlier attempt of the step began it."""
         inner = Driver(self.context, cancel=cancel, ancestors=(*self.ancestors, parent.workflow_id))
-        if child_run_id is not None:
-            try:
-                known = inner.find(child_run_id)
-            except NotFound:
-                return inner.start(name, inputs, trigger=_nested(parent), run_id=child_run_id)
-            if known.status == "succeeded":
-                return known
-            return inner.resume(known.id, inputs=inputs)
-        return inner.start(name, inputs, trigger=_nested(parent))
+        trigger = {"kind": "workflow", "runId": parent.id}  # not the parent's own: a delivery belongs to one run
+        try:
+            known = inner.find(child_run_id)
+        except NotFound:
+            return inner.start(name, inputs, trigger=trigger, run_id=child_run_id)
+        return known if known.status == "succeeded" else inner.resume(known.id, inputs=inputs)
 
     # -- passes without work: after a decision
 
@@ -375,13 +393,3 @@ class Driver:
             with recorder.change():
                 recorder.run.completed_at = rfc3339(self.context.env.clock.now())
         return execution.left_waiting
-
-
-def _nested(parent: RunState) -> dict[str, Any]:
-    """Not the parent's own trigger: a delivery belongs to one run."""
-    return {"kind": "workflow", "runId": parent.id}
-
-
-def _source_of(trigger: Mapping[str, Any]) -> str:
-    """The trigger in one word, as records of earlier versions have it."""
-    return f"workflow:{trigger['runId']}" if trigger["kind"] == "workflow" else str(trigger["kind"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping
 from graphlib import TopologicalSorter
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from swamp.env import UTC
 from swamp.models.shell import parse_seconds
 from swamp.values import value
 
@@ -270,3 +273,40 @@ def _next_steps(workflow: WorkflowFile, again: set[tuple[str, str]]) -> set[tupl
             if any((job.name, dependency.step) in again for dependency in step.depends_on):
                 found.add((job.name, step.name))
     return found
+
+
+# -- when a scheduled workflow runs: cron expressions in a time zone, read by a library
+
+
+def fault_of(schedule: str, timezone: str) -> tuple[str, str] | None:
+    """Which of `schedule` and `timezone` is wrong, and why; None if both are fine."""
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return "timezone", f"`{timezone}` is not a time zone; such as UTC or Europe/Berlin"
+    from cronsim import CronSim, CronSimError
+
+    try:
+        next(CronSim(schedule, dt.datetime(2026, 1, 1, tzinfo=zone)))
+    except (CronSimError, StopIteration) as error:
+        why = str(error) or "it never comes"
+        return "schedule", f"`{schedule}` is not a schedule: {why}; five fields as in cron, or six with seconds first"
+    return None
+
+
+def tick_after(schedule: str, timezone: str, moment: dt.datetime) -> dt.datetime:
+    """The first tick behind `moment`, in UTC."""
+    from cronsim import CronSim
+
+    return next(CronSim(schedule, moment.astimezone(ZoneInfo(timezone)))).astimezone(UTC)
+
+
+def tick_before(schedule: str, timezone: str, moment: dt.datetime) -> dt.datetime | None:
+    """The last tick at or before `moment`, in UTC; None if there was none for years."""
+    from cronsim import CronSim
+
+    later = moment.astimezone(ZoneInfo(timezone)) + dt.timedelta(seconds=1)
+    try:
+        return next(CronSim(schedule, later.replace(microsecond=0), reverse=True)).astimezone(UTC)
+    except StopIteration:
+        return None

@@ -1,10 +1,19 @@
-"""Says what became of jobs and runs from the state of their steps, and prints runs as documents."""
+"""Says what became of jobs and runs from the state of their steps, prints runs as documents, prepares a resume."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from swamp.data.run_record import JobState, RunState, RunStatus, StepState, StepStatus
+from swamp.data.run_record import RUNS, JobState, RunState, RunStatus, StepState, StepStatus
+from swamp.errors import Failed, UsageError
+from swamp.models.inputs import check_inputs, secret_values
+from swamp.models.mask import MASK, Masker
+from swamp.workflows.schema import WorkflowFile, after
 
 if TYPE_CHECKING:
     from swamp.workflows.decide import DecidedRun
@@ -111,3 +120,83 @@ def decided_document(run_id: str, decision: str, found: DecidedRun) -> dict[str,
         "status": found.run.status,
         "resumable": found.left_waiting,
     }
+
+
+def must_be_resumable(run: RunState, from_step: str | None) -> None:
+    """Raises UsageError for a run in which nothing is left to do."""
+    if run.status == "succeeded" and from_step is None:
+        raise UsageError(f"run {run.id} has succeeded", hint="do a part again with `resume --from STEP`")
+
+
+def must_not_be_cancelled_since(known: RunState, run: RunState) -> None:
+    """Raises Failed for a run that somebody cancelled after this machine last heard of it: who cancelled was told so,
+    and who resumes did not know. A second resume knows, and goes on. inv[run.decided]"""
+    if run.status == "cancelled" and known.status != "cancelled":
+        raise Failed(
+            f"run {run.id} was cancelled meanwhile, at {run.completed_at}",
+            hint="to go on in spite of that, resume it once more",
+        )
+
+
+def inputs_again(masker: Masker, workflow: WorkflowFile, run: RunState, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of the record and those `given` now. A record holds no secrets: they have to be given again."""
+    known = {**run.inputs, **given}
+    lost = [name for name, value in known.items() if MASK in json.dumps(value, default=str)]
+    if lost:
+        raise UsageError(
+            f"the input `{lost[0]}` was a secret and is not in the record", hint=f"add --input {lost[0]}=…"
+        )
+    values = check_inputs(known, workflow.inputs, f"workflow {workflow.name}")
+    masker.learn_inputs(secret_values(values, workflow.inputs))
+    return values
+
+
+def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
+    """Forget what `wanted` (job.step, or step) and all that depends on it did; their data stays as it is."""
+    targets = {(job.name, step.template) for job, step in run.steps if wanted in _names(job, step)}
+    if not targets:
+        names = sorted({step.template for _, step in run.steps})
+        raise UsageError(f"there is no step `{wanted}` in this run", hint=f"its steps: {', '.join(names)}")
+    again = after(workflow, targets)
+    for job, step in run.steps:
+        if (job.name, step.template) in again:
+            step.extra = {}
+            step.reset()
+
+
+def _names(job: JobState, step: StepState) -> tuple[str, ...]:
+    return step.name, step.template, f"{job.name}.{step.name}", f"{job.name}.{step.template}"
+
+
+def mark_resumed(run: RunState, now: str) -> None:
+    """Running again, in this process: what was under way when it stopped is still to be done."""
+    run.status, run.completed_at, run.error = "running", None, None
+    run.pid, run.host = os.getpid(), socket.gethostname()
+    run.extra.pop("interrupted", None)
+    run.extra["resumedAt"] = now
+    for job in run.jobs:
+        job.status = "pending"
+        for step in job.steps:
+            if step.status in ("running", "cancelled"):
+                step.status, step.error = "pending", None
+
+
+def stop_path(workflow_id: str, run_id: str) -> str:
+    """The request to cancel a run: a file of the tree, so that it reaches the run wherever it is."""
+    return f"{RUNS}/{workflow_id}/cancel-{run_id}.request"
+
+
+def requested(root: Path, run: RunState) -> str | None:
+    """When somebody asked this run to stop, as far as this machine knows; None if nobody did."""
+    try:
+        return (root / stop_path(run.workflow_id, run.id)).read_text(encoding="utf-8").strip() or "at some time"
+    except FileNotFoundError:
+        return None
+
+
+def stop_all(run: RunState, status: Literal["cancelled", "failed"], error: str) -> None:
+    for job, step in run.steps:
+        if step.status in ("running", "suspended") or (status == "cancelled" and not step.over):
+            step.status, step.error = status, error
+        if job.status != "skipped":
+            job.status = job_outcome(job)

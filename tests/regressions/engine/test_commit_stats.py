@@ -6,7 +6,7 @@ import swamp.commit.commit
 from peers import root_of
 from swamp.commit.compact import compact
 from swamp.commit.restore import undelete
-from swamp.index.stats import CommitStats, commit_stats
+from swamp.index.lookup import CommitStats, commit_stats
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.units import unit_of
 from swamp.sync.verify import verify

@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, SwampError
-from swamp.repo.data import describe, version_item
+from swamp.repo.data import describe
 from swamp.repo.diff import diff
 from swamp.repo.lineage import lineage_of
 from swamp.repo.preview import preview
-from swamp.serve.ask import Cursor, needs, page_of, server_of
 from swamp.serve.pages.draw import graph_of_lineage, line_of_sizes
 from swamp.serve.pages.render import compact, page
-from swamp.serve.state import Server
+from swamp.serve.respond import Cursor, needs, page_of
+from swamp.serve.state import Asked, Server
 
 router = APIRouter(include_in_schema=False, dependencies=[needs("viewer")])
 PAGE = 100
@@ -27,12 +27,15 @@ _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @router.get("/data")
-def data(request: Request, q: str = "", cel: str = "", cursor: Cursor = None) -> Response:
+def data(request: Request, server: Asked, q: str = "", cel: str = "", cursor: Cursor = None) -> Response:
     """All names, found by text or by a CEL predicate."""
-    server = server_of(request)
     error, following, items, total = None, None, [], 0
     try:
-        rows = _queried(server, cel) if cel else _listed(server, q)
+        if cel:
+            rows: list[dict[str, Any]] = server.repo.data.query(cel, limit=1000).to_json()["results"]
+        else:
+            rows = [row.listed() for row in server.repo.data.list()]
+            rows = [row for row in rows if q.lower() in f"{row['modelName']}/{row['name']}".lower()]
         part, following = page_of(
             rows, lambda row: f"{row['modelName']}\x00{row['name']}\x00{row['version']}", cursor, PAGE
         )
@@ -43,22 +46,13 @@ def data(request: Request, q: str = "", cel: str = "", cursor: Cursor = None) ->
     return page(request, "data.html", "Data", q=q, cel=cel, items=items, total=total, more=more, problem=error)
 
 
-def _listed(server: Server, text: str) -> list[dict[str, Any]]:
-    rows = [row.listed() for row in server.repo.data.list()]
-    return [row for row in rows if text.lower() in f"{row['modelName']}/{row['name']}".lower()] if text else rows
-
-
-def _queried(server: Server, predicate: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.repo.data.query(predicate, limit=1000).to_json()["results"]
-    return found
-
-
 @router.get("/data/{model}/{name}")
-def artifact(request: Request, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None) -> Response:
+def artifact(
+    request: Request, server: Asked, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None
+) -> Response:
     """One name: its versions, and the content of one of them."""
-    server = server_of(request)
     found = server.repo.data.get(model, name, version)
-    versions = [version_item(row) for row in server.repo.data.versions(model, name)]
+    versions = [row.version_item() for row in server.repo.data.versions(model, name)]
     document = describe(found)
     return page(
         request,
@@ -103,9 +97,10 @@ def _owner(found: DataVersion) -> dict[str, Any]:
 
 
 @router.get("/data/{model}/{name}/lineage")
-def lineage(request: Request, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None) -> Response:
+def lineage(
+    request: Request, server: Asked, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None
+) -> Response:
     """What a version was made from and what was made from it. A page of its own: it looks at all metadata."""
-    server = server_of(request)
     found = server.repo.data.get(model, name, version)
     graph = graph_of_lineage(lineage_of(server.repo, found, depth=DEPTH))
     return page(
@@ -117,13 +112,14 @@ def lineage(request: Request, model: str, name: str, version: Annotated[int | No
 @router.get("/data/{model}/{name}/diff")
 def difference(
     request: Request,
+    server: Asked,
     model: str,
     name: str,
     first: Annotated[int, Query(alias="from", ge=1)],
     second: Annotated[int, Query(alias="to", ge=1)],
 ) -> Response:
     """What changed between two versions."""
-    data = server_of(request).repo.data
+    data = server.repo.data
     if first == second:
         raise NotFound("these are the same version", hint="choose two")
     found = diff(data.contents, data.get(model, name, first), data.get(model, name, second))

@@ -1,7 +1,8 @@
-"""`/runs`: the list, one run as a graph that fills in as it goes, and a form to start one."""
+"""`/` and `/runs`: what runs, waits or failed; the list, one run as a graph that fills in, and a form to start one."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,23 +11,62 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from swamp.data.run_record import RUN_STATUSES
+from swamp.env import rfc3339
 from swamp.errors import NotFound, UsageError
 from swamp.serve.api_runs import run_document_of
-from swamp.serve.ask import Cursor, needs, server_of
 from swamp.serve.dispatch import driving
-from swamp.serve.pages.draw import Needs, graph_of_run
+from swamp.serve.pages.draw import Needs, bars_of_runs, graph_of_run
 from swamp.serve.pages.render import compact, page
-from swamp.serve.state import Server
+from swamp.serve.respond import Cursor, needs
+from swamp.serve.state import Asked, Server
 from swamp.workflows.schema import Job, Step
 
 router = APIRouter(include_in_schema=False, dependencies=[needs("viewer")])
+SHOWN = 8
 PAGE = 100
 LINES = 2000
 
 
+@router.get("/")
+def overview(request: Request, server: Asked) -> Response:
+    status = server.repo.datastore.maintenance.status()
+    now = server.repo.env.clock.now()
+    day = _runs(server, since=rfc3339(now - dt.timedelta(days=1)), limit=1000)
+    return page(
+        request,
+        "overview.html",
+        "Overview",
+        status=status,
+        sentence=status.get("summary") or status.get("message") or "",
+        behind=status.get("behind"),
+        bars=bars_of_runs(day, now),
+        total=len(day),
+        running=[run for run in day if run["status"] in ("running", "pending", "queued")][:SHOWN],
+        waiting=_runs(server, status="suspended", limit=SHOWN),
+        failed=[{**run, "why": _why(server, str(run["id"]))} for run in _runs(server, status="failed", limit=SHOWN)],
+    )
+
+
+def _runs(server: Server, **asked: Any) -> list[dict[str, Any]]:
+    with driving(server.repo) as driver:
+        items: list[dict[str, Any]] = server.index.page(driver, **asked)["items"]
+    return items
+
+
+def _why(server: Server, run_id: str) -> str:
+    """What the first step that failed said, or the run itself."""
+    try:
+        found = run_document_of(server, run_id)
+    except NotFound:
+        return ""  # deleted since it was listed
+    said = [step["error"] for job in found.get("jobs", ()) for step in job["steps"] if step.get("error")]
+    return str((said or [found.get("error", "")])[0])
+
+
 @router.get("/runs")
-def runs(request: Request, workflow: str = "", status: str = "", q: str = "", cursor: Cursor = None) -> Response:
-    server = server_of(request)
+def runs(
+    request: Request, server: Asked, workflow: str = "", status: str = "", q: str = "", cursor: Cursor = None
+) -> Response:
     known = status if status in RUN_STATUSES else None
     with driving(server.repo) as driver:
         found = server.index.page(driver, workflow=workflow or None, status=known, query=q, cursor=cursor, limit=PAGE)
@@ -46,9 +86,8 @@ def runs(request: Request, workflow: str = "", status: str = "", q: str = "", cu
 
 
 @router.get("/runs/new/{workflow}")
-def start(request: Request, workflow: str) -> Response:
+def start(request: Request, server: Asked, workflow: str) -> Response:
     """A form made from the workflow's input schema."""
-    server = server_of(request)
     with driving(server.repo) as driver:
         found = driver.files.find(workflow).workflow
     schema = dict(found.inputs or {})
@@ -70,8 +109,7 @@ def _field(name: str, part: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @router.get("/runs/{run}")
-def run(request: Request, run: str) -> Response:
-    server = server_of(request)
+def run(request: Request, server: Asked, run: str) -> Response:
     found = run_document_of(server, run)
     jobs = found.get("jobs", [])
     return page(

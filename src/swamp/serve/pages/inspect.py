@@ -10,9 +10,9 @@ from starlette.responses import Response
 from swamp.errors import SwampError
 from swamp.repo.conflicts import Conflicts, compare
 from swamp.serve.api_datastore import commit_items
-from swamp.serve.ask import Cursor, needs, server_of
 from swamp.serve.pages.render import page
-from swamp.serve.state import Server
+from swamp.serve.respond import Cursor, needs
+from swamp.serve.state import Asked, Server
 
 router = APIRouter(include_in_schema=False, dependencies=[needs("viewer")])
 COMMITS = 50
@@ -21,24 +21,23 @@ DELIVERIES = 100
 
 
 @router.get("/commits")
-def commits(request: Request, limit: int = COMMITS) -> Response:
+def commits(request: Request, server: Asked, limit: int = COMMITS) -> Response:
     limit = max(1, min(limit, 1000))
-    server = server_of(request)
     found = commit_items(server, server.repo.datastore.maintenance.log(limit))
     return page(request, "commits.html", "Commits", items=found, limit=limit, more=len(found) == limit)
 
 
 @router.get("/commits/{seq}")
-def commit(request: Request, seq: int) -> Response:
+def commit(request: Request, server: Asked, seq: int) -> Response:
     """One commit with its paths; what it deleted can be brought back from here."""
-    server = server_of(request)
     found = server.repo.datastore.maintenance.commit(seq, PATHS)
     return page(request, "commit.html", f"Commit {seq}", found=found)
 
 
 @router.get("/datastore")
-def datastore(request: Request, doctor: bool = False) -> Response:
-    server = server_of(request)
+def datastore(request: Request, server: Asked, doctor: bool = False) -> Response:
+    from swamp.repo.doctor import Doctor
+
     status = server.repo.datastore.maintenance.status()
     return page(
         request,
@@ -47,14 +46,14 @@ def datastore(request: Request, doctor: bool = False) -> Response:
         status=status,
         locks=_locks(server),
         conflicts=[one.to_json() for one in Conflicts(server.repo).list()[:200]],
-        checks=_checks(server) if doctor else None,
+        checks=[check.to_json() for check in Doctor(server.repo).examine()] if doctor else None,
     )
 
 
 @router.get("/datastore/conflict")
-def conflict(request: Request, id: str) -> Response:  # noqa: A002
+def conflict(request: Request, server: Asked, id: str) -> Response:  # noqa: A002
     """Both sides of one conflict, and the choice between them."""
-    found = compare(Conflicts(server_of(request).repo), id)
+    found = compare(Conflicts(server.repo), id)
     return page(request, "conflict.html", f"Conflict in {found['path']}", found=found)
 
 
@@ -69,15 +68,8 @@ def _locks(server: Server) -> list[dict[str, Any]]:
     return [*everything, *({**one, "name": called.get(one["model"].rpartition("/")[2])} for one in found["models"])]
 
 
-def _checks(server: Server) -> list[dict[str, Any]]:
-    from swamp.repo.doctor import Doctor
-
-    return [check.to_json() for check in Doctor(server.repo).examine()]
-
-
 @router.get("/events")
-def events(request: Request, cursor: Cursor = None) -> Response:
-    server = server_of(request)
+def events(request: Request, server: Asked, cursor: Cursor = None) -> Response:
     before = int(cursor) if cursor is not None and cursor.isdigit() else None
     found = server.queue.list(kinds=(), status=None, before=before, limit=DELIVERIES + 1)
     return page(

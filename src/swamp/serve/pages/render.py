@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse
 
 from swamp.env import parse_rfc3339
 from swamp.errors import SwampError
-from swamp.serve.ask import server_of
 from swamp.serve.respond import STATUS, HttpError
 from swamp.serve.tokens import Caller
 
@@ -47,7 +46,7 @@ def _templates() -> Environment:
 
 def page(request: Request, template: str, title: str, code: int = 200, **more: Any) -> HTMLResponse:
     """A whole page; `more` is cleaned of this machine's paths like every answer. inv[serve.no-paths]"""
-    server = server_of(request)
+    server: Server = request.app.state.server
     caller: Caller = request.scope["state"]["caller"]
     now = server.repo.env.clock.now()
     text = (

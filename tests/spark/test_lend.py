@@ -1,0 +1,219 @@
+"""Parts that the JVM cannot open by itself are lent to it on this machine: the same rows, or an error, never fewer."""
+
+import fcntl
+import logging
+import resource
+import socket
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import pytest
+from test_datasets import save
+from test_like_spark import rows
+from test_native import plan
+
+import swamp.spark
+from swamp.datasets import lend, native
+from swamp.datasets.place import Bucket, FileRef
+from swamp.errors import Unavailable
+from swamp.index.root import Root
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def lent(spark, shared_repo, monkeypatch):
+    """Reads a dataset as if its bucket were one that the JVM has no connector for."""
+    monkeypatch.setattr(native, "_path_of", lambda *_: "")
+
+    def read(**options):
+        return swamp.spark.read(spark, "web", "events", repo=shared_repo, **options)
+
+    return read
+
+
+def wide(spark, count=3000):
+    return spark.range(0, count, 1, 3).selectExpr("id", "cast(id % 7 as int) n", "sha2(cast(id as string), 256) text")
+
+
+def test_lent_parts_are_read_by_sparks_own_reader(spark, shared_repo, lent, caplog):
+    frame = wide(spark)
+    save(frame, shared_repo)
+    with caplog.at_level(logging.INFO, "swamp.spark"):
+        found = lent()
+    assert "lent by this process: the JVM has no address for this store" in caplog.text
+    shown = plan(found.where("n = 3").select("id"))
+    assert "FileScan parquet" in shown and "PushedFilters: [IsNotNull(n), EqualTo(n,3)]" in shown
+    assert "ReadSchema: struct<id:bigint,n:int>" in shown, "the text is not fetched"
+    assert rows(found) == rows(frame) and found.count() == 3000
+    assert lent(columns="text").columns == ["text"]
+    assert found.inputFiles() == lent().inputFiles(), "a part keeps its address, so that caching recognises it"
+
+
+def test_scans_of_one_relation_with_different_filters_do_not_mix(spark, shared_repo, lent):
+    frame = wide(spark)
+    save(frame, shared_repo)
+    for name, one in (("lent", lent()), ("here", frame)):
+        one.createOrReplaceTempView(name)
+    query = """select 'a' k, count(*) from {0} where n = 1 union all select 'b', count(*) from {0} where n = 2
+        union all select 'all', count(*) from {0} union all
+        select 'join', count(*) from {0} x join {0} y on x.id = y.n where x.n = 1"""
+    assert spark.sql(query.format("lent")).collect() == spark.sql(query.format("here")).collect()
+
+
+def test_a_large_part_comes_whole_whatever_the_sizes_of_its_pieces(spark, shared_repo, lent, monkeypatch):
+    monkeypatch.setattr(lend, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(lend, "MOST_BYTES", 7000)
+    monkeypatch.setattr(lend, "END_BYTES", 300)
+    frame = wide(spark, 20_000)
+    save(frame.coalesce(1), shared_repo)
+    assert rows(lent()) == rows(frame)
+
+
+def part_of(bucket):
+    return next(Path(urlsplit(bucket.url).path).rglob("part-*"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_part_that_is_gone_or_cut_is_an_error(spark, shared_repo, bucket, lent, damage):
+    save(wide(spark, 20_000).coalesce(1), shared_repo)
+    found, part = lent(), part_of(bucket)
+    if damage == "gone":
+        part.unlink()
+    else:
+        part.write_bytes(part.read_bytes()[:-1000])
+    with pytest.raises(Exception, match="part-00000"):
+        found.collect()
+
+
+def test_a_store_that_fails_in_the_middle_of_a_part_is_an_error(spark, shared_repo, bucket, lent, monkeypatch):
+    """The head of the answer has announced all bytes by then; a reader must not take what came for all of it."""
+    monkeypatch.setattr(lend, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(lend, "END_BYTES", 5000)
+    save(wide(spark, 20_000).coalesce(1), shared_repo)
+    assert part_of(bucket).stat().st_size > 20_000
+    found, whole = lent(), lend._whole
+
+    def fails(place, file, start, length):
+        if 9000 < start < file.size - 5000:
+            raise Unavailable("the store is gone", hint="wait")
+        return whole(place, file, start, length)
+
+    monkeypatch.setattr(lend, "_whole", fails)
+    with pytest.raises(Exception, match=r"(?i)EOF|premature|gone"):
+        found.collect()
+    monkeypatch.setattr(lend, "_whole", whole)
+    assert found.count() == 20_000, "and nothing of it stays"
+
+
+def test_only_what_was_lent_can_be_read_and_only_with_the_secret(bucket):
+    store = bucket.open()
+    store.put("a/part-1", b"0123456789")
+    store.put("a/secret", b"x")
+    at = lend.lender().lend(Bucket(bucket, Root("", 0, "", "", "", {})), FileRef("data/_odd: ü", "a/part-1", 10))
+    address = urlsplit(at)
+    assert address.hostname == "127.0.0.1" and address.path.rpartition("/")[2] == "part--odd---"
+    base = f"http://127.0.0.1:{address.port}/webhdfs/v1"
+
+    def get(path, query="op=OPEN"):
+        with urllib.request.urlopen(f"{base}{path}?{query}") as answer:
+            return answer.read()
+
+    assert get(address.path) == b"0123456789" and get(address.path, "op=OPEN&offset=3&length=4") == b"3456"
+    _, secret, number, name = address.path.split("/")
+    for path in (
+        f"/{number}/{name}",
+        f"/x{secret[1:]}/{number}/{name}",
+        f"/{secret}/{number}/../a/secret",
+        f"/{secret}",
+    ):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(path)
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        get(address.path, "op=GETACLSTATUS")
+
+
+def test_nothing_is_lent_to_other_machines_nor_many_small_parts_one_by_one():
+    def session(master):
+        return SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: master))
+
+    large, small = [FileRef("p", "k", 5 << 20)] * 100, [FileRef("p", "k", 1000)] * 100
+    assert native._may_lend(session("local[2]"), large) and native._may_lend(session("local[2]"), small[:20])
+    assert not native._may_lend(session("local[2]"), small)
+    assert not any(native._may_lend(session(m), large) for m in ("yarn", "spark://h:7077", "local-cluster[2,1,1024]"))
+
+
+def test_the_ends_of_parts_that_are_kept_are_bounded_and_threads_agree(bucket, monkeypatch):
+    monkeypatch.setattr(lend, "KEPT_BYTES", 100)
+    monkeypatch.setattr(lend, "END_BYTES", 30)
+    store, place, made = bucket.open(), Bucket(bucket, Root("", 0, "", "", "", {})), lend.Lender()
+    bodies = {number: bytes([65 + number]) * 50 for number in range(8)}
+    for number, body in bodies.items():
+        store.put(f"a/part-{number}", body)
+    paths = {n: urlsplit(made.lend(place, FileRef(f"p/part-{n}", f"a/part-{n}", 50))).path for n in bodies}
+    wrong = []
+
+    def read_all():
+        for number, path in list(paths.items()) * 5:
+            if b"".join(made.chunks(path, 25, 50)) != bodies[number][25:]:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=read_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and sum(map(len, made._ends.values())) <= 100
+
+
+def test_a_copy_of_the_process_lends_by_itself(monkeypatch):
+    here = lend.lender()
+    assert lend.lender() is here
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert lend.lender() is not here
+
+
+@pytest.mark.inv("store.pinned-read")
+def test_bytes_of_two_versions_are_never_joined(bucket, monkeypatch):
+    """An adopted object lies under a plain key, which anybody may write over with as many bytes."""
+    monkeypatch.setattr(lend, "END_BYTES", 10)
+    monkeypatch.setattr(lend, "FIRST_BYTES", 20)
+    store, place, made = bucket.open(), Bucket(bucket, Root("", 0, "", "", "", {})), lend.Lender()
+    store.put("a/part-1", b"a" * 50)
+    path = urlsplit(made.lend(place, FileRef("p/part-1", "a/part-1", 50))).path
+    assert b"".join(made.chunks(path, 40, 50)) == b"a" * 10
+    found = made.chunks(path, 0, 50)
+    assert bytes(next(found)) == b"a" * 20
+    store.put("a/part-1", b"b" * 50)
+    with pytest.raises(Unavailable, match="changed while it was read"):
+        next(found)
+    assert b"".join(made.chunks(path, 0, 50)) == b"b" * 50 and b"".join(made.chunks(path, 40, 50)) == b"b" * 10
+
+
+@pytest.mark.inv("store.pinned-read")
+def test_a_task_that_reads_ranges_reads_one_version(bucket, monkeypatch):
+    monkeypatch.setattr("swamp.datasets.place.READ_AHEAD", 10)
+    store, place = bucket.open(), Bucket(bucket, Root("", 0, "", "", "", {}))
+    store.put("a/part-1", b"a" * 50)
+    with place.open(FileRef("p/part-1", "a/part-1", 50)) as file:
+        assert file.read(10) == b"a" * 10
+        store.put("a/part-1", b"b" * 50)
+        with pytest.raises(Unavailable, match="changed while it was read"):
+            file.read(10)
+
+
+def test_a_process_with_many_open_files_still_lends():
+    here, there = socket.socketpair()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 2048), hard), hard))
+    try:
+        with here, there, socket.socket(fileno=fcntl.fcntl(here, fcntl.F_DUPFD_CLOEXEC, 1500)) as high:
+            assert not lend._says_something(high)
+            there.close()
+            assert lend._says_something(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
