@@ -81,6 +81,36 @@ def test_versions_times_and_history(spark, shared_repo):
         swamp.spark.read(spark, "web", "events", repo=shared_repo, colums="id")
 
 
+def test_a_version_that_is_read_again_is_not_looked_at_again(spark, shared_repo, monkeypatch):
+    """What is kept of it are files and columns: rows of two reads are told apart, and a new version is another one."""
+    frame = spark.range(0, 100, 1, 3).selectExpr("id", "id % 7 n")
+    swamp.spark.write(frame, "web", "events", repo=shared_repo)
+    first = swamp.spark.read(spark, "web", "events", repo=shared_repo)
+    with monkeypatch.context() as patched:
+        patched.setattr("swamp.datasets.native._frame", lambda *_: pytest.fail("it was listed again"))
+        second = swamp.spark.read(spark, "web", "events", repo=shared_repo)
+        narrow = swamp.spark.read(spark, "web", "events", repo=shared_repo, columns="n")
+    assert second.schema == first.schema and narrow.columns == ["n"] and "FileScan parquet" in plan(second)
+    assert rows(first.where("n = 3")) == rows(frame.where("n = 3")) and rows(second) == rows(frame)
+    joined = first.join(second, first.id == second.n).where(second.id > 50).select(first.id, second.id)
+    plain = frame.alias("a").join(frame.alias("b"), on=None).where("a.id = b.n and b.id > 50").select("a.id", "b.id")
+    assert sorted(joined.collect()) == sorted(plain.collect())
+    swamp.spark.write(frame.where("id < 5"), "web", "events", repo=shared_repo)
+    assert swamp.spark.read(spark, "web", "events", repo=shared_repo).count() == 5
+    assert swamp.spark.read(spark, "web", "events", version=1, repo=shared_repo).count() == 100 == first.count()
+
+
+def test_of_many_relations_the_last_ones_are_kept(spark, shared_repo, monkeypatch):
+    from swamp.datasets import reuse
+
+    monkeypatch.setattr(reuse, "MOST_KEPT", 2)
+    for count in (1, 2, 3):
+        swamp.spark.write(spark.range(count), "web", "events", repo=shared_repo)
+        assert swamp.spark.read(spark, "web", "events", repo=shared_repo).count() == count
+    assert len(reuse._kept[spark]) == 2
+    assert swamp.spark.read(spark, "web", "events", version=1, repo=shared_repo).count() == 1
+
+
 CONTENTS = [
     ("application/x-ndjson", [b'{"a": 1}\n', b'{"b": "x", "a": 2.5}\n']),
     ("application/json", [b'[{"a": 1}, {"a": 2}]']),

@@ -20,6 +20,7 @@ from swamp.datasets.content import Artifact, Format, format_of
 from swamp.datasets.lend import lender
 from swamp.datasets.options import check_content_options
 from swamp.datasets.place import Bucket, FileRef, Folder, open_place
+from swamp.datasets.reuse import frame_again, identity_of, keep
 from swamp.datasets.source import data_source, find_asked, note_read
 from swamp.index.keys import object_of
 from swamp.store.open import is_plugin_type, parse_target
@@ -62,6 +63,9 @@ def read_native(
     session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format, options: Mapping[str, str]
 ) -> DataFrame | None:
     """The content by Spark's own reader, or None with the reason in the log."""
+    known = identity_of(artifact) if _is_described(session, artifact, kind) else None
+    if known is not None and (again := frame_again(session, known)) is not None:
+        return again
     filled = [file for file in artifact.files if file.size]
     why, how = _unfit(session, filled, kind), ""
     paths: list[str] = []
@@ -77,7 +81,15 @@ def read_native(
         return None
     log.info("%s is read by Spark's own %s reader: %d parts%s", artifact.ref.path, kind, len(paths), how)
     with _listed_by_the_driver(session, len(paths)):
-        return _frame(session.read, artifact, kind, options, paths)
+        frame = _frame(session.read, artifact, kind, options, paths)
+    if known is not None:
+        keep(session, known, frame)
+    return frame
+
+
+def _is_described(session: SparkSession, artifact: Artifact, kind: Format) -> bool:
+    """Whether nothing that the session's settings may say decides which columns there are: these stay as they are."""
+    return kind == "parquet" and isinstance(artifact.meta.extra.get("schema"), dict) and not _is_remote(session)
 
 
 def _frame(
