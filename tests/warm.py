@@ -30,7 +30,17 @@ _INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "COVERAGE", "SWAMP_TRACE")
 """Settings that an interpreter reads when it starts, before there is anything to fork."""
 _LATER = ("swamp.bulk", "swamp.datasets", "swamp.spark", "swamp.sql", "swamp.testing", "swamp.models.spark")
 """What few commands load, and what brings threads with it: those do not live on in a child."""
-_BY_HAND = ("fastapi", "jsonschema", "obstore.store", "rich.console", "rich.table", "uvicorn", "yaml")
+_BY_HAND = (
+    "fastapi",
+    "jsonschema",
+    "obstore.store",
+    "pwd",
+    "rich.console",
+    "rich.table",
+    "statistics",
+    "uvicorn",
+    "yaml",
+)
 """What commands import inside their functions."""
 
 
@@ -303,17 +313,38 @@ def _end(code: int) -> None:
 
 def _import_everything() -> None:
     import importlib
+    import mimetypes
     import pkgutil
 
     import swamp
+    from swamp import values
 
+    values._first_init = values._init  # compiled here once, and not by each command that makes its first value
     for module in pkgutil.walk_packages(swamp.__path__, "swamp."):
         if not module.name.startswith(_LATER):
             importlib.import_module(module.name)
     for name in _BY_HAND:
         importlib.import_module(name)
+    mimetypes.init()
+    _build_commands()
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads after the imports: a child would have one of them"
+
+
+def _build_commands() -> None:
+    """Every group of commands as `click` wants it: half of a short command is the work of making one from signatures.
+
+    What a group looks like depends on whether stdout is a terminal, and here it never is."""
+    import functools
+
+    from swamp.cli import main as cli
+
+    cli.build = functools.cache(cli.build)
+    cli.CommandPart.load = functools.cache(cli.CommandPart.load)  # type: ignore[method-assign]
+    cli.build()
+    for part in cli.PARTS:
+        if part.exists and not part.module.startswith(_LATER):
+            part.load()
 
 
 if __name__ == "__main__":

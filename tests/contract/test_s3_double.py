@@ -250,7 +250,11 @@ def test_two_doubles_are_two_stores():
 
 
 @pytest.mark.inv("store.own-answer")
-@pytest.mark.parametrize("call", [lambda s: s.head("k"), lambda s: s.get("k"), lambda s: s.get_if_changed("k", "t")])
+@pytest.mark.parametrize(
+    "call",
+    [lambda s: s.head("k"), lambda s: s.get("k"), lambda s: s.get_if_changed("k", "t")],
+    ids=["head", "get", "get_if_changed"],
+)
 @pytest.mark.parametrize("there", [True, False])
 def test_a_page_of_html_is_no_object(lying, call, there):
     """Believed, it made setup call a free prefix taken, and a push keep an object that was collected."""

@@ -107,7 +107,6 @@ def test_internal_names_are_known(path):
     "path",
     [
         "data/t/id/name/1/raw",
-        "data/t/id/name/1/raw/latest",
         "data/aws/ec2/vpc/id/name/12/raw/parts/latest",
         "data/latest/id/name/1/metadata.yaml",
         "files/latest",

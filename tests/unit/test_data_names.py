@@ -98,7 +98,7 @@ def test_a_bad_lifetime_says_what_is_allowed(bad):
     assert "infinite, ephemeral, job, workflow" in caught.value.hint
 
 
-@pytest.mark.parametrize("bad", [0, -1, True, None, "0", "x", 1.5, []])
+@pytest.mark.parametrize("bad", [0, -1, True, None, "0", "x", 1.5, []], ids=repr)
 def test_a_bad_garbage_collection_value_is_refused(bad):
     with pytest.raises(UsageError):
         Retention.parse(bad)
