@@ -17,7 +17,16 @@ from warm import Nursery, Process
 
 SWAMP = Path(sys.executable).with_name("swamp")
 NURSERY = Nursery(SWAMP)
-_PASSED_ON = ("PATH", "LANG", "JAVA_HOME", "JDK_JAVA_OPTIONS", "TMPDIR", "COVERAGE_PROCESS_START", "SWAMP_PACKS")
+_PASSED_ON = (
+    "PATH",
+    "PYTHONPATH",
+    "LANG",
+    "JAVA_HOME",
+    "JDK_JAVA_OPTIONS",
+    "TMPDIR",
+    "COVERAGE_PROCESS_START",
+    "SWAMP_PACKS",
+)
 
 
 @dataclass(frozen=True)
