@@ -17,6 +17,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from swamp.cache.paths import is_below
 from swamp.env import Env
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.locks.flock import Held, NoLease
@@ -88,7 +89,8 @@ class Change:
         )
 
     def _is_own(self, path: str) -> bool:
-        return any(path == mine or path.startswith(f"{mine}/") for mine in self.announced)
+        """Whether a file or a whole unit is of this command."""
+        return any(is_below(path, mine) or is_below(mine, path) for mine in self.announced)
 
 
 @contextmanager

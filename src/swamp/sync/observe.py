@@ -54,8 +54,14 @@ class Comparison:
     hidden: dict[str, Row | None] = field(default_factory=dict)
     """Paths that could not be looked at here, with what the root says: a pull defers them."""
     executor: Executor | None = None
+    changing: frozenset[str] = frozenset()
+    """Of the unread: files that were written while they were read. Nothing is wrong with them. inv[scan.honest]"""
     covers: Covers = "all"
     """How much of what the root may have changed was compared: the mark moves when that was all of it."""
+
+    @property
+    def changing_units(self) -> frozenset[str]:
+        return frozenset(unit_of(path) for path in self.changing)
 
 
 @mutable
@@ -68,6 +74,8 @@ class Planner:
     warnings: list[str] = field(default_factory=list)
     vanished: Mapping[str, Row] = field(default_factory=dict)
     """What a dry run found gone from the tree: a real one has noted it as owed."""
+    changing: set[str] = field(default_factory=set)
+    """Files that were written while they were hashed."""
 
     def read(self) -> RootRead:
         """The root: one conditional request; an unchanged one is the copy that is kept here."""
@@ -255,7 +263,8 @@ class Planner:
         hidden = dict(gathered.hidden)
         if blocked:
             hidden |= {f.path: f.remote for f in gathered.facts if unit_of(f.path) in blocked}
-        return Comparison(view, snapshot, planned, gathered.problems, unread, hidden, self.executor)
+        changing = frozenset(unread & self.changing)
+        return Comparison(view, snapshot, planned, gathered.problems, unread, hidden, self.executor, changing)
 
     def _log(self, read: RootRead) -> None:
         """A root that may be my own unrecorded commit has its record before anything is retired on its word.
@@ -324,10 +333,13 @@ class Planner:
         executor = self.executor = self.context.pick(Work("hash", len(jobs), sum(j.size for j in jobs)))
         seen = {f.path: f.local for f in facts}
         found: dict[str, str] = {}
+        self.changing.clear()
         for done in executor.hash(jobs, self.idle_timeout):
             local = seen[done.path]
             if done.sha256 is not None and local is not None and done.hint == local.hint:
                 found[done.path] = done.sha256
+            elif done.sha256 is not None:
+                self.changing.add(done.path)
         return found
 
     def _hash_remote(self, entry: Entry) -> str | None:

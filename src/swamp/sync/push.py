@@ -32,6 +32,7 @@ from swamp.sync.record import (
     tree_exclusive,
     trusted_stat,
 )
+from swamp.sync.result import Cause
 from swamp.sync.stage import Stager
 from swamp.sync.units import names_unit, unit_of
 from swamp.sync.view import ChangesSince, changes_since
@@ -89,7 +90,8 @@ class Push:
         for facts in self.compared.planned.waiting:
             unit = unit_of(facts.path)
             if unit not in unfinished and facts.path not in self.stats.failed and facts.decision().verb == "push":
-                self.stats.fail(facts.path, self.compared.planned.held.get(unit, ""))
+                cause: Cause | None = "changed" if unit in self.compared.changing_units else None
+                self.stats.fail(facts.path, self.compared.planned.held.get(unit, ""), cause)
         for action in self.compared.planned.actions("restore"):
             self.stats.fail(action.path, f"{action.why}: pull first, then delete it again")
 
@@ -107,8 +109,7 @@ class Push:
                 mark_pulled(tx, self.compared.view.root)
                 take_places(tx, self.compared.planned)
                 drop_foreign_base(tx, self.compared.planned)
-        self.stats.unresolved |= waiting
-        self.stats.again |= bool(waiting)
+        self.stats.look_again(waiting)
 
     def _names_waiting(self, unit: UnitPlan) -> bool:
         """Records wait for every version they name (L42). inv[unit.whole]"""
@@ -118,7 +119,11 @@ class Push:
         body = read_atomic(self.context.cache.tree / unit.unit) or b""
         named = next((path for path in waiting if names_unit(body, unit_of(path))), None)
         if named is not None:
-            self.stats.fail(unit.unit, f"it names {unit_of(named)}, which is not in the store yet")
+            version = unit_of(named)
+            later = any(cause == "changed" and unit_of(p) == version for p, cause in self.stats.causes.items())
+            self.stats.fail(
+                unit.unit, f"it names {version}, which is not in the store yet", "changed" if later else None
+            )
             return True
         return False
 
@@ -160,8 +165,7 @@ class Push:
                     planned = action.facts.local
                     if planned is None or not isinstance(now, Observed) or now.hint != planned.hint:
                         moved.add(unit)
-        self.stats.unresolved |= moved
-        self.stats.again |= bool(moved)
+        self.stats.look_again(moved)
         return moved
 
     # -- commit
@@ -184,9 +188,7 @@ class Push:
         logged = self.context.state.meta("loggedOp") or ""
         done = self.context.committer.commit(propose, self.idle_timeout.check, start=self.read, logged=logged)
         self.idle_timeout.progressed()
-        left = {u.unit for u in units} - {u.unit for u in going}
-        self.stats.unresolved |= left
-        self.stats.again |= bool(left)
+        self.stats.look_again({u.unit for u in units} - {u.unit for u in going})
         if done is not None:
             self._record(going, done)
 

@@ -135,8 +135,10 @@ class SyncStats:
     executor: Executor | None = None
     again: bool = False
     """Something moved meanwhile: another look at the newest root is worth it."""
+    moving: set[str] = field(default_factory=set)
+    """Units that another look is worth."""
     causes: dict[str, Cause] = field(default_factory=dict)
-    """Of failures that are the store's."""
+    """Of failures by which somebody decides."""
 
     @property
     def lost(self) -> bool:
@@ -148,6 +150,22 @@ class SyncStats:
         self.unresolved.add(path)
         if cause is not None:
             self.causes[path] = cause
+
+    def look_again(self, units: set[str]) -> None:
+        """These moved under this push or pull: the newest root is read and they are decided once more."""
+        self.moving |= units
+        self.unresolved |= units
+        self.again |= bool(units)
+
+    @property
+    def changed(self) -> bool:
+        """A file was written while it was read: another look finds it whole."""
+        return "changed" in self.causes.values()
+
+    def leave_moving(self) -> None:
+        """No round is left for what moved in every one of them: said by name, for the next sync. C02"""
+        for path in self.moving - self.failed.keys():
+            self.fail(path, "it changed again and again while it was pushed; the next sync takes it", "changed")
 
     def touch(self, paths: Iterable[str]) -> None:
         self.names.update(name for path in paths if (name := name_of(path)) is not None)

@@ -76,8 +76,13 @@ class SyncResult:
 
     @property
     def ok(self) -> bool:
-        """Nothing needs the user's attention."""
-        return not self.conflicts and not self.failed and not self.deletes_held
+        """Nothing needs the user's attention; what somebody was writing meanwhile only waits for the next sync."""
+        return not self.conflicts and len(self.changed) == len(self.failed) and not self.deletes_held
+
+    @property
+    def changed(self) -> list[FailedFile]:
+        """Files that were written while they were read: a command that wrote one itself has not delivered it."""
+        return [failed for failed in self.failed if failed.cause == "changed"]
 
     @property
     def has_all(self) -> bool:
@@ -100,7 +105,7 @@ class SyncResult:
             later,
             mode=mode,
             **{name: getattr(self, name) + getattr(later, name) for name in (*COUNTS, "conflicts", "requests")},
-            failed=tuple({failed.path: failed for failed in (*self.failed, *later.failed)}.values()),
+            failed=tuple({failed.path: failed for failed in (*self._lasting(later), *later.failed)}.values()),
             fast_path=self.fast_path and later.fast_path,
             engine=max(self.engine, later.engine, key=_ENGINES.index),
             engine_reason=max(self, later, key=lambda one: (_ENGINES.index(one.engine), one is later)).engine_reason,
@@ -111,12 +116,17 @@ class SyncResult:
             names=self.names | later.names,
         )
 
+    def _lasting(self, later: SyncResult) -> list[FailedFile]:
+        """What `later` has not looked at again: a push reads what changed under the pull before it."""
+        again = self.mode == "pull" and later.mode == "push" and not later.fast_path
+        return [f for f in self.failed if not again or f.cause != "changed"]
+
     def to_json(self) -> dict[str, Any]:
         doc: dict[str, Any] = {
             "mode": self.mode,
             **{"".join((first, more.title())): getattr(self, f"{first}_{more}") for first, more in _WORDS},
             "conflicts": [{"path": c.path, "kept": c.kept} for c in self.conflicts],
-            "failed": [{"path": f.path, "error": f.error} for f in self.failed],
+            "failed": [{"path": f.path, "error": f.error} for f in self.failed if f.cause != "changed"],
             "fastPath": self.fast_path,
             "engine": self.engine,
             "engineReason": self.engine_reason,
@@ -124,7 +134,7 @@ class SyncResult:
             "seq": self.seq,
             "durationMs": self.duration_ms,
             "deletesHeld": self.deletes_held,
-            "warnings": list(self.warnings),
+            "warnings": [*self.warnings, *(f"{f.path}: {f.error}" for f in self.changed)],
         }
         if self.spark is not None:
             doc["spark"] = self.spark

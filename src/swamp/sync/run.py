@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 ROUNDS: Final = 8
+CHANGED_ROUNDS: Final = 2
+"""Further looks at files that were written while they were read: one that never rests waits for the next sync."""
 
 
 @mutable
@@ -123,7 +125,11 @@ class SyncRun:
                 self._note(read)
                 seq = read.root.seq if read.root else 0
                 return SyncResult("push", fast_path=True, seq=seq, discovered=discovered, warnings=warnings)
-            result, again = self._push_once(read)
+            stats, root = self._push_once(read)
+            again = stats.again or (stats.changed and turn < CHANGED_ROUNDS)
+            if again and turn + 1 == ROUNDS:
+                stats.leave_moving()
+            result = stats.result(root)
             total = result if total is None else _joined(total, result)
             if not again:
                 break
@@ -154,7 +160,7 @@ class SyncRun:
             with state.transaction() as tx:
                 remember(tx, self.engine.context, read.root, read.token, read.body)
 
-    def _push_once(self, read: RootRead) -> tuple[SyncResult, bool]:
+    def _push_once(self, read: RootRead) -> tuple[SyncStats, Root | None]:
         engine = self.engine
         if read.root is not None and read.root.extra:
             refuse_old_client(engine.committer, read.root)
@@ -172,7 +178,7 @@ class SyncRun:
             stats=stats,
             complete=compared.view.full and not self.scope and not owed and not compared.planned.held,
         )
-        return stats.result(push.run().root), stats.again
+        return stats, push.run().root
 
     def _journal_found(self, compared: Comparison) -> None:
         """What a comparison found and will push is announced first, so that a crash forgets none of it."""
@@ -194,8 +200,10 @@ def _note_comparison(stats: SyncStats, compared: Comparison) -> None:
     stats.executor = stats.executor or compared.executor
     for problem in compared.problems:
         stats.fail(problem.path, problem.reason)
-    for path in compared.unread:
-        stats.fail(path, "it could not be read or changed while it was read")
+    for path in compared.unread - compared.changing:
+        stats.fail(path, "it could not be read")
+    for path in compared.changing:
+        stats.fail(path, "it changed while it was read; the next sync takes it", "changed")
     for path in compared.view.unsafe:
         stats.failed[path] = "the index names a path that is not safe; it is ignored"
 
