@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import threading
+import time
 
 import pytest
 
@@ -138,3 +140,18 @@ def test_a_server_without_ranges_is_known_by_its_probe_and_sends_each_object_onc
         store.put("pack", body)
         assert store.get("pack", start=8, length=9000).body == body[8:9008]
         assert sum(method == "GET" and path.endswith("/pack") for method, path in proxy.seen) == 1
+
+
+def test_what_a_killed_probe_left_goes_with_a_later_one_and_nothing_else_does(tmp_path):
+    """By the store's clock, which is ten days behind ours here; and only names that probes give."""
+    store = open_store(tmp_path.as_uri())
+    killed, at_work = f"{SCRATCH}/{SYSTEM.ulid()}", f"{SCRATCH}/{SYSTEM.ulid()}"
+    names = ("clock", "read-2", "list/0", "list-2/1", "race-swap-3", "parts")
+    strangers = [f"{SCRATCH}/notes.txt", f"{killed}/notes.txt", f"{killed}/swap/0/deeper", f"{SCRATCH}/other/create"]
+    strangers += [f"{SCRATCH}x/create", ".swamp-probes"]
+    for key in [*(f"{killed}/{name}" for name in names), *strangers]:
+        store.put(key, b"x")
+        os.utime(tmp_path / key, (time.time() - 2 * 86_400,) * 2)
+    store.put(f"{at_work}/create", b"x")
+    assert probe(store).capabilities.safe
+    assert {m.key for page in store.list() for m in page} == {*strangers, f"{at_work}/create"}

@@ -62,6 +62,26 @@ def test_a_holder_that_is_told_to_stop_releases_its_lease(moto, tmp_path, fresh_
         assert a.sync()["filesPushed"] >= 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", [("doctor",), ("setup",)], ids=" ".join)
+def test_a_probe_that_is_interrupted_leaves_nothing_in_the_bucket(moto, tmp_path, fresh_prefix, number, command):
+    """Its questions are asked side by side: what is on its way is waited for, and then all of it is removed."""
+    with proxy_to(moto.endpoint) as proxy:
+        place = Place(f"{moto.url}/{fresh_prefix()}", {**moto.config, "endpoint": proxy.endpoint}, dict(moto.environ))
+        a = Team(tmp_path, place).machine("a")
+        before = set(place.objects())
+        proxy.when(lambda r: r.method == "PUT" and ".swamp-probe/" in r.path, lambda *_: time.sleep(0.2) or False)
+        seen = len(proxy.seen)
+        args = place.setup_args if command == ("setup",) else ()
+        running = a.start("datastore", *command, *args)
+        while not any("/race-" in r.path or r.path.endswith("/create") for r in proxy.seen[seen:]):
+            time.sleep(0.01)
+        running.send_signal(number)
+        running.communicate(timeout=60)
+        assert running.returncode == 130
+        assert set(place.objects()) - before == set()
+
+
 def test_a_second_signal_ends_it_at_once(moto, tmp_path, fresh_prefix):
     with proxy_to(moto.endpoint) as proxy:
         config = {**moto.config, "endpoint": proxy.endpoint}

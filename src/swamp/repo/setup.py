@@ -144,6 +144,7 @@ class _Move:
         new.store  # noqa: B018  (opened once, and not by two threads)
         # Neither answer depends on the other; what is wrong with the store itself is told first.
         together([self._probe, lambda: refuse_nested_store(new), _load_engine])
+        new.context.cancel.check()  # nothing has been joined yet
         if new.config.namespace:
             context = new.context
             register(new.store, new.config.namespace, context.repo_id, context.env, new.capabilities)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar, cast
 
 from swamp.env import Env
-from swamp.errors import ConditionFailed, Misconfigured, ObjectMissing, StoreError, Unavailable
+from swamp.errors import ConditionFailed, Interrupted, Misconfigured, ObjectMissing, StoreError, Unavailable
 from swamp.store.layers import innermost
 from swamp.store.port import CREATE, Condition, ConditionalDeletes, ConditionalFiles, Match, ObjectStore
 from swamp.store.retry import pause_after
@@ -48,15 +48,19 @@ class Trial:
     """Whether the store has taken a write: there is something to clean up then."""
     why: StoreError | None = None
     """What the last unclear answer was."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Nobody wants an answer any more: what was used by then is cleaned up, so nothing else is used."""
 
     def beside(self) -> Trial:
         """For an experiment that is made at the same time: what is unclear to one says nothing of another."""
-        return Trial(self.store, self.prefix, self.env, self.used, self.lock)
+        return Trial(self.store, self.prefix, self.env, self.used, self.lock, stopped=self.stopped)
 
     def key(self, name: str) -> str:
         """A name that was never used before: what arrives late cannot disturb a later attempt."""
         key, number = f"{self.prefix}{name}", 1
         with self.lock:
+            if self.stopped.is_set():
+                raise Interrupted("interrupted")
             while key in self.used:
                 number += 1
                 key = f"{self.prefix}{name}-{number}"
