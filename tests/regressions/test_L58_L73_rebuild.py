@@ -126,7 +126,7 @@ def test_L58_until_every_file_is_placed_again_gc_spares_what_a_lost_commit_can_h
     said = a("datastore", "doctor", "--repair").ok()["repaired"]
     assert any("every file has its object again" in line for line in said), said
     root = team.place.root()
-    assert "rebuiltFrom" not in root
+    assert "rebuiltFrom" not in root and root["placedAgain"] == [seq, root["seq"]]
     a("datastore", "doctor", "--repair").ok()
     assert team.place.root() == root, "once"
     a("datastore", "gc", "--keep-days", "0", "--yes").ok()

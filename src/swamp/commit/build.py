@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from swamp.env import Env, rfc3339
 from swamp.errors import ObjectMissing
@@ -19,6 +19,8 @@ _ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key
 
 REBUILT_FROM: Final = "rebuiltFrom"
 """In a root that was rebuilt without its newest records: the number up to which the log was followed, 0 for none."""
+PLACED_AGAIN: Final = "placedAgain"
+"""In a root's extra after that: what `rebuiltFrom` was, and the number of the commit that took it away."""
 
 
 @value
@@ -129,8 +131,15 @@ def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush:
         version=max(root.version, changes.version, NEEDS["ignored"] if changes.conditions == IGNORED else 0),
         conditions=changes.conditions or root.conditions,
         conditions_op=op if changes.conditions else root.conditions_op,
-        extra={k: v for k, v in new.extra.items() if k != REBUILT_FROM} if changes.placed else new.extra,
+        extra=_seen_whole(new.extra, seq) if changes.placed else new.extra,
     )
+
+
+def _seen_whole(extra: Mapping[str, Any], seq: int) -> dict[str, Any]:
+    """After a rebuild every live file has its object: from here on, by its number, runs the undo window of what only
+    lost commits named."""
+    since = extra.get(REBUILT_FROM)
+    return {**{k: v for k, v in extra.items() if k != REBUILT_FROM}, PLACED_AGAIN: [since, seq]}
 
 
 def _segments(root: Root, changes: Changes, flush: Flush | None, seq: int) -> tuple[SegmentRef, ...]:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final
 
 from swamp.commit.bootstrap import tier_pages
-from swamp.commit.build import REBUILT_FROM
+from swamp.commit.build import PLACED_AGAIN, REBUILT_FROM
 from swamp.commit.commit import Committer, Pace
 from swamp.commit.log import LogName, names, put_log, refuse_later_formats
 from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
@@ -184,11 +184,23 @@ def may_be_orphan(meta: ObjectMeta, root: Root, ages: Ages, keep: dt.timedelta) 
 def orphans_until(root: Root, ages: Ages, keep: dt.timedelta) -> dt.datetime | None:
     """Objects that no row names may go if they are from before then; None: no such object may. inv[rebuild.keeps]"""
     until = ages.now - keep
-    if REBUILT_FROM not in root.extra:
-        return until
-    seq = root.extra[REBUILT_FROM]
+    if REBUILT_FROM in root.extra:
+        seq = root.extra[REBUILT_FROM]
+    else:
+        since, whole = _placed_again(root)
+        if not whole or ages.older(whole, keep):
+            return until
+        seq = since  # nobody has had the undo window yet to look for what the lost commits named
     recorded = ages.at(seq) if isinstance(seq, int) and seq else None
     return None if recorded is None else min(until, recorded)
+
+
+def _placed_again(root: Root) -> tuple[int, int]:
+    """After which commit a rebuilt root knew nothing, and which one saw that it was whole; zeros where none did."""
+    told = root.extra.get(PLACED_AGAIN)
+    if isinstance(told, list) and len(told) == 2 and all(isinstance(seq, int) for seq in told):
+        return told[0], told[1]
+    return 0, 0
 
 
 def may_hold(meta: ObjectMeta, held: Held) -> bool:
