@@ -36,7 +36,7 @@ def pages() -> dict[str, str]:
 
 
 def cli() -> Iterator[str]:
-    from swamp.cli.main import PARTS, build
+    from swamp.cli.program import PARTS, build
 
     root = build()
     yield "# Command line\n"

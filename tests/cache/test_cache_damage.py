@@ -9,12 +9,14 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from swamp.cache.damage import look_for_damage, looking, remember_whole
-from swamp.cache.halve import asked_of_another
+from swamp.cache import second
+from swamp.cache.damage import Look, look_for_damage, remember_whole
 from swamp.cache.rows import BaseRow
+from swamp.cache.second import begun_ahead, second_look
 from swamp.cache.state import State
 
 
@@ -35,13 +37,20 @@ def tree(tmp_path):
     state.close()
 
 
+def looked(state: State, tree: Path) -> Look:
+    """As a sync that finds nothing else to do."""
+    look = Look(tree)
+    with second_look(str(state.path), str(tree)) as other:
+        look.at_all(state, other)
+    return look
+
+
 @pytest.mark.inv("tree.damage")
 def test_a_file_that_vanished_anywhere_is_found_while_the_store_is_asked(tree):
     state, root, paths = tree
     for path in paths:
         (root / path).unlink()
-        with looking(state, root) as look:
-            pass
+        look = looked(state, root)
         assert [differing for differing, _ in look.differing] == [path.rpartition("/")[0]]
         assert look.damage(state, time.time_ns()).missing == [path]
         assert look_for_damage(state, root, time.time_ns()).missing == [path]
@@ -52,8 +61,7 @@ def test_a_file_that_vanished_anywhere_is_found_while_the_store_is_asked(tree):
 @pytest.mark.inv("tree.damage")
 def test_a_directory_that_is_as_it_was_is_not_listed(tree):
     state, root, _ = tree
-    with looking(state, root) as look:
-        pass
+    look = looked(state, root)
     assert not look.differing
 
 
@@ -61,16 +69,17 @@ def test_a_directory_that_is_as_it_was_is_not_listed(tree):
 def test_a_tree_that_is_gone_as_a_whole_is_missing_everything(tree):
     state, root, paths = tree
     shutil.rmtree(root)
-    with looking(state, root) as look:
-        pass
+    look = looked(state, root)
     assert sorted(look.damage(state, time.time_ns()).missing) == sorted(paths)
 
 
 @pytest.fixture
 def halved(tree, monkeypatch):
-    """As with very many directories: a second process looks at half of them."""
-    monkeypatch.setattr("swamp.cache.damage.MANY", 2)
-    monkeypatch.setattr("swamp.cache.halve._threads", set)
+    """As with very many directories: a second process looks, too."""
+    monkeypatch.setattr(second, "MANY", 2)
+    monkeypatch.setattr(second, "PAGE", 1)
+    monkeypatch.setattr("swamp.cache.damage.PAGE", 1)
+    monkeypatch.setattr(second, "_threads", set)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     forks, fork = [], os.fork
 
@@ -83,12 +92,11 @@ def halved(tree, monkeypatch):
 
 
 @pytest.mark.inv("tree.damage")
-def test_a_file_that_vanished_in_either_half_is_found(halved):
+def test_whoever_looks_at_it_a_file_that_vanished_is_found(halved):
     state, root, paths, forks = halved
     for path in paths:
         (root / path).unlink()
-        with looking(state, root) as look:
-            pass
+        look = looked(state, root)
         assert [differing for differing, _ in look.differing] == [path.rpartition("/")[0]]
         assert look.damage(state, time.time_ns()).missing == [path]
         (root / path).write_text("abc")
@@ -97,35 +105,65 @@ def test_a_file_that_vanished_in_either_half_is_found(halved):
 
 
 @pytest.mark.inv("tree.damage")
-def test_a_second_process_that_does_not_come_to_its_end_has_said_nothing(halved, monkeypatch):
-    """Killed, out of memory, without its database: the first one looks at that half, too."""
+@pytest.mark.parametrize("end", [lambda: os._exit(9), lambda: 1 / 0], ids=["killed", "failed"])
+def test_a_second_process_that_does_not_come_to_its_end_has_said_nothing(halved, monkeypatch, end):
+    """Killed, out of memory, without its database, after it took all of them: the first one looks at them."""
     state, root, paths, forks = halved
     for path in paths:
         (root / path).unlink()
-    monkeypatch.setattr(state, "read_apart", lambda _: os._exit(9))
-    with looking(state, root) as look:
-        pass
-    assert sorted(look.damage(state, time.time_ns()).missing) == sorted(paths)
-    monkeypatch.setattr(state, "read_apart", lambda _: 1 / 0)
-    with looking(state, root) as look:
-        pass
-    assert sorted(look.damage(state, time.time_ns()).missing) == sorted(paths) and len(forks) == 2
+
+    def take_and_end(other: second.Second, _: int) -> list[str]:
+        other.taken[0] = other.total
+        end()
+        return []
+
+    monkeypatch.setattr(second, "_looked", take_and_end)
+    look = looked(state, root)
+    assert sorted(look.damage(state, time.time_ns()).missing) == sorted(paths) and len(forks) == 1
+
+
+@pytest.mark.inv("tree.damage")
+def test_what_neither_of_the_two_has_looked_at_the_first_one_looks_at(halved, monkeypatch):
+    """The numbers by which they meet may be wrong, if only because somebody else adds directories meanwhile."""
+    state, root, paths, _ = halved
+    for path in paths:
+        (root / path).unlink()
+
+    def took_more(other: second.Second, _: int) -> list[str]:
+        other.taken[0] = other.total
+        return ["data/n0/1", ""]  # it looked at the top
+
+    monkeypatch.setattr(second, "_looked", took_more)
+    assert sorted(looked(state, root).damage(state, time.time_ns()).missing) == sorted(paths)
+
+
+def test_a_second_process_stops_where_it_is_met(tree):
+    state, root, _ = tree
+    other = second.Second(str(state.path), str(root), 8)
+    other.take(8)
+    assert second._looked(other, os.getppid()) == [""]
+
+
+def test_a_second_process_stops_when_the_first_is_gone(tree):
+    state, root, _ = tree
+    assert second._looked(second.Second(str(state.path), str(root), 8), os.getppid() + 1) == [""]
 
 
 def test_a_wait_that_fails_leaves_no_second_process(halved):
     state, root, _, forks = halved
-    with pytest.raises(ValueError, match="no answer"), looking(state, root):
+    with pytest.raises(ValueError, match="no answer"), second_look(str(state.path), str(root)):
         raise ValueError("no answer")
     with pytest.raises(ChildProcessError):
         os.waitpid(forks[0], os.WNOHANG)
 
 
-def test_a_second_process_that_nobody_hears_any_more_ends(halved):
+def test_a_second_process_that_nobody_hears_any_more_ends(halved, monkeypatch):
     """It has more to say than a pipe holds: it must not wait for a reader that has left, nor be waited for."""
-    forks = halved[-1]
+    state, root, _, forks = halved
+    monkeypatch.setattr(second, "_looked", lambda *_: ["x" * 200] * 5_000)
 
     def ask() -> None:
-        with suppress(ValueError), asked_of_another(lambda: ["x" * 200] * 5_000):
+        with suppress(ValueError), second_look(str(state.path), str(root)):
             raise ValueError("no answer")
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -137,6 +175,36 @@ def test_a_second_process_that_nobody_hears_any_more_ends(halved):
     assert not hangs
 
 
+@pytest.mark.inv("tree.damage")
+def test_a_look_that_was_begun_ahead_finds_what_vanished_before_it_is_asked_for(halved):
+    state, root, paths, forks = halved
+    for path in paths:
+        (root / path).unlink()
+    with begun_ahead(str(state.path), str(root)):
+        look = looked(state, root)
+        assert sorted(look.damage(state, time.time_ns()).missing) == sorted(paths) and len(forks) == 1
+        assert looked(state, root).differing and len(forks) == 2  # it is taken once: the next one looks by itself
+
+
+@pytest.mark.inv("tree.damage")
+def test_a_look_ahead_at_another_tree_or_file_is_not_taken(halved, tmp_path):
+    state, root, paths, forks = halved
+    (tmp_path / "copy.db").write_bytes(state.path.read_bytes())
+    (root / paths[-1]).unlink()
+    shutil.copytree(root, tmp_path / "elsewhere")
+    with begun_ahead(str(tmp_path / "copy.db"), str(tmp_path / "elsewhere")):
+        assert looked(state, root).damage(state, time.time_ns()).missing == [paths[-1]]
+    assert len(forks) == 2
+
+
+def test_a_look_ahead_that_nobody_asks_for_is_ended(halved):
+    state, root, _, forks = halved
+    with begun_ahead(str(state.path), str(root)):
+        pass
+    with pytest.raises(ChildProcessError):
+        os.waitpid(forks[0], os.WNOHANG)
+
+
 def test_where_no_process_can_be_added_this_one_looks_by_itself(halved, monkeypatch):
     state, root, paths, _ = halved
 
@@ -146,15 +214,13 @@ def test_where_no_process_can_be_added_this_one_looks_by_itself(halved, monkeypa
     monkeypatch.setattr("os.fork", full)
     for path in paths:
         (root / path).unlink()
-    with looking(state, root) as look:
-        pass
+    look = looked(state, root)
     assert sorted(look.damage(state, time.time_ns()).missing) == sorted(paths)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_where_other_threads_are_at_work_nothing_is_copied(halved, monkeypatch):
     state, root, _, forks = halved
-    monkeypatch.setattr("swamp.cache.halve._threads", lambda: {"upload"})
-    with looking(state, root) as look:
-        pass
+    monkeypatch.setattr(second, "_threads", lambda: {"upload"})
+    look = looked(state, root)
     assert not look.differing and not forks

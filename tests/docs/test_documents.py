@@ -43,7 +43,7 @@ def simple(line: str) -> Iterator[list[str]]:
 
 @cache
 def root() -> Any:
-    from swamp.cli.main import build
+    from swamp.cli.program import build
 
     return build()
 
@@ -65,7 +65,7 @@ def unknown(words: list[str]) -> list[str]:
 
 
 def resolve(command: Any, name: str) -> Any:
-    from swamp.cli.main import PARTS
+    from swamp.cli.program import PARTS
 
     part = next((p for p in PARTS if p.name == name), None) if command is root() else None
     return part.load() if part else command.commands[name]

@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from swamp.cli.main import PARTS
+from swamp.cli.program import PARTS
 
 REPO = Path(__file__).parents[2]
 PAGES = sorted((REPO / "docs" / "recipes").glob("*.md"))

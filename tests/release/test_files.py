@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import swamp
-from swamp.cli.main import PARTS
+from swamp.cli.program import PARTS
 
 REPO = Path(__file__).parents[2]
 CONTAINER = (REPO / "Containerfile").read_text()

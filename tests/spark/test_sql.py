@@ -47,7 +47,7 @@ def swamp_here(spark, monkeypatch, capsys):
     """The same command in this process: its exit code and stdout. An error is raised, as it is to `main`."""
 
     def run(repo, *args, **environ):
-        from swamp.cli.main import build
+        from swamp.cli.program import build
 
         for name, value in {"NO_COLOR": "1", **environ}.items():
             monkeypatch.setenv(name, value)

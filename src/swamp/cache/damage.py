@@ -8,26 +8,21 @@ sync looks at all of them, also one that has nothing to do: it does so while it 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.files import RACY_NS
-from swamp.cache.halve import asked_of_another
+from swamp.cache.second import BEHIND_ALL, PAGE, Different, Remembered, Second, different
 from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.cache.state import State
 
 GONE: Final = "it was here and is gone, and nobody deleted it"
-MANY: Final = 8_000
-"""From so many directories on, a second process looks at half of them."""
-Remembered = tuple[str, int | None, int | None, int | None]
-"""A directory's path, mtime, ctime and inode; None: it has not been looked at since something came into it."""
 
 
 @mutable
@@ -46,30 +41,31 @@ class Look:
     """One look at directories: those whose stat is not the remembered one, each with the stat that it has now."""
 
     tree: Path
-    differing: list[tuple[str, os.stat_result | None]] = field(default_factory=list)
+    differing: list[Different] = field(default_factory=list)
 
     def at(self, rows: Sequence[Remembered]) -> None:
-        """Asks for the stat of each, below the open tree. It reads no state, so that it can be a thread's."""
+        """Asks for the stat of each, below the open tree."""
         try:
             top = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             self.differing.extend((row[0], None) for row in rows)
             return
         try:
-            self._compare_all(rows, top)
+            self.differing.extend(different(rows, partial(os.stat, dir_fd=top, follow_symlinks=False)))
         finally:
             os.close(top)
 
-    def _compare_all(self, rows: Sequence[Remembered], top: int) -> None:
-        stat_of, differing = os.stat, self.differing
-        for path, mtime, ctime, inode in rows:
-            try:
-                stat = stat_of(path or ".", dir_fd=top, follow_symlinks=False)
-            except OSError:
-                differing.append((path, None))
-            else:
-                if stat.st_ctime_ns != ctime or stat.st_mtime_ns != mtime or stat.st_ino != inode:
-                    differing.append((path, stat))
+    def at_all(self, state: State, second: Second | None) -> None:
+        """Looks at every directory: with a second process, from the last one on until they have met."""
+        looked_from, not_looked, elsewhere = BEHIND_ALL, "", list[str]()
+        if second is not None:
+            while not second.has_met and (rows := state.last_directories(looked_from, PAGE)):
+                second.take(len(rows))
+                self.at(rows)
+                looked_from = rows[-1][0]
+            not_looked, elsewhere = second.heard()
+        self.at(state.directories_between(not_looked, looked_from))
+        self.at(state.directories_among([path for path in elsewhere if path < looked_from]))
 
     def damage(self, state: State, now_ns: int) -> Damage:
         """What is missing from the directories that differ."""
@@ -87,32 +83,6 @@ def look_for_damage(state: State, tree: Path, now_ns: int, prefixes: Iterable[st
     look = Look(tree)
     look.at([row for prefix in prefixes for row in state.directories(prefix)])
     return look.damage(state, now_ns)
-
-
-@contextmanager
-def looking(state: State, tree: Path) -> Iterator[Look]:
-    """Looks at every directory while something else is waited for; at the end of the block all were looked at.
-
-    Of very many, half are another process's: a stat is half Python's work, and threads would take turns at that.
-    """
-    look, middle = Look(tree), state.middle_directory(MANY)
-    with asked_of_another(lambda: _differing_from(state, tree, middle), unless=middle is None) as rest:
-        thread = threading.Thread(target=look.at, args=(state.directories(before=middle),), name="swamp-look")
-        thread.daemon = True
-        thread.start()
-        try:
-            yield look
-        finally:
-            thread.join()
-        if middle is not None:
-            known = rest()
-            look.at(state.directories(since=middle) if known is None else state.directories_among(known))
-
-
-def _differing_from(state: State, tree: Path, middle: str | None) -> list[str]:
-    look = Look(tree)
-    look.at(state.read_apart(lambda apart: apart.directories(since=middle)))
-    return [path for path, _ in look.differing]
 
 
 def _compare(state: State, top: str, path: str, stat: os.stat_result | None, now_ns: int, found: Damage) -> None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Final, Literal
 
-from swamp.cache.damage import Remembered
 from swamp.cache.files import StatFingerprint
 from swamp.cache.paths import ancestors, fold
+from swamp.cache.second import Remembered
 from swamp.index.entry import Entry, Known, Row, Tombstone
 from swamp.values import value
 

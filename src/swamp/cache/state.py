@@ -6,6 +6,7 @@ Nothing here says "clean": that is computed from these tables and the store. inv
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from swamp.cache.begin import begun_again, connect, explained, inode_of, is_damage, is_sound, left_of, note_left
-from swamp.cache.damage import Remembered
 from swamp.cache.paths import ancestors, fold
 from swamp.cache.rows import (
     BASE_COLUMNS,
@@ -30,14 +30,13 @@ from swamp.cache.rows import (
     journal_row,
     whole,
 )
+from swamp.cache.second import BEHIND_ALL, REMEMBERED, Remembered
 from swamp.errors import Failed, SwampError
 from swamp.index.entry import Entry, Row
 
 Hook = Callable[[str], None]
 """Called as `begin`, `commit`, `done` around each transaction: the simulator's place to interleave and to crash."""
 
-_BEHIND_ALL: Final = "\U0010ffff" * 2
-"""Sorts behind every path."""
 _PENDING: Final = "SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"
 
 
@@ -76,7 +75,7 @@ class State:
     def __init__(
         self, connection: sqlite3.Connection, hook: Hook = _no_hook, path: Path | None = None, *, durable: bool = True
     ) -> None:
-        self._path = path
+        self.path = path
         self._db = connection
         self._lock = threading.RLock()
         self._hook = hook
@@ -101,8 +100,8 @@ class State:
     def close(self) -> None:
         """Closes it, and notes what the file looks like: who opens it next checks only one that was changed since."""
         self._db.close()
-        if self._path is not None:
-            note_left(self._path)
+        if self.path is not None:
+            note_left(self.path)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -125,16 +124,16 @@ class State:
     def _told(self, error: sqlite3.DatabaseError) -> Failed:
         """What to raise for it. A statement that shows damage has the file set aside and begun again at once, unless
         another process or thread has done that already. inv[state.checked]"""
-        if self._path is None or not is_damage(error):
+        if self.path is None or not is_damage(error):
             return explained(error, None)
         with self._lock:
             self._db.close()  # first: closing removes a write-ahead log by its name
-            if inode_of(self._path) == self._file:
-                self._db = begun_again(self._path, self._durable)
+            if inode_of(self.path) == self._file:
+                self._db = begun_again(self.path, self._durable)
             else:
-                self._db = connect(self._path, self._durable)
-            self._file = inode_of(self._path)
-        left_of(self._path).unlink(missing_ok=True)
+                self._db = connect(self.path, self._durable)
+            self._file = inode_of(self.path)
+        left_of(self.path).unlink(missing_ok=True)
         return StateRebuilt(
             f"the cache's state database was damaged ({error}) and is begun again",
             hint="run it again: the next sync compares everything",
@@ -210,7 +209,7 @@ class State:
         transaction of its own can begin once somebody else has written.
         """
         sql = f"SELECT {BASE_COLUMNS} FROM base WHERE path {{}} ? AND path < ? ORDER BY path LIMIT 1000"
-        after, until = sql.format(">="), stop or _BEHIND_ALL
+        after, until = sql.format(">="), stop or BEHIND_ALL
         while page := self._all(after, (start, until)):
             yield from map(base_row, page)
             after, start = sql.format(">"), str(page[-1][0])
@@ -239,40 +238,30 @@ class State:
         files, size, remote = self._all(sql)[0]
         return whole(files or 0), whole(size or 0), whole(remote or 0)
 
-    def directories(self, prefix: str = "", *, since: str | None = None, before: str | None = None) -> list[Remembered]:
-        """The directories, at or below `prefix`, that have held a file of base, with the stat that is remembered; of
-        all of them, those `since` a path, or `before` it."""
-        sql = "SELECT path, mtime, ctime, inode FROM dirs"
-        if prefix:
-            sql += " WHERE path = ? OR (path > ? AND path < ?)"
-            return self._all(sql, (prefix, prefix + "/", prefix + "0"))  # type: ignore[return-value]
-        if since is not None:
-            return self._all(f"{sql} WHERE path >= ?", (since,))  # type: ignore[return-value]
-        if before is not None:
-            return self._all(f"{sql} WHERE path < ?", (before,))  # type: ignore[return-value]
-        return self._all(sql)  # type: ignore[return-value]
+    def directories(self, prefix: str) -> list[Remembered]:
+        """The directories at or below `prefix` that have held a file of base, with the stat that is remembered."""
+        if not prefix:
+            return self.directories_between("")
+        sql = f"{REMEMBERED} WHERE path = ? OR (path > ? AND path < ?)"
+        return self._all(sql, (prefix, prefix + "/", prefix + "0"))  # type: ignore[return-value]
+
+    def directories_between(self, start: str, stop: str = BEHIND_ALL) -> list[Remembered]:
+        """The same with `start <= path < stop`."""
+        return self._all(f"{REMEMBERED} WHERE path >= ? AND path < ?", (start, stop))  # type: ignore[return-value]
+
+    def last_directories(self, before: str, count: int) -> list[Remembered]:
+        """The last so many before a path, backwards."""
+        sql = f"{REMEMBERED} WHERE path < ? ORDER BY path DESC LIMIT ?"
+        return self._all(sql, (before, count))  # type: ignore[return-value]
 
     def directories_among(self, paths: Sequence[str]) -> list[Remembered]:
         """The same, of these."""
-        known = set(paths)
-        return [row for row in self.directories() if row[0] in known] if known else []
-
-    def middle_directory(self, many: int) -> str | None:
-        """The path that halves the directories, if there are so `many`."""
-        if (count := whole(self._all("SELECT COUNT(*) FROM dirs")[0][0])) < many:
-            return None
-        return str(self._all("SELECT path FROM dirs ORDER BY path LIMIT 1 OFFSET ?", (count // 2,))[0][0])
-
-    def read_apart(self, read: Callable[[State], T]) -> T:
-        """What `read` says through a connection of its own: a copy of this process must not touch this one."""
-        if self._path is None:
-            raise Failed("this state is nowhere that a second connection finds it")
-        apart = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=5)
-        return read(State(apart))
+        sql = f"{REMEMBERED} WHERE path IN (SELECT value FROM json_each(?))"
+        return self._all(sql, (json.dumps(paths),)) if paths else []  # type: ignore[return-value]
 
     def present_in(self, directory: str) -> list[str]:
         """The files directly in a directory that base calls present."""
-        start, stop = (directory + "/", directory + "0") if directory else ("", _BEHIND_ALL)
+        start, stop = (directory + "/", directory + "0") if directory else ("", BEHIND_ALL)
         sql = "SELECT path FROM base WHERE path > ? AND path < ? AND present = 1 AND instr(substr(path, ?), '/') = 0"
         return [str(p) for (p,) in self._all(sql, (start, stop, len(start) + 1))]
 
@@ -335,7 +324,7 @@ class State:
     def deferred_below(self, prefix: str) -> list[tuple[Entry, str]]:
         """Files below the directory `prefix` that a pull could not bring, in path order, each with the reason."""
         sql = "SELECT path, remote, reason FROM deferred WHERE path > ? AND path < ? ORDER BY path"
-        span = (prefix + "/", prefix + "0") if prefix else ("", _BEHIND_ALL)
+        span = (prefix + "/", prefix + "0") if prefix else ("", BEHIND_ALL)
         rows = ((decode_row(str(p), str(r)), str(why)) for p, r, why in self._all(sql, span))
         return [(row, why) for row, why in rows if isinstance(row, Entry)]
 

@@ -1,7 +1,7 @@
 """How a command group is made: one Typer per group, the common options on every command, loaded when called.
 
 A group module holds `app = group("What it is for.")` and commands that do their work inside `with session() as s:`
-(`s.repo`, `s.out`). `swamp.cli.main` names the modules; one that does not exist is absent from the help.
+(`s.repo`, `s.out`). `swamp.cli.program` names the modules; one that does not exist is absent from the help.
 """
 
 from __future__ import annotations

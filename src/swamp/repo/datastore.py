@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swamp.cache.layout import CacheDir, cache_dir
+from swamp.cache.second import end_ahead
 from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
 from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, Hydrate, choose, chosen, mode_of
@@ -375,6 +376,7 @@ class Datastore:
         idle = None if full else idle_result(self, mode)
         if idle is not None:
             return idle
+        end_ahead()
         if mode == "push":
             result = self.push(full=full)
         else:

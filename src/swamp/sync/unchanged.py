@@ -7,12 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.damage import Look, looking, remember_whole
+from swamp.cache.damage import Look, remember_whole
 from swamp.cache.files import on_disk
+from swamp.cache.second import second_look
 from swamp.cache.state import State
 from swamp.errors import ObjectMissing
 from swamp.index.entry import ROOT_KEY
 from swamp.store.port import ObjectStore
+from swamp.store.together import together
 from swamp.sync.units import is_large_part
 
 SEEN_OP: Final = "seenOp"
@@ -30,7 +32,7 @@ def unchanged_at(
 ) -> int | None:
     """The sequence, if this cache is in step with a root that is still the very one seen last; else None.
 
-    The store is opened after the look at the tree has begun, which may take longer than its answer.
+    The tree is looked at before the store is opened, by a second process, and while it answers.
 
     inv[sync.derived]: computed from what is owed in either direction, and from the store's own answer.
     """
@@ -40,11 +42,12 @@ def unchanged_at(
     if not state.journal_empty() or not nothing_deferred(state, tree, lazy=lazy, leave_large=leave_large):
         return None
     try:
-        with looking(state, tree) as look:
-            changed = store().get_if_changed(ROOT_KEY, token)
+        with second_look(str(state.path) if state.path else None, str(tree)) as second:
+            opened, look = store(), Look(tree)
+            asking = together([lambda: opened.get_if_changed(ROOT_KEY, token), lambda: look.at_all(state, second)])
     except ObjectMissing:
         return None
-    if changed is not None or not is_whole(state, look, now_ns):
+    if asking[0] is not None or not is_whole(state, look, now_ns):
         return None
     return int(state.meta("pulledSeq") or 0)
 
