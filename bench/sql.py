@@ -3,7 +3,7 @@
     .venv/bin/python bench/sql.py [list] [engines]
 
 `list`: cold processes, taken in turn so that a busy machine is busy for both. `engines`: what DuckDB is given in a
-second by format, and what Spark takes for its first row: the figures behind `swamp.sql.choose`. Nothing is asserted.
+second by format, and what Spark takes for its first row: the figures behind `swamp.sql.answer`. Nothing is asserted.
 Prints tables and writes bench/results/sql.md.
 """
 

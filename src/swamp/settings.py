@@ -16,6 +16,8 @@ from swamp.values import value
 
 EngineChoice = Literal["auto", "spark", "inline"]
 ENGINES: Final = ("auto", "spark", "inline")
+SqlChoice = Literal["auto", "duckdb", "spark"]
+SQL_ENGINES: Final = ("auto", "duckdb", "spark")
 HYDRATE: Final = ("full", "lazy")
 FreshChoice = Literal["auto", "always", "never"]
 FRESH: Final = ("auto", "always", "never")
@@ -89,7 +91,7 @@ TUNABLES: Final[tuple[Tunable, ...]] = (
     Tunable("engine", "auto", _choice(*ENGINES), "auto, spark or inline",
             "what runs bulk work; auto uses Spark when the work is larger than starting Spark costs",
             env="SWAMP_ENGINE", flag="engine", yaml="engine"),
-    Tunable("sql_engine", "auto", _choice("auto", "duckdb", "spark"), "auto, duckdb or spark",
+    Tunable("sql_engine", "auto", _choice(*SQL_ENGINES), "auto, duckdb or spark",
             "what answers `swamp sql`; auto uses Spark when the datasets of the query are larger than that costs",
             env="SWAMP_SQL_ENGINE", flag="sql_engine", yaml="sql.engine"),
     Tunable("lock_timeout", 60.0, _seconds_from_ms, "milliseconds, 1 to 86400000",
@@ -137,7 +139,7 @@ class Settings:
 
     home: Path
     engine: EngineChoice
-    sql_engine: Literal["auto", "duckdb", "spark"]
+    sql_engine: SqlChoice
     lock_timeout: float
     sync_timeout: float
     query_timeout: float

@@ -3,8 +3,8 @@
 import pytest
 
 from swamp.errors import MissingTool
-from swamp.sql import choose
-from swamp.sql.choose import Load, choose_sql_engine
+from swamp.sql import answer as choose
+from swamp.sql.answer import Load, choose_sql_engine
 
 SMALL = [Load("parquet", 10 << 20, True)]
 LARGE = [Load("jsonl", 4 << 30, True)]

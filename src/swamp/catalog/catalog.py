@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from swamp.cache.files import RACY_NS, on_disk
+from swamp.cache.files import RACY_NS, disk_error, on_disk
 from swamp.catalog import schema
-from swamp.catalog.observe import Directory, SweptTree, sweep
 from swamp.catalog.schema import Connections, Row, immediate, row_of, values_of
 from swamp.data.names import DATA, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
-from swamp.data.versions import DataVersion, VersionReader
+from swamp.data.versions import DataVersion, VersionReader, holds_version, numbers_in
 from swamp.env import SYSTEM, Env
 from swamp.errors import CorruptData, Failed, NotFound
 from swamp.sync.port import PlainTree, Tree
@@ -61,7 +60,7 @@ class Catalog:
         """Write-through of versions that are gone."""
 
         def drop(db: sqlite3.Connection) -> None:
-            _drop_rows(db, self._ns, refs)
+            schema.drop_rows(db, self._ns, refs)
             for path in {ref.data.path for ref in refs}:
                 db.execute(schema.LATEST_OF_NAME, {"dir": path})
 
@@ -71,7 +70,7 @@ class Catalog:
         """The tree is the truth and has changed already: a catalog that cannot follow now will at the next read."""
         try:
             with self._transaction() as db:
-                if _meta(db, "populated"):
+                if schema.meta(db, "populated"):
                     change(db)
         except (sqlite3.Error, Failed) as error:
             _log.warning("the catalog could not be updated and will be refreshed later: %s", error)
@@ -146,8 +145,8 @@ class Catalog:
         self._healed(lambda db: self._rebuild(db, parse))
 
     def _refresh(self, db: sqlite3.Connection) -> None:
-        mark = _meta(db, "mark")
-        if _meta(db, "populated") != self._identity or mark is None:
+        mark = schema.meta(db, "mark")
+        if schema.meta(db, "populated") != self._identity or mark is None:
             return self._rebuild(db)
         touched = self._tree.touched_since(int(mark))
         if touched.paths is None:
@@ -174,20 +173,20 @@ class Catalog:
             for place in places:
                 self._read_again(writing, place)
             for gone in observed.gone if observed else ():
-                _drop_below(writing, gone)
+                schema.drop_below(writing, gone)
             if observed is not None:
                 _keep_directories(writing, observed)
-            _set_meta(writing, "mark", str(mark))
+            schema.set_meta(writing, "mark", str(mark))
 
     def _read_again(self, db: sqlite3.Connection, place: str) -> None:
         """Whatever lies at or below `place`: rows of what is there, no rows of what is not."""
         self._tree.bring_back(place)  # inv[tree.damage]: what vanished unannounced is not gone
         names = {data.path: data for data in VersionReader(self._tree).names(place)}
         sql = "SELECT DISTINCT dir FROM data WHERE dir = ? OR dir BETWEEN ? AND ?"
-        known = {path for (path,) in db.execute(sql, _below(place))}
+        known = {path for (path,) in db.execute(sql, schema.below(place))}
         kept = {ref.data.path for ref in VersionReader(self._tree).elsewhere(place)}
         for gone in known - names.keys() - kept:
-            _drop_below(db, gone)
+            schema.drop_below(db, gone)
         for data in names.values():
             self._read_name(db, data)
         if not isinstance(self._tree, PlainTree) and self._is_fresh(place):
@@ -207,10 +206,10 @@ class Catalog:
         present = _metadata_times(self._tree.root, data)
         reader = VersionReader(self._tree)
         gone = {data.at(number) for number in known.keys() - present.keys()}
-        _drop_rows(db, self._ns, gone - reader.elsewhere(data.path).keys() if gone else ())
+        schema.drop_rows(db, self._ns, gone - reader.elsewhere(data.path).keys() if gone else ())
         fresh = {number: mtime for number, mtime in present.items() if known.get(number) != mtime}
         if fresh:
-            db.execute("DELETE FROM damaged WHERE path BETWEEN ? AND ?", _below(data.path)[1:])
+            db.execute("DELETE FROM damaged WHERE path BETWEEN ? AND ?", schema.below(data.path)[1:])
         for number, mtime in fresh.items():
             self._read_version(db, reader, data.at(number), mtime)
         db.execute(schema.LATEST_OF_NAME, {"dir": data.path})
@@ -219,9 +218,9 @@ class Catalog:
         try:
             db.execute(schema.UPSERT, values_of(reader.read(ref), self._ns, mtime))
         except NotFound:
-            _drop_rows(db, self._ns, [ref])
+            schema.drop_rows(db, self._ns, [ref])
         except CorruptData as error:
-            _drop_rows(db, self._ns, [ref])
+            schema.drop_rows(db, self._ns, [ref])
             db.execute("INSERT OR REPLACE INTO damaged VALUES (?, ?)", (ref.metadata_path, error.message))
 
     def _rebuild(self, db: sqlite3.Connection, parse: Parse | None = None) -> None:
@@ -238,8 +237,8 @@ class Catalog:
                 for data in names:
                     self._read_name(writing, data)
             _keep_directories(writing, observed)
-            _set_meta(writing, "mark", str(mark))
-            _set_meta(writing, "populated", self._identity)
+            schema.set_meta(writing, "mark", str(mark))
+            schema.set_meta(writing, "populated", self._identity)
 
     def _parse_all(self, db: sqlite3.Connection, names: list[DataName], parse: Parse) -> None:
         times = {data.at(n): t for data in names for n, t in _metadata_times(self._tree.root, data).items()}
@@ -265,19 +264,13 @@ class Catalog:
         """Closes this thread's connection."""
         self._connections.close()
 
-    def _connection(self) -> sqlite3.Connection:
-        return self._connections.mine()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        db = self._connection()
-        with immediate(db):
-            yield db
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return immediate(self._connections.mine())
 
     def _healed(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `work`; a damaged catalog is thrown away, because it can be made again from the tree."""
         try:
-            return work(self._connection())
+            return work(self._connections.mine())
         except sqlite3.OperationalError as error:
             if "locked" in str(error) or "readonly" in str(error):
                 raise Failed(f"the catalog cannot be used: {error}", hint=f"look at {self._path}") from error
@@ -287,33 +280,8 @@ class Catalog:
         for suffix in ("", "-wal", "-shm"):
             with on_disk("remove", str(self._path)):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-        self._refresh(self._connection())
-        return work(self._connection())
-
-
-def _meta(db: sqlite3.Connection, name: str) -> str | None:
-    found = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    return None if found is None else str(found[0])
-
-
-def _set_meta(db: sqlite3.Connection, name: str, value: str) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
-
-
-def _below(place: str) -> tuple[str, str, str]:
-    return place, f"{place}/", f"{place}/\U0010ffff"
-
-
-def _drop_below(db: sqlite3.Connection, place: str) -> None:
-    db.execute("DELETE FROM data WHERE dir = ? OR dir BETWEEN ? AND ?", _below(place))
-    db.execute("DELETE FROM damaged WHERE path BETWEEN ? AND ?", _below(place)[1:])
-
-
-def _drop_rows(db: sqlite3.Connection, ns: str, refs: Iterable[VersionRef]) -> None:
-    gone = list(refs)
-    sql = "DELETE FROM data WHERE dir = ? AND version = ? AND ns = ?"
-    db.executemany(sql, [(ref.data.path, ref.version, ns) for ref in gone])
-    db.executemany("DELETE FROM damaged WHERE path = ?", [(ref.metadata_path,) for ref in gone])
+        self._refresh(self._connections.mine())
+        return work(self._connections.mine())
 
 
 def _keep_directories(db: sqlite3.Connection, observed: SweptTree) -> None:
@@ -323,17 +291,10 @@ def _keep_directories(db: sqlite3.Connection, observed: SweptTree) -> None:
 
 
 def _metadata_times(root: Path, data: DataName, numbers: Iterable[int] | None = None) -> dict[int, int]:
-    directory = f"{root}/{data.path}"
-    if numbers is None:
-        try:
-            found = os.listdir(directory)  # noqa: PTH208
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        numbers = [number for number in map(parse_version, found) if number is not None]
     times = {}
-    for number in numbers:
+    for number in numbers_in(root / data.path) if numbers is None else numbers:
         try:
-            times[number] = os.stat(f"{directory}/{number}/{METADATA}").st_mtime_ns  # noqa: PTH116
+            times[number] = os.stat(f"{root}/{data.path}/{number}/{METADATA}").st_mtime_ns  # noqa: PTH116
         except OSError:
             continue  # no metadata: the version does not exist
     return times
@@ -351,3 +312,71 @@ def _places(path: str) -> Iterator[str]:
     parent, _, last = path.rpartition("/")
     if parse_version(last) is not None or last in ("latest", METADATA):
         yield parent
+
+
+UNSETTLED = 0
+
+
+class Directory(NamedTuple):
+    """A directory that was looked at: when it last changed (0: too recently to trust), whether it is a data name."""
+
+    mtime: int
+    named: bool
+
+
+class SweptTree(NamedTuple):
+    """What a sweep found: directories that are new or changed, those that are gone, and which names to read again."""
+
+    looked_at: Mapping[str, Directory]
+    gone: tuple[str, ...]
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return tuple(path for path, found in self.looked_at.items() if found.named)
+
+
+def sweep(root: Path, known: Mapping[str, Directory], now_ns: int) -> SweptTree:
+    """One stat per directory that is known and unchanged, one listing for every other. Never opens a file."""
+    below: dict[str, list[str]] = {}
+    for path in known:
+        below.setdefault(path.rpartition("/")[0], []).append(path)
+    there: set[str] = set()
+    looked_at: dict[str, Directory] = {}
+    waiting = [DATA]
+    while waiting:
+        path = waiting.pop()
+        mtime = _mtime(root / path)
+        if mtime is None:
+            continue
+        there.add(path)
+        before = known.get(path)
+        if before is not None and before.mtime == mtime:
+            waiting += below.get(path, [])
+            continue
+        named, children = _look(root, path)
+        looked_at[path] = Directory(mtime if mtime < now_ns - RACY_NS else UNSETTLED, named)
+        waiting += children
+    return SweptTree(looked_at, tuple(path for path in known if path not in there))
+
+
+def _mtime(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - one call per known name
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise disk_error(error, "read", str(path)) from error
+
+
+def _look(root: Path, path: str) -> tuple[bool, list[str]]:
+    """Whether a directory is a data name, and the directories in it."""
+    try:
+        with os.scandir(root / path) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return False, []
+    except OSError as error:
+        raise disk_error(error, "read", path) from error
+    if name_of_directory(path) is not None and holds_version(root / path, names):
+        return True, []
+    return False, [f"{path}/{name}" for name in names]

@@ -223,11 +223,11 @@ def _open(path: Path, trace: Callable[[str], None] | None) -> sqlite3.Connection
 
 
 @contextmanager
-def immediate(db: sqlite3.Connection) -> Iterator[None]:
+def immediate(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """A transaction that nobody else writes in."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        yield
+        yield db
     except BaseException:
         db.execute("ROLLBACK")
         raise
@@ -236,3 +236,28 @@ def immediate(db: sqlite3.Connection) -> Iterator[None]:
 
 def _schema_version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def meta(db: sqlite3.Connection, name: str) -> str | None:
+    found = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def set_meta(db: sqlite3.Connection, name: str, value: str) -> None:
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def below(place: str) -> tuple[str, str, str]:
+    return place, f"{place}/", f"{place}/\U0010ffff"
+
+
+def drop_below(db: sqlite3.Connection, place: str) -> None:
+    db.execute("DELETE FROM data WHERE dir = ? OR dir BETWEEN ? AND ?", below(place))
+    db.execute("DELETE FROM damaged WHERE path BETWEEN ? AND ?", below(place)[1:])
+
+
+def drop_rows(db: sqlite3.Connection, ns: str, refs: Iterable[VersionRef]) -> None:
+    gone = list(refs)
+    sql = "DELETE FROM data WHERE dir = ? AND version = ? AND ns = ?"
+    db.executemany(sql, [(ref.data.path, ref.version, ns) for ref in gone])
+    db.executemany("DELETE FROM damaged WHERE path = ?", [(ref.metadata_path,) for ref in gone])

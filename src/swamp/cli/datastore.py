@@ -259,8 +259,8 @@ def undelete(
     since: Annotated[str | None, typer.Option(metavar="TIME", help="All since an ISO time, or 1h, 2d.")] = None,
 ) -> None:
     """Bring back what was deleted, while the undo window lasts."""
-    from swamp.repo.ages import store_clock
     from swamp.repo.data import parse_since
+    from swamp.repo.leases import store_clock
 
     with session() as s:
         moment = None

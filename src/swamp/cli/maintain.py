@@ -98,7 +98,7 @@ def _beside(s: CommandSession, paths: list[str], adopt_all: bool, leave: bool) -
 
 def purge(s: CommandSession, paths: Sequence[str], *, asked: bool, dry_run: bool, yes: bool) -> None:
     """Looks first, asks, and says what remains."""
-    from swamp.repo.purge import Purging, document
+    from swamp.repo.repair import Purging
 
     if not paths or not asked:
         raise UsageError("paths and --purge belong together", hint="swamp datastore gc --purge PATH...")
@@ -109,7 +109,7 @@ def purge(s: CommandSession, paths: Sequence[str], *, asked: bool, dry_run: bool
             what = f"{plural(len(planned.deleted), 'object')} ({size_text(planned.bytes)})"
             s.out.confirm(f"{what} hold it and go at once: nothing brings it back. Go on?", yes)
         done = planned if dry_run else purging.run()
-        shown = document(purging, done, dry_run=dry_run)
+        shown = purging.document(done, dry_run=dry_run)
     verb = "would go" if dry_run else "deleted"
     lines = [f"{plural(len(done.deleted), 'object')} {verb}, {size_text(done.bytes)}; what remains:"]
     lines += [f"  {one['where']}: {one['what']}" for one in shown["remaining"]]

@@ -52,8 +52,7 @@ def model_schema() -> Schema:
 def repo_schema() -> Schema:
     """`.swamp.yaml`. Keys that swamp does not know are other programs', except in blocks of ours."""
     from swamp.serve.config import ServeConfig
-    from swamp.settings import ENGINES
-    from swamp.sql.choose import CHOICES
+    from swamp.settings import ENGINES, SQL_ENGINES
 
     serve = ServeConfig.model_json_schema(by_alias=True)
     conf = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
@@ -66,7 +65,7 @@ def repo_schema() -> Schema:
         "packs": _SWITCH,
         "datastore": _datastore(),
         "spark": {"type": "object", "properties": {"master": TEXT, "remote": TEXT, "conf": conf}},
-        "sql": _object({"engine": {"enum": list(CHOICES)}}),
+        "sql": _object({"engine": {"enum": list(SQL_ENGINES)}}),
         "serve": serve,
     }
     made = {"type": "object", "properties": known, "required": ["repoId"], "$defs": serve.pop("$defs")}
@@ -78,12 +77,11 @@ _SWITCH: Final[Schema] = {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}
 
 def _datastore() -> Schema:
     from swamp.cache.paths import TIER_DIRECTORIES
+    from swamp.repo.config import NUMBERS, TEXTS
     from swamp.settings import HYDRATE
 
-    texts = ("bucket", "container", "prefix", "region", "endpoint", "account")
-    numbers = {"pushConcurrency": 256, "pullConcurrency": 256, "requestTimeoutMs": 86_400_000}
-    config: Schema = {name: {"type": "string"} for name in texts}
-    config |= {name: {"type": "integer", "minimum": 1, "maximum": most} for name, most in numbers.items()}
+    config: Schema = {name: {"type": "string"} for name in TEXTS}
+    config |= {name: {"type": "integer", "minimum": 1, "maximum": most} for name, most in NUMBERS.items()}
     config["forcePathStyle"] = {"type": "boolean"}
     tiers = {"type": "array", "items": {"enum": list(TIER_DIRECTORIES)}, "minItems": 1}
     return {

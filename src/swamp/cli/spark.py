@@ -66,7 +66,6 @@ def check(
     from swamp.bulk.session import application_id, open_session, stop_session
     from swamp.bulk.settings import resolve_settings
     from swamp.env import SYSTEM
-    from swamp.sync.progress import IdleTimeout
 
     with session() as s:
         settings = resolve_settings(s.repo.settings.spark, master=master)
@@ -75,7 +74,7 @@ def check(
         spark = open_session(settings)
         jobs = Jobs(spark)
         try:
-            check_executors(jobs, settings, IdleTimeout(SYSTEM, s.repo.settings.sync_timeout, s.cancel))
+            check_executors(jobs, settings, s.repo.datastore.idle_timeout())
             found = {
                 "master": settings.where,
                 "java": java.major if java else None,

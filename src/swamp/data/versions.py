@@ -15,7 +15,17 @@ from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, remove_e
 from swamp.cache.paths import TEMP_PREFIX, is_safe
 from swamp.data.document import damaged
 from swamp.data.metadata import MAX_METADATA, Metadata, artifact_document, decode, version_fields
-from swamp.data.names import DATA, LATEST, METADATA, DataName, VersionRef, name_of_directory, parse_version, version_of
+from swamp.data.names import (
+    DATA,
+    LATEST,
+    METADATA,
+    RAW,
+    DataName,
+    VersionRef,
+    name_of_directory,
+    parse_version,
+    version_of,
+)
 from swamp.data.parts import Part, read_manifest
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
@@ -79,7 +89,7 @@ class VersionReader:
         """The versions that exist, newest first, tombstones included."""
         self._tree.bring_back(data.path)
         directory = self._tree.root / data.path
-        found = [n for n in _numbers_in(directory) if (directory / str(n) / METADATA).is_file()]
+        found = [n for n in numbers_in(directory) if (directory / str(n) / METADATA).is_file()]
         return sorted(found, reverse=True)
 
     def highest_taken(self, data: DataName) -> int:
@@ -87,7 +97,7 @@ class VersionReader:
         elsewhere = [file.path for file in self._tree.remote_only(data.path)]
         elsewhere += [file.path for file in self._tree.deferred(data.path)]
         taken = [ref.version for ref in map(version_of, elsewhere) if ref and ref.data == data]
-        return max((*taken, *_numbers_in(self._tree.root / data.path)), default=0)
+        return max((*taken, *numbers_in(self._tree.root / data.path)), default=0)
 
     def read(self, ref: VersionRef) -> DataVersion:
         """Exactly this version, whatever its lifecycle. Raises NotFound or CorruptData."""
@@ -180,7 +190,7 @@ class VersionReader:
                 continue
             path = Path(directory).relative_to(self._tree.root).as_posix()
             data = name_of_directory(path)
-            if data is not None and _holds_versions(Path(directory), children):
+            if data is not None and (holds_version(Path(directory), children) or Path(directory, LATEST).exists()):
                 children.clear()
                 yield data
 
@@ -257,7 +267,8 @@ class VersionReader:
         return read_manifest(file, version.meta.manifest, path)
 
 
-def _numbers_in(directory: Path) -> list[int]:
+def numbers_in(directory: Path) -> list[int]:
+    """The version numbers that a data name's directory holds directories of, whatever is in them."""
     try:
         names = os.listdir(directory)  # noqa: PTH208 - names only, no stat
     except (FileNotFoundError, NotADirectoryError):
@@ -267,12 +278,10 @@ def _numbers_in(directory: Path) -> list[int]:
     return [number for number in map(parse_version, names) if number is not None]
 
 
-def _holds_versions(directory: Path, children: list[str]) -> bool:
+def holds_version(directory: Path, children: Iterable[str]) -> bool:
     """A number as a directory name is a version if it holds one: types and ids may be numbers too."""
-    for child in children:
-        if parse_version(child) and ((directory / child / METADATA).exists() or (directory / child / "raw").exists()):
-            return True
-    return (directory / "latest").exists()
+    inside = (directory / child for child in children if parse_version(child))
+    return any((version / METADATA).exists() or (version / RAW).exists() for version in inside)
 
 
 def _copy_file(version: DataVersion, source: Path, target: Path) -> int:
@@ -340,5 +349,5 @@ def mark_latest(root: Path, data: DataName, newest: int | None) -> None:
 
 
 def _newest_in(directory: Path) -> int | None:
-    numbers = sorted(_numbers_in(directory), reverse=True)
+    numbers = sorted(numbers_in(directory), reverse=True)
     return next((n for n in numbers if (directory / str(n) / METADATA).is_file()), None)

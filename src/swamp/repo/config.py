@@ -191,8 +191,8 @@ def datastore_from(block: Mapping[str, Any]) -> DatastoreConfig:
 _KNOWN: Final = frozenset({"type", "url", "path", "config", "namespace", "hydrate", "directories", "exclude"})
 
 
-_TEXTS: Final = ("bucket", "container", "prefix", "region", "endpoint", "account")
-_NUMBERS: Final = {"pushConcurrency": 256, "pullConcurrency": 256, "requestTimeoutMs": 86_400_000}
+TEXTS: Final = ("bucket", "container", "prefix", "region", "endpoint", "account")
+NUMBERS: Final = {"pushConcurrency": 256, "pullConcurrency": 256, "requestTimeoutMs": 86_400_000}
 
 
 def check_store_settings(kind: str, config: Mapping[str, Any]) -> None:
@@ -200,11 +200,11 @@ def check_store_settings(kind: str, config: Mapping[str, Any]) -> None:
     if not kind.startswith("@swamp/"):
         return  # a plug-in's settings are its own
     for key, given in config.items():
-        if key in _TEXTS and not isinstance(given, str):
+        if key in TEXTS and not isinstance(given, str):
             raise _bad_setting(key, given, "a text")
         if key == "forcePathStyle" and not isinstance(given, bool):
             raise _bad_setting(key, given, "true or false")
-        highest = _NUMBERS.get(key)
+        highest = NUMBERS.get(key)
         if highest and not (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= highest):
             raise _bad_setting(key, given, f"a whole number, 1 to {highest}")
 

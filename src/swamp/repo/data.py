@@ -18,7 +18,6 @@ from swamp.data.reads import Read, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError
-from swamp.repo.ages import times_of
 from swamp.repo.definitions import ModelRef
 from swamp.repo.put import Put, Puttable, Putting, accepted
 
@@ -238,6 +237,8 @@ class Data:
         self, command: str, collect: Callable[..., Reclaimed], dry_run: bool, confirmed: bool, agree: Agree | None
     ) -> Reclaimed:
         """Looks at the store before it says anything, and asks before any lease is held (C26)."""
+        from swamp.repo.leases import times_of
+
         only = None
         if dry_run or agree is not None:
             if self._repo.datastore.synced:

@@ -208,8 +208,12 @@ class Datastore:
             push_threads=settings.push_concurrency,
             pull_threads=settings.pull_concurrency,
             meter=self.store.meter,
-            idle_timeout=IdleTimeout(self.context.env, settings.sync_timeout, self.context.cancel),
+            idle_timeout=self.idle_timeout(),
         )
+
+    def idle_timeout(self) -> IdleTimeout:
+        """A new watch over bulk work: how long it may go without progress."""
+        return IdleTimeout(self.context.env, self.context.settings.sync_timeout, self.context.cancel)
 
     def policy(self) -> Policy:
         from swamp.repo.probe import measured_lately

@@ -11,9 +11,8 @@ from swamp.errors import AccessDenied, CorruptData, MissingTool, NewerFormat, Ob
 from swamp.index.read import read_root
 from swamp.index.root import IGNORED, ROOT_KEY, Root, UnreadFormat
 from swamp.repo.repair import change_word
-from swamp.repo.weigh import Weighed, weigh
+from swamp.repo.status import Weighed, weigh
 from swamp.sync.bulk import Work
-from swamp.sync.progress import IdleTimeout
 from swamp.sync.recall import forget, has_seen_later_format, refuse_put_back
 from swamp.values import value
 
@@ -302,11 +301,7 @@ class Doctor:
             return None
         from swamp.catalog.parse import chosen_parser
 
-        return chosen_parser(self._datastore.chooser, self._datastore.tree, self._idle_timeout())
-
-    def _idle_timeout(self) -> IdleTimeout:
-        context = self._datastore.context
-        return IdleTimeout(context.env, context.settings.sync_timeout, context.cancel)
+        return chosen_parser(self._datastore.chooser, self._datastore.tree, self._datastore.idle_timeout())
 
     def _repair_root(self, from_listing: bool, agree: Callable[[str], None]) -> list[str]:
         from swamp.commit.bootstrap import repair
@@ -366,7 +361,7 @@ class Doctor:
             publish_proposal(committer, pace, proposal)
             return len(proposal)
         refuse_whole(committer)
-        with executor.on_store(committer, self._idle_timeout()).proposal() as (files, write):
+        with executor.on_store(committer, self._datastore.idle_timeout()).proposal() as (files, write):
             agree(question.format(files))
             publish_segments(committer, pace, write)
         return int(files)

@@ -12,7 +12,6 @@ from swamp.cache.files import fingerprint_of, hash_file, move_aside
 from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, SwampError, UsageError
 from swamp.index.root import Root, decode
 from swamp.sync.bulk import Work
-from swamp.sync.progress import IdleTimeout
 from swamp.values import value
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Maintenance:
 
         if drop and not repair:
             raise UsageError("--drop belongs to --repair", hint="swamp datastore verify --repair --drop PATH")
-        engine, idle_timeout, given_up = self._datastore.must_sync(), self._idle_timeout(), tuple(drop)
+        engine, idle_timeout, given_up = self._datastore.must_sync(), self._datastore.idle_timeout(), tuple(drop)
         here = restore_damaged(engine) if repair else ()
         gone = tuple(engine.mender.missing())
         if repair and gone:
@@ -111,7 +110,9 @@ class Maintenance:
 
             bulk = Moving(on_spark)
         rows = RUN_ROWS if most is None else most
-        return repack(self._committer, self._idle_timeout().check, keep=keep, dry_run=dry_run, rows=rows, bulk=bulk)
+        return repack(
+            self._committer, self._datastore.idle_timeout().check, keep=keep, dry_run=dry_run, rows=rows, bulk=bulk
+        )
 
     def gc(self, *, keep_days: float, dry_run: bool = False) -> Collected:
         """Deletes what no path has named for longer than the undo window."""
@@ -119,7 +120,7 @@ class Maintenance:
 
         keep, bulk = dt.timedelta(days=keep_days), self._on_spark("compare")
         marker = bulk.mark if bulk else None
-        return collect(self._committer, self._idle_timeout().check, keep=keep, dry_run=dry_run, marker=marker)
+        return collect(self._committer, self._datastore.idle_timeout().check, keep=keep, dry_run=dry_run, marker=marker)
 
     def compact(self) -> Compacted:
         """Merges the index segments."""
@@ -127,7 +128,7 @@ class Maintenance:
 
         bulk = self._on_spark("compare")
         if bulk is None:
-            return compact(self._committer, self._idle_timeout().check)
+            return compact(self._committer, self._datastore.idle_timeout().check)
         return Compacted(*bulk.compact())
 
     def _on_spark(self, stage: Stage) -> OnStore | None:
@@ -138,7 +139,7 @@ class Maintenance:
         files = root.files_at_most
         size = sum(entry.size for entry in root.entries.values()) if stage == "download" else 0
         executor = self._datastore.chooser.on_spark(Work(stage, files, size))
-        return executor.on_store(self._committer, self._idle_timeout()) if executor is not None else None
+        return executor.on_store(self._committer, self._datastore.idle_timeout()) if executor is not None else None
 
     def undelete(self, paths: Sequence[str] = (), *, since: dt.datetime | None = None) -> Undeleted:
         """Brings deleted units back, in the store and here."""
@@ -147,7 +148,7 @@ class Maintenance:
 
         if bool(paths) == (since is not None):
             raise UsageError("say what to restore: paths, or --since TIME", hint="such as --since 1h")
-        done = undelete(self._committer, self._idle_timeout().check, paths, unit_of, since=since)
+        done = undelete(self._committer, self._datastore.idle_timeout().check, paths, unit_of, since=since)
         hits = [f"{hit}/" for hit in (*done.restored, *done.gone)]
         unmatched = [path for path in paths if not any(hit.startswith(path.rstrip("/") + "/") for hit in hits)]
         if done.restored or unmatched:
@@ -283,10 +284,6 @@ class Maintenance:
     @property
     def _committer(self) -> Committer:
         return self._datastore.must_sync().committer
-
-    def _idle_timeout(self) -> IdleTimeout:
-        context = self._context
-        return IdleTimeout(context.env, context.settings.sync_timeout, context.cancel)
 
 
 def _type_and_id(model: str) -> tuple[str, str]:

@@ -1,5 +1,5 @@
-"""Repairs a store for `doctor --repair`: rebuilds its index from a listing, adopts files that lie beside it, corrects
-what it says of conditional writes, raises its format version."""
+"""Changes a store on somebody's word. `doctor --repair` rebuilds its index from a listing, adopts files that lie beside
+it, corrects what it says of conditional writes; `upgrade` raises its format version; `gc --purge` deletes for good."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.cache.files import hash_file
 from swamp.commit.bootstrap import tier_pages
 from swamp.commit.build import REBUILT_FROM, Changes
 from swamp.commit.commit import Committer, Pace, RootRead
 from swamp.commit.log import LogName, names, newest_whole
+from swamp.commit.restore import Findings, Purged, below, find_deleted, purge
 from swamp.env import Env, rfc3339
 from swamp.errors import CorruptData, Failed, ObjectMissing, UsageError
 from swamp.index.adopt import is_proposed, own_objects
 from swamp.index.entry import Entry, is_payload_key, path_of_key
 from swamp.index.keys import PACK_PREFIX, is_pack, slice_of
+from swamp.index.lookup import winning_rows
 from swamp.index.pack import upload_of
 from swamp.index.payload import propose_packed
 from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, decode
@@ -267,3 +270,70 @@ def _by_writer(store: ObjectStore, recorded: Iterable[LogName]) -> Iterator[Rece
                 seen.setdefault(who, []).append(name.meta.last_modified)
     for (user, host, swamp), times in seen.items():
         yield RecentWriter(user, host, swamp, len(times), max(times))
+
+
+# -- `datastore gc --purge`
+
+
+def _remains(kind: str, where: str, what: str) -> dict[str, str]:
+    """One place where something of a purged file still is."""
+    return {"kind": kind, "where": where, "what": what}
+
+
+class Purging:
+    """One `datastore gc --purge`: what it found, what it does, and what it cannot reach."""
+
+    def __init__(self, datastore: Datastore, paths: Sequence[str]) -> None:
+        self._datastore = datastore
+        self._committer = datastore.must_sync().committer
+        self._paths = tuple(path.strip("/") for path in paths)
+        self.found: Findings = find_deleted(self._committer, self._paths)
+
+    def planned(self) -> Purged:
+        """What `run` would do; nothing is moved by it, and how much would be is not known before."""
+        size = sum(meta.size for meta in self.found.objects.values())
+        return Purged(len(self.found.packs), 0, tuple(sorted(self.found.objects)), size)
+
+    def run(self) -> Purged:
+        return purge(self._committer, self._datastore.idle_timeout().check, self._paths, self.found)
+
+    def document(self, done: Purged, *, dry_run: bool) -> dict[str, Any]:
+        """What `gc --purge --json` prints."""
+        told = "their caches until they sync, and their conflicts/ after that; running readers; copies of the bucket"
+        return {
+            "paths": sorted({row.path for row in self.found.rows}),
+            "packs": done.packs,
+            "moved": done.moved,
+            "deleted": [] if dry_run else list(done.deleted),
+            "wouldDelete": list(done.deleted) if dry_run else [],
+            "bytes": done.bytes,
+            "remaining": [*self._in_the_store(done), *self._here(), _remains("machines", "other machines", told)],
+            "dryRun": dry_run,
+        }
+
+    def _in_the_store(self, done: Purged) -> Iterator[dict[str, str]]:
+        root, wanted = self._committer.read().root, below(self._paths)
+        for row in winning_rows(root, self._committer.fetch) if root is not None else ():
+            if row.sha256 in self.found.hashes and not wanted(row.path):
+                state = "a live file" if isinstance(row, Entry) else "a deleted file"
+                yield _remains("same-bytes", row.path, f"{state} with the same bytes")
+        for key in done.left:
+            yield _remains("object", key, "it could not be deleted: something else in it cannot be moved or is in use")
+        for key in self.found.unread:
+            yield _remains("pack", key, "its footer cannot be read, so what it holds is not known")
+        records = sum(1 for _ in names(self._committer.store))
+        segments = len(root.segments) if root else 0
+        told = f"{records} log records and {segments} segments may name it: path, size and hash"
+        yield _remains("names", "_index/", told)
+
+    def _here(self) -> Iterator[dict[str, str]]:
+        cache = self._datastore.cache
+        sizes = {row.size for row in self.found.rows if row.sha256 is not None}
+        for file in sorted(p for p in cache.conflicts.rglob("*") if p.is_file()):
+            path = "/".join(file.relative_to(cache.conflicts).parts[1:])
+            holds_it = file.stat().st_size in sizes and hash_file(file).sha256 in self.found.hashes
+            if below(self._paths)(path) or holds_it:
+                yield _remains("conflicts", str(file), "bytes that were moved aside on this machine")
+        for file in sorted(p for path in self._paths for p in (cache.tree / path, *(cache.tree / path).rglob("*"))):
+            if file.is_file():
+                yield _remains("cache", str(file), "a file in this machine's cache that no sync has removed yet")

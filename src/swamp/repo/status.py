@@ -1,4 +1,5 @@
-"""Reports how a datastore stands: what is known here, whether the store answers, and what one still owes the other."""
+"""Reports how a datastore stands: what is known here, whether the store answers, what one still owes the other, and
+what lives and is dead in the store's packs."""
 
 from __future__ import annotations
 
@@ -11,12 +12,16 @@ from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.commit.log import LOG_PREFIX
 from swamp.env import Env, parse_rfc3339
 from swamp.errors import ObjectMissing, StoreError, SwampError
-from swamp.index.keys import live_in_packs
+from swamp.index.keys import PACK_PREFIX, is_pack, live_in_packs
+from swamp.index.lookup import FetchSegment, live_rows
+from swamp.index.payload import packed_bytes
 from swamp.index.read import read_root
 from swamp.index.root import Root
 from swamp.repo.probe import read_record
 from swamp.repo.wait import in_time
-from swamp.store.port import Capabilities
+from swamp.store.port import Capabilities, ObjectStore
+from swamp.sync.pool import pooled
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.locks.decide import ObservedLease
@@ -242,3 +247,34 @@ def _owed(behind: int | None, pending: dict[str, int], cache: dict[str, Any], *,
 
 def _listed(items: list[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+# -- packs
+
+FOOTERS: Final = 1000
+"""Footers that are read at most, of the packs with most to gain; of others the footer counts as dead."""
+
+
+@value
+class Weighed:
+    """The packs of a store as a listing and the index tell; `missing` are those that a live file lies in."""
+
+    count: int
+    live: int
+    dead: int
+    missing: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"count": self.count, "liveBytes": self.live, "deadBytes": self.dead}
+
+
+def weigh(store: ObjectStore, root: Root, fetch: FetchSegment) -> Weighed:
+    """Reads the index, lists the packs, and reads the footers of those in which something seems dead."""
+    live = live_in_packs(row.key for row in live_rows(root, fetch))
+    packs = [meta for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key)]
+
+    used = sorted((meta for meta in packs if meta.key in live), key=lambda meta: live[meta.key] - meta.size)
+    held = pooled(used[:FOOTERS], lambda meta: (meta.key, packed_bytes(store, meta)))
+    sizes = {meta.key: meta.size for meta in packs} | {key: size for key, size in held if size is not None}
+    dead = sum(max(0, size - live.get(key, 0)) for key, size in sizes.items())
+    return Weighed(len(packs), sum(live.values()), dead, tuple(sorted(live.keys() - sizes.keys())))

@@ -16,10 +16,8 @@ from swamp.bulk.settings import SparkSettings, resolve_settings
 from swamp.datasets import sql
 from swamp.datasets.source import register
 from swamp.errors import UsageError
-from swamp.sql.answer import Answer, Prepared
-from swamp.sql.choose import SqlEngineChoice
+from swamp.sql.answer import Answer, Prepared, SqlEngineChoice
 from swamp.sql.relations import written
-from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
@@ -42,7 +40,7 @@ def on_spark(
     fresh = not _only_what_is_here(repo, prepared, settings, warn)
     session = register(open_session(settings))
     jobs = Jobs(session, progress) if progress is not None else Jobs(session)
-    idle_timeout = IdleTimeout(repo.env, repo.settings.sync_timeout, repo.cancel)
+    idle_timeout = repo.datastore.idle_timeout()
     try:
         check_plugin(session, settings, idle_timeout, repo.datastore.plugin if fresh else None)
         sql.register_tables(session, repo.path, [table.name for table in prepared.tables], fresh=fresh)
