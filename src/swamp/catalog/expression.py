@@ -11,11 +11,12 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
-from swamp.catalog.syntax import MACROS, Call, Name, Node, NotUnderstood, free_names, parse, tokens, walk
+from swamp.catalog.syntax import MACROS, Node, NotUnderstood, free_names, is_loop, parse, tokens, walk
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import MissingTool, SwampError, UsageError
 from swamp.values import value
@@ -79,7 +80,9 @@ class Expression:
         if len(source) > MAX_LENGTH:  # the parser behind this recurses: a text without bound could end the process
             raise UsageError(f"the expression is longer than {MAX_LENGTH} characters")
         self.source = source
-        self.tree = _look(source)
+        self.tree: Node | None = None
+        with suppress(NotUnderstood):
+            self.tree = parse(source)
         if self.tree is None and len(_LOOP.findall(source)) > 1:
             raise UsageError(
                 "the expression is too involved: its loops cannot be bounded", hint="write it with fewer nested parts"
@@ -91,15 +94,15 @@ class Expression:
         """The variables it mentions, without those that its macros bind."""
         if self.tree is None:
             return frozenset(self._program.variables())
-        return frozenset(node.name for node in free_names(self.tree))
+        return frozenset(node.word for node in free_names(self.tree))
 
     def unknown(self, known: Collection[str], functions: Collection[str] = ()) -> list[str]:
         """The variables that it mentions and nobody knows; `data` in `data.latest(…)` is part of a function."""
         if self.tree is None:
             return []
-        calls = (node for node in walk(self.tree) if isinstance(node, Call))
-        spaces = {id(call.target) for call in calls if _is_namespaced(call, functions)}
-        found = (node.name for node in free_names(self.tree) if id(node) not in spaces)
+        calls = (node for node in walk(self.tree) if node.kind == "method" and node.parts[0].kind == "name")
+        spaces = {id(call.parts[0]) for call in calls if f"{call.parts[0].word}.{call.word}" in functions}
+        found = (node.word for node in free_names(self.tree) if id(node) not in spaces)
         return sorted({name for name in found if name not in known})
 
     def check(self, known: Collection[str], functions: Collection[str] = (), what: str = "name") -> None:
@@ -167,26 +170,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _look(source: str) -> Node | None:
-    try:
-        return parse(source)
-    except NotUnderstood:
-        return None
-
-
-def _ticking(source: str, tree: Node | None) -> str:
+def _ticking(source: str, tree: Node) -> str:
     """Every loop around another loop calls us once per round: `x.all(a, BODY)` as `x.all(a, [BODY][tick()])`."""
-    loops = [node for node in walk(tree) if _is_loop(node)] if tree is not None else []
-    bodies = [body for loop in loops if isinstance(loop, Call) for body in loop.arguments[1:]]
-    outer = [body for body in bodies if any(_is_loop(inner) for inner in walk(body))]
+    bodies = [body for loop in walk(tree) if is_loop(loop) for body in loop.parts[2:]]
+    outer = [body for body in bodies if any(is_loop(inner) for inner in walk(body))]
     marks = [(body.start, "[") for body in outer] + [(body.end, f"][{_TICK}()]") for body in outer]
     for place, mark in sorted(marks, key=lambda mark: (mark[0], mark[1] == "["), reverse=True):
         source = source[:place] + mark + source[place:]
     return source
-
-
-def _is_loop(node: Node) -> bool:
-    return isinstance(node, Call) and node.target is not None and node.function in MACROS and len(node.arguments) > 1
 
 
 def _counted(source: str) -> str:
@@ -226,10 +217,6 @@ def _unknown(name: str, known: Collection[str], what: str) -> UsageError:
     meant = f"; did you mean `{close[0]}`?" if close else ""
     listed = ", ".join(sorted(known)) or "none"
     return UsageError(f"there is no {what} `{name}`{meant}", hint=f"known: {listed}", details={"known": sorted(known)})
-
-
-def _is_namespaced(call: Call, functions: Collection[str]) -> bool:
-    return isinstance(call.target, Name) and f"{call.target.name}.{call.function}" in functions
 
 
 def _context(scope: CelScope, budget: Budget, raised: list[BaseException], unread: list[BaseException]) -> Any:

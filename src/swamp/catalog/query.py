@@ -26,7 +26,7 @@ from swamp.catalog.schema import (
     TEXT_COLUMNS,
     Row,
 )
-from swamp.catalog.syntax import Call, Constant, Index, Items, Name, Node, Operation, Select, walk
+from swamp.catalog.syntax import Node, walk
 from swamp.data.names import DataName
 from swamp.data.versions import VersionReader
 from swamp.env import parse_rfc3339, rfc3339
@@ -240,22 +240,20 @@ def compares_text(tree: Node | None) -> bool:
 
 def _uses_text(node: Node) -> bool:
     match node:
-        case Operation(operands=(Name(name="createdAt"), other) | (other, Name(name="createdAt"))):
+        case Node("operation", _, (Node("name", "createdAt"), other) | (other, Node("name", "createdAt"))):
             return _holds_text(other)
-        case Call(target=Name(name="createdAt"), function=function):
+        case Node("method", function, (Node("name", "createdAt"), *_)):
             return function in _TEXT_METHODS
     return False
 
 
 def _holds_text(node: Node) -> bool:
-    if isinstance(node, Items):
-        return any(map(_holds_text, node.items))
-    return isinstance(node, Constant) and node.kind == "string"
+    return node.kind == "string" or (node.kind in ("list", "map") and any(map(_holds_text, node.parts)))
 
 
 def _conjuncts(node: Node) -> list[Node]:
-    if isinstance(node, Operation) and node.operator == "&&":
-        return [part for operand in node.operands for part in _conjuncts(operand)]
+    if (node.kind, node.word) == ("operation", "&&"):
+        return [part for operand in node.parts for part in _conjuncts(operand)]
     return [node]
 
 
@@ -285,25 +283,24 @@ class _Translator:
     def exact(self, node: Node) -> SqlText | None:
         """The same truth, falsehood or lack of an answer as CEL, or None if that is not certain."""
         match node:
-            case Constant(kind="bool", value=truth):
+            case Node("bool", truth):
                 return SqlText("1" if truth else "0")
-            case Name(name=name) if name in BOOLEAN_COLUMNS:
+            case Node("name", name) if name in BOOLEAN_COLUMNS:
                 return SqlText(name)
-            case Operation(operator="&&" | "||" as operator, operands=operands):
+            case Node("operation", "&&" | "||" as operator, operands):
                 return _joined([self.exact(operand) for operand in operands], operator)
-            case Operation(operator="!", operands=(operand,)):
+            case Node("operation", "!", (operand,)):
                 inner = self.exact(operand)
                 return SqlText(f"NOT ({inner.text})", inner.params) if inner else None
-            case (
-                Operation(operator="in", operands=(Constant(kind="string", value=key), Name(name="tags")))
-                | Call(target=None, function="has", arguments=(Select(operand=Name(name="tags"), field=key),))
+            case Node("operation", "in", (Node("string", key), Node("name", "tags"))) | Node(
+                "call", "has", (Node("select", key, (Node("name", "tags"),)),)
             ):
                 return SqlText("EXISTS (SELECT 1 FROM json_each(data.tags) WHERE key = ?)", (key,))
-            case Operation(operator="in", operands=(item, Items(is_map=False, items=items))) if items:
+            case Node("operation", "in", (item, Node("list", _, items))) if items:
                 return self._membership(item, items)
-            case Operation(operator=operator, operands=(left, right)) if operator in _COMPARISONS:
+            case Node("operation", operator, (left, right)) if operator in _COMPARISONS:
                 return self._comparison(operator, left, right)
-            case Call(target=target, function=function, arguments=(Constant(kind="string", value=wanted),)):
+            case Node("method", function, (target, Node("string", wanted))):
                 operand_ = self._operand(target)
                 if operand_ is not None and operand_.kind == "string":
                     return _text_method(function, operand_, str(wanted))
@@ -312,10 +309,10 @@ class _Translator:
     def necessary(self, node: Node) -> SqlText | None:
         """Something that holds wherever the predicate is true."""
         exact = self.exact(node)
-        if exact is not None or not isinstance(node, Operation) or node.operator not in ("&&", "||"):
+        if exact is not None or node.kind != "operation" or node.word not in ("&&", "||"):
             return exact
-        parts = [self.necessary(operand) for operand in node.operands]
-        return _joined(list(filter(None, parts)) if node.operator == "&&" else parts, node.operator)
+        parts = [self.necessary(operand) for operand in node.parts]
+        return _joined(list(filter(None, parts)) if node.word == "&&" else parts, node.word)
 
     def _comparison(self, operator: str, left: Node, right: Node) -> SqlText | None:
         operand, constant = self._operand(left), _constant(right)
@@ -340,18 +337,17 @@ class _Translator:
         params = (*operand.params, *(constant for _, constant in values))
         return SqlText(f"({operand.text} IS NOT NULL AND {found})" if operand.null else found, params)
 
-    def _operand(self, node: Node | None) -> _Operand | None:
+    def _operand(self, node: Node) -> _Operand | None:
         match node:
-            case (
-                Select(operand=Name(name="tags"), field=key)
-                | Index(operand=Name(name="tags"), key=Constant(kind="string", value=key))
+            case Node("select", key, (Node("name", "tags"),)) | Node(
+                "index", _, (Node("name", "tags"), Node("string", key))
             ):
                 return _Operand("(SELECT value FROM json_each(data.tags) WHERE key = ?)", "string", (key,))
-            case Name(name="createdAt") if not self.created_is_text:
+            case Node("name", "createdAt") if not self.created_is_text:
                 return _Operand(CREATED, "timestamp")
-            case Name(name=name) if name in TEXT_COLUMNS or name in NULLABLE_COLUMNS:
+            case Node("name", name) if name in TEXT_COLUMNS or name in NULLABLE_COLUMNS:
                 return _Operand(name, "string", null=name in NULLABLE_COLUMNS)
-            case Name(name=name) if name in INTEGER_COLUMNS or name in BOOLEAN_COLUMNS:
+            case Node("name", name) if name in INTEGER_COLUMNS or name in BOOLEAN_COLUMNS:
                 return _Operand(name, "int" if name in INTEGER_COLUMNS else "bool")
         return None
 
@@ -359,11 +355,11 @@ class _Translator:
 def _constant(node: Node) -> tuple[str, Any] | None:
     """The CEL kind of a constant, and its value as the column spells it."""
     match node:
-        case Constant(kind="string" | "int" | "bool" as kind, value=constant):
+        case Node("string" | "int" | "bool" as kind, constant):
             return kind, int(constant) if isinstance(constant, bool) else constant
-        case Operation(operator="-", operands=(Constant(kind="int", value=int(number)),)):
+        case Node("operation", "-", (Node("int", number),)):
             return "int", -number
-        case Call(target=None, function="timestamp", arguments=(Constant(kind="string", value=str(text)),)):
+        case Node("call", "timestamp", (Node("string", text),)):
             try:
                 moment = parse_rfc3339(text).astimezone(dt.UTC) if _RFC3339.match(text) else None
             except (ValueError, OverflowError):

@@ -8,80 +8,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final, Literal
-
-from swamp.values import value
+from typing import Any, Final, NamedTuple
 
 MACROS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "map", "filter"})
 TYPE_NAMES: Final = frozenset(
     "int uint double bool string bytes list map null_type type dyn timestamp duration optional google".split()
 )
-LiteralKind = Literal["int", "uint", "double", "string", "bytes", "bool", "null"]
 
 
 class NotUnderstood(ValueError):
     """The text is not CEL, or uses something that nobody here needs to look into."""
 
 
-@value
-class CelToken:
+class CelToken(NamedTuple):
     kind: str
     text: str
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
+    """A part of an expression: its `kind`, what it says, what it is made of, and its place in the text.
+
+    | kind | word | parts |
+    |---|---|---|
+    | `int` `uint` `double` `string` `bytes` `bool` `null` | the value | |
+    | `name` | the name | |
+    | `select` | the field | operand |
+    | `index` | | operand, key |
+    | `call` | the function | arguments |
+    | `method` | the function | target, arguments |
+    | `list`, `map` | | items; keys and values in turn |
+    | `operation` | the operator | one operand for `!` and `-`, two or more for `&&` and `||`, three for `?`, else two |
+    """
+
+    kind: str
+    word: Any
+    parts: tuple[Node, ...]
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Constant(Node):
-    kind: LiteralKind
-    value: object
-
-
-@dataclass(frozen=True, slots=True)
-class Name(Node):
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Select(Node):
-    operand: Node
-    field: str
-
-
-@dataclass(frozen=True, slots=True)
-class Index(Node):
-    operand: Node
-    key: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Node):
-    target: Node | None
-    function: str
-    arguments: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Items(Node):
-    """A list, or the keys and values of a map in turn."""
-
-    items: tuple[Node, ...]
-    is_map: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Operation(Node):
-    """`!` and `-` have one operand, `&&` and `||` two or more, other binary operators two, `?` three."""
-
-    operator: str
-    operands: tuple[Node, ...]
 
 
 _TOKEN = re.compile(
@@ -124,7 +89,7 @@ def parse(text: str) -> Node:
         node, depth = waiting.pop()
         if depth > MAX_DEPTH:
             raise NotUnderstood("nested too deeply")
-        waiting += [(child, depth + 1) for child in children(node)]
+        waiting += [(part, depth + 1) for part in node.parts]
     return tree
 
 
@@ -154,6 +119,11 @@ class _Parser:
     def _next(self) -> CelToken:
         return self._words[self._at]
 
+    @property
+    def _end(self) -> int:
+        """Where the last word that was taken ends."""
+        return self._words[self._at - 1].end
+
     def _take(self) -> CelToken:
         self._at += 1
         return self._words[self._at - 1]
@@ -178,7 +148,7 @@ class _Parser:
             yes = self._binary(0)
             self._expect(":")
             no = self._ternary()
-            node = Operation(node.start, no.end, "?", (node, yes, no))
+            node = Node("operation", "?", (node, yes, no), node.start, no.end)
         self._depth -= 1
         return node
 
@@ -190,9 +160,9 @@ class _Parser:
         while self._next.text in _LEVELS[level] and self._next.kind in ("sign", "name"):
             operator = self._take().text
             right = self._binary(level + 1)
-            chain = node.operands if isinstance(node, Operation) and joins and operator == node.operator else (node,)
+            chain = node.parts if joins and operator == node.word else (node,)
             joins = operator in ("&&", "||")  # one flat node for `a || b || c`: order does not matter there
-            node = Operation(node.start, right.end, operator, (*chain, right))
+            node = Node("operation", operator, (*chain, right), node.start, right.end)
         return node
 
     def _unary(self) -> Node:
@@ -203,7 +173,7 @@ class _Parser:
             raise NotUnderstood("mixed or too many signs")
         node = self._member()
         for sign in reversed(signs):
-            node = Operation(sign.start, node.end, sign.text, (node,))
+            node = Node("operation", sign.text, (node,), sign.start, node.end)
         return node
 
     def _member(self) -> Node:
@@ -211,17 +181,12 @@ class _Parser:
         while self._next.kind == "sign" and self._next.text in (".", "["):
             if self._take().text == "[":
                 key = self._ternary()
-                node = Index(node.start, self._expect("]").end, node, key)
-            else:
-                node = self._dotted(node)
+                node = Node("index", "", (node, key), node.start, self._expect("]").end)
+                continue
+            name = self._expect("", "name")
+            kind, inside = ("method", self._items(")")) if self._accept("(") else ("select", ())
+            node = Node(kind, name.text, (node, *inside), node.start, self._end)
         return node
-
-    def _dotted(self, operand: Node) -> Node:
-        name = self._expect("", "name")
-        if not self._accept("("):
-            return Select(operand.start, name.end, operand, name.text)
-        arguments = self._list(")")
-        return Call(operand.start, self._words[self._at - 1].end, operand, name.text, arguments)
 
     def _primary(self) -> Node:
         word = self._take()
@@ -231,65 +196,52 @@ class _Parser:
             return self._named(word)
         if word.text == "(":
             inner = self._ternary()
-            return replace(inner, start=word.start, end=self._expect(")").end)  # a slice keeps its parentheses
-        if word.text == "[":
-            items = self._list("]")
-            return Items(word.start, self._words[self._at - 1].end, items)
-        if word.text == "{":
-            return self._map(word)
+            return inner._replace(start=word.start, end=self._expect(")").end)  # a slice keeps its parentheses
+        if word.text in ("[", "{"):
+            kind, items = ("list", self._items("]")) if word.text == "[" else ("map", self._items("}"))
+            return Node(kind, "", items, word.start, self._end)
         raise NotUnderstood(f"unexpected {word.text!r} at {word.start}")
 
     def _named(self, word: CelToken) -> Node:
-        if word.text in ("true", "false"):
-            return Constant(word.start, word.end, "bool", word.text == "true")
-        if word.text == "null":
-            return Constant(word.start, word.end, "null", None)
+        if word.text in _WORDS:
+            return Node(*_WORDS[word.text], (), word.start, word.end)
         if self._next.text == "{":
             raise NotUnderstood("message literals are not looked into")
-        if self._accept("("):
-            arguments = self._list(")")
-            return Call(word.start, self._words[self._at - 1].end, None, word.text, arguments)
-        return Name(word.start, word.end, word.text)
+        kind, inside = ("call", self._items(")")) if self._accept("(") else ("name", ())
+        return Node(kind, word.text, inside, word.start, self._end)
 
-    def _list(self, end: str) -> tuple[Node, ...]:
+    def _items(self, end: str) -> tuple[Node, ...]:
+        """What stands before the closing `end`; lists and maps may have a comma behind the last."""
         items: list[Node] = []
         while not self._accept(end):
             if items:
                 self._expect(",")
-                if end == "]" and self._accept(end):
+                if end != ")" and self._accept(end):
                     break
             items.append(self._ternary())
+            if end == "}":
+                self._expect(":")
+                items.append(self._ternary())
         return tuple(items)
 
-    def _map(self, opening: CelToken) -> Node:
-        items: list[Node] = []
-        while not self._accept("}"):
-            if items:
-                self._expect(",")
-                if self._accept("}"):
-                    break
-            items.append(self._ternary())
-            self._expect(":")
-            items.append(self._ternary())
-        return Items(opening.start, self._words[self._at - 1].end, tuple(items), is_map=True)
+
+_WORDS: Final = {"true": ("bool", True), "false": ("bool", False), "null": ("null", None)}
 
 
-def _constant(word: CelToken) -> Constant:
-    if word.kind == "string":
-        return _text(word)
-    if word.kind == "double":
-        return Constant(word.start, word.end, "double", float(word.text))
-    kind: LiteralKind = "uint" if word.kind == "uint" else "int"
-    return Constant(word.start, word.end, kind, int(word.text.rstrip("uU"), 0 if "x" in word.text.lower() else 10))
-
-
-def _text(word: CelToken) -> Constant:
-    body = word.text.lstrip("rRbB")
-    prefix = word.text[: len(word.text) - len(body)].lower()
-    quote = 3 if body[:3] in ('"""', "'''") and len(body) >= 6 else 1
-    body = body[quote:-quote]
-    value = body if "r" in prefix else _ESCAPE.sub(_unescape, body)
-    return Constant(word.start, word.end, "bytes" if "b" in prefix else "string", value)
+def _constant(word: CelToken) -> Node:
+    kind, text = word.kind, word.text
+    value: object
+    if kind == "string":
+        body = text.lstrip("rRbB")
+        prefix = text[: len(text) - len(body)].lower()
+        quote = 3 if body[:3] in ('"""', "'''") and len(body) >= 6 else 1
+        body = body[quote:-quote]
+        kind, value = "bytes" if "b" in prefix else "string", body if "r" in prefix else _ESCAPE.sub(_unescape, body)
+    elif kind == "double":
+        value = float(text)
+    else:
+        value = int(text.rstrip("uU"), 0 if "x" in text.lower() else 10)
+    return Node(kind, value, (), word.start, word.end)
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -304,38 +256,27 @@ def _unescape(match: re.Match[str]) -> str:
     return _SIMPLE[match[5]]
 
 
-def free_names(node: Node, bound: frozenset[str] = frozenset()) -> Iterator[Name]:
+def is_loop(node: Node) -> bool:
+    """Whether it is a macro that binds a name for what it does with each item: `list.all(x, x > 1)`."""
+    return node.kind == "method" and node.word in MACROS and len(node.parts) > 2
+
+
+def free_names(node: Node, bound: frozenset[str] = frozenset()) -> Iterator[Node]:
     """The variables that an expression needs from outside; macros bind their own."""
-    if isinstance(node, Name):
-        if node.name not in bound and node.name not in TYPE_NAMES:
+    if node.kind == "name":
+        if node.word not in bound and node.word not in TYPE_NAMES:
             yield node
         return
-    if isinstance(node, Call) and node.target is not None and node.function in MACROS and len(node.arguments) > 1:
-        yield from free_names(node.target, bound)
-        inner = bound | {a.name for a in node.arguments[:1] if isinstance(a, Name)}
-        for argument in node.arguments[1:]:
-            yield from free_names(argument, inner)
-        return
-    for child in children(node):
-        yield from free_names(child, bound)
-
-
-def children(node: Node) -> tuple[Node, ...]:
-    """What a node is made of."""
-    if isinstance(node, Operation):
-        return node.operands
-    if isinstance(node, Items):
-        return node.items
-    if isinstance(node, Select):
-        return (node.operand,)
-    if isinstance(node, Index):
-        return (node.operand, node.key)
-    if isinstance(node, Call):
-        return (*((node.target,) if node.target else ()), *node.arguments)
-    return ()
+    inside = node.parts
+    if is_loop(node):
+        target, binder, inside = node.parts[0], node.parts[1], node.parts[2:]
+        yield from free_names(target, bound)
+        bound = bound | {binder.word} if binder.kind == "name" else bound
+    for part in inside:
+        yield from free_names(part, bound)
 
 
 def walk(node: Node) -> Iterator[Node]:
     yield node
-    for child in children(node):
-        yield from walk(child)
+    for part in node.parts:
+        yield from walk(part)

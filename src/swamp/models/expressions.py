@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from swamp.catalog import expression as cel
 from swamp.catalog.expression import OPEN, Expression, Template, has_expression, parse_template
-from swamp.catalog.syntax import Constant, Index, Name, Select, free_names, walk
+from swamp.catalog.syntax import Node, free_names, walk
 from swamp.data.names import suggest
 from swamp.errors import SwampError, UsageError
 from swamp.models.document import Path, spell
@@ -168,7 +168,7 @@ def env_names(expression: Expression, environment: Mapping[str, str]) -> set[str
     """The variables it can see: the named ones, or all of them when it computes a name or takes `env` as a whole."""
     if expression.tree is None:
         return set(environment)
-    uses = [node for node in free_names(expression.tree) if node.name == "env"]
+    uses = [node for node in free_names(expression.tree) if node.word == "env"]
     named = list(_named_uses(expression))
     return set(named) if len(named) >= len(uses) else set(environment)
 
@@ -176,14 +176,11 @@ def env_names(expression: Expression, environment: Mapping[str, str]) -> set[str
 def _named_uses(expression: Expression) -> Iterator[str]:
     assert expression.tree is not None
     for node in walk(expression.tree):
-        if isinstance(node, Select) and _is_env(node.operand):
-            yield node.field
-        elif isinstance(node, Index) and _is_env(node.operand) and isinstance(node.key, Constant):
-            yield str(node.key.value)
-
-
-def _is_env(node: Any) -> bool:
-    return isinstance(node, Name) and node.name == "env"
+        match node:
+            case Node("select", name, (Node("name", "env"),)) | Node(
+                "index", _, (Node("name", "env"), Node("string", name))
+            ):
+                yield name
 
 
 # -- checking without evaluating

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from swamp.catalog.expression import OPEN, Expression, compile_expression, parse_template
-from swamp.catalog.syntax import Call, Constant, Name, walk
+from swamp.catalog.syntax import Node, walk
 from swamp.data.names import check_name, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
@@ -284,13 +284,9 @@ def _expressions(text: str, path: Place) -> Iterable[Expression]:
 
 def _calls(expression: Expression) -> Iterator[tuple[str, str | None]]:
     for node in walk(expression.tree) if expression.tree is not None else ():
-        if not isinstance(node, Call) or node.function not in ("latest", "version"):
-            continue
-        if isinstance(node.target, Name) and node.target.name == "data" and len(node.arguments) >= 2:
-            model, name = node.arguments[:2]
-            if isinstance(model, Constant) and isinstance(model.value, str):
-                literal = isinstance(name, Constant) and isinstance(name.value, str)
-                yield model.value, str(name.value) if literal and isinstance(name, Constant) else None
+        match node:
+            case Node("method", "latest" | "version", (Node("name", "data"), Node("string", model), name, *_)):
+                yield model, name.word if name.kind == "string" else None
 
 
 @value
