@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from spark_all import note
 
 from swamp.data import metadata
-from swamp.data.definitions import auto_definition
+from swamp.data.records import auto_definition
 from swamp.datasets.place import open_place
 from swamp.datasets.publish import committer_for
 from swamp.datasets.source import find_asked

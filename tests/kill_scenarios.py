@@ -342,9 +342,9 @@ SCENARIOS: dict[str, type[Scenario]] = {
 
 def write(machine: Machine, names: list[str], body: bytes, *, push: bool = False) -> None:
     """Versions in a machine's cache, announced and (unless `push`) not pushed."""
-    from swamp.data.definitions import MANUAL_TYPE
     from swamp.data.metadata import Draft, Owner
     from swamp.data.names import DataName, auto_id
+    from swamp.data.records import MANUAL_TYPE
 
     model = auto_id(MANUAL_TYPE, "ledger")
     with being(machine), open_repo(machine.repo) as repo:

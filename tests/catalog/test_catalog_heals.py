@@ -229,7 +229,7 @@ def test_a_version_that_is_being_written_is_not_listed(any_shelf):
     any_shelf.save("a")
     name = DataName.of("manual/data", "box", "b")
     claim = any_shelf.repo.allocate_version(name, Draft(Owner.manual("box")))
-    any_shelf.repo.append(claim, b"half")
+    claim.raw.write_bytes(b"half")
     assert any_shelf.listed() == [("a", 1)]
     any_shelf.repo.finalize_version(claim, Draft(Owner.manual("box")))
     assert any_shelf.listed() == [("a", 1), ("b", 1)]
@@ -284,9 +284,9 @@ def test_a_name_costs_the_same_to_read_again_however_many_others_there_are(shelf
         for i in range(names):
             shelf.save(f"n{i}")  # too young to be trusted: read again by the next look
         taken = []
-        shelf.catalog._connection().set_progress_handler(lambda: taken.append(1), 10)
+        shelf.catalog._connections.mine().set_progress_handler(lambda: taken.append(1), 10)
         shelf.listed()
-        shelf.catalog._connection().set_progress_handler(None, 0)
+        shelf.catalog._connections.mine().set_progress_handler(None, 0)
         return len(taken)
 
     steps(1)  # the first look builds everything
@@ -301,7 +301,7 @@ def test_the_versions_of_a_name_are_found_by_its_key(shelf):
     shelf.statements.clear()
     assert [row.ref.version for row in shelf.catalog.versions(DataName.of("manual/data", "box", "n7"))] == [1]
     asked = shelf.reads_of_data()[-1]
-    (plan,) = shelf.catalog._connection().execute(f"EXPLAIN QUERY PLAN {asked}").fetchall()
+    (plan,) = shelf.catalog._connections.mine().execute(f"EXPLAIN QUERY PLAN {asked}").fetchall()
     assert "USING PRIMARY KEY (ns=? AND modelType=? AND modelId=? AND name=?)" in plan[3]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swamp.data.definitions import AUTO, DefinitionRepository, auto_definition
+from swamp.data.records import AUTO, DefinitionRepository, auto_definition
 from swamp.env import SYSTEM
 from swamp.errors import NotFound, UsageError
 from swamp.models.define import ModelDefinitions

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from machines import Machine, Place, Team
-from swamp.data.definitions import MANUAL_TYPE
 from swamp.data.names import auto_id
+from swamp.data.records import MANUAL_TYPE
 from swamp.data.run_record import RunState
 from swamp.errors import Unavailable
 from swamp.models.run_context import RunContext

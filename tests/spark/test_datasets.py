@@ -249,9 +249,9 @@ def test_the_plain_datastore_takes_and_gives_datasets_too(spark, plain_repo):
 def put(repo, model, name, body, content_type):
     """Data as another program would put it: through the repository, not through Spark."""
     from swamp.data.artifacts import DataRepository
-    from swamp.data.definitions import auto_definition
     from swamp.data.metadata import Draft, Owner
     from swamp.data.names import DataName
+    from swamp.data.records import auto_definition
     from swamp.sync.port import PlainTree
 
     made = auto_definition("manual/data", model)

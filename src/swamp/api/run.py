@@ -19,7 +19,7 @@ from swamp.values import mutable
 
 if TYPE_CHECKING:
     from swamp.api.version import SavedVersion
-    from swamp.data.outputs import Output
+    from swamp.data.records import Output
     from swamp.data.run_record import RunState
     from swamp.repo.repository import Repo
 

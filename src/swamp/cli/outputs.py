@@ -13,7 +13,7 @@ from swamp.cli.render import short, when
 from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from swamp.data.outputs import Output
+    from swamp.data.records import Output
     from swamp.models.run_context import RunContext
 
 app = group("What method runs did.")

@@ -89,18 +89,10 @@ class DataRepository(VersionReader):
         return self.save(lost.ref.data, lost.meta.draft, kept / RAW, above=lost.version)
 
     def allocate_version(self, data: DataName, draft: Draft) -> ClaimedVersion:
-        """A version number that is mine, to be filled with `append` or through `Claim.raw`."""
+        """A version number that is mine, to be filled through `ClaimedVersion.raw`."""
         self._check_owner(data, draft)
         with self._claimed(data) as ref:
             return ClaimedVersion(ref, self._tree.root / ref.raw_path)
-
-    def append(self, claim: ClaimedVersion, chunk: bytes) -> int:
-        """Adds bytes to a version that is not finalized; its size so far."""
-        self._check_open(claim)
-        with self._tree.announce([claim.ref.path]), on_disk("append to", claim.ref.raw_path):
-            with claim.raw.open("ab") as file:
-                file.write(chunk)
-            return claim.raw.stat().st_size
 
     def finalize_version(
         self, claim: ClaimedVersion, draft: Draft, extra: Mapping[str, Any] | None = None

@@ -350,11 +350,6 @@ class RunRepository:
         summary = self._summary(path) if path else None
         return summary is not None and summary.status in OVER
 
-    def delete(self, run_id: str, *, confirmed: bool = False) -> bool:
-        """Removes one record; False if there is none."""
-        path = self._path_of_run(run_id)
-        return path is not None and self._files.remove([path], confirmed=confirmed) > 0
-
     def delete_all_by_workflow(self, workflow_id: str, *, confirmed: bool = False) -> int:
         """Removes every run of a workflow; how many there were."""
         return self._files.remove(list(self._files.paths(check_id(workflow_id))), confirmed=confirmed)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.paths import fold
-from swamp.data.definitions import AUTO, auto_definition
 from swamp.data.document import dump
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
 from swamp.data.metadata import Draft, Metadata, Owner, encode
 from swamp.data.names import DataName, described_by, version_of
 from swamp.data.parts import Content, Part, PartsWriter
 from swamp.data.reads import Read, is_read
+from swamp.data.records import AUTO, auto_definition
 from swamp.datasets.content import PARQUET_TYPE
 from swamp.datasets.lay import Layout, check_schema
 from swamp.datasets.place import Bucket, FileRef, Folder, Span

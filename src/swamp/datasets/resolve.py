@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swamp.data.definitions import AUTO, EVALUATED, MANUAL_TYPE, auto_definition, decode
 from swamp.data.document import load_mapping
 from swamp.data.names import DataName, normalise_type
+from swamp.data.records import AUTO, EVALUATED, MANUAL_TYPE, auto_definition, decode_definition
 from swamp.datasets.content import find_artifact
 from swamp.datasets.place import Bucket, Folder, Span, repo_path
 from swamp.errors import CorruptData, NotFound, ObjectMissing
@@ -65,7 +65,7 @@ def _evaluated(place: Bucket | Folder, model: str, asked: str | None) -> list[Da
     for file in place.files(EVALUATED, Span()):
         if file.path.endswith(f"/{model}.yaml"):
             try:
-                found.append(decode(load_mapping(place.read(file), file.path), file.path))
+                found.append(decode_definition(load_mapping(place.read(file), file.path), file.path))
             except (CorruptData, ObjectMissing):
                 continue  # only a shorter way to data that is found without it, too
     return [DataName.of(one.type, one.id, "x") for one in found if asked in (None, one.type)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from swamp.data import outputs as output_records
+from swamp.data import records as output_records
 from swamp.data import run_record as run_records
 from swamp.data.document import load_mapping
 from swamp.data.metadata import Metadata, decode, version_fields
@@ -209,7 +209,7 @@ def _documents(
 
 
 def output_row(document: dict[str, Any], path: str) -> Row:
-    found = output_records.decode(document, path)
+    found = output_records.decode_output(document, path)
     proof = found.provenance
     return {
         "id": found.id,

@@ -10,9 +10,9 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from swamp.data.definitions import AUTO
 from swamp.data.document import load_mapping
 from swamp.data.names import auto_id, check_model_name, normalise_type, suggest
+from swamp.data.records import AUTO
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
 from swamp.models.declare import ModelType, argument_names, explain

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from swamp.data.definitions import StoredDefinition
 from swamp.data.names import suggest
+from swamp.data.records import StoredDefinition
 from swamp.errors import UsageError
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles
 from swamp.data.names import version_of_directory
-from swamp.data.outputs import Output, Provenance, decode
 from swamp.data.reads import READS, Read, Reads, noting
+from swamp.data.records import Output, Provenance, decode_output
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
 from swamp.errors import Failed, Interrupted, SwampError
@@ -284,7 +284,7 @@ def _note_killed(context: RunContext, definition: Definition) -> None:
         if document is not None and document.get("status") == "running":
             log = context.keep_log(marker.with_suffix(".log"), f"outputs/{document['id']}.log")
             said = "interrupted: the process that ran it was killed"
-            context.outputs.save(replace(decode(document, path), status="failed", error=said, log_file=log))
+            context.outputs.save(replace(decode_output(document, path), status="failed", error=said, log_file=log))
         marker.with_suffix(".log").unlink(missing_ok=True)
         marker.unlink()
 

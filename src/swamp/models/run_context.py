@@ -11,10 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from swamp.data.definitions import DefinitionRepository
 from swamp.data.names import DataName
-from swamp.data.outputs import OutputRepository
 from swamp.data.reads import note
+from swamp.data.records import DefinitionRepository, OutputRepository
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM, Env
 from swamp.errors import NotFound, UsageError

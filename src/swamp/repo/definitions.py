@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from swamp.cache.files import read_at_most
-from swamp.data.definitions import AUTO, DefinitionRepository, auto_definition, decode
 from swamp.data.document import MAX_BYTES, load_mapping
 from swamp.data.names import by_prefix, check_model_name, normalise_type
+from swamp.data.records import AUTO, DefinitionRepository, auto_definition, decode_definition
 from swamp.errors import CorruptData, UsageError
 from swamp.sync.port import Tree
 from swamp.values import value
@@ -151,5 +151,5 @@ class Definitions:
 
     def _made(self, file: Path) -> ModelRef:
         path = file.relative_to(self.tree.root).as_posix()
-        made = decode(load_mapping(read_at_most(file, MAX_BYTES), path), path)
+        made = decode_definition(load_mapping(read_at_most(file, MAX_BYTES), path), path)
         return ModelRef(made.type, made.id, made.name)

@@ -16,7 +16,7 @@ from swamp.locks.flock import Verdict, by_lock
 from swamp.repo.wait import in_time
 
 if TYPE_CHECKING:
-    from swamp.data.outputs import Output, OutputRepository
+    from swamp.data.records import Output, OutputRepository
     from swamp.locks.flock import DirectoryLeases
     from swamp.locks.leases import StoreLeases
     from swamp.repo.datastore import Datastore

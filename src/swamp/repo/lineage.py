@@ -19,7 +19,7 @@ from swamp import __version__
 from swamp.cache.files import read_at_most
 from swamp.data.metadata import MAX_METADATA, Metadata, decode
 from swamp.data.names import DATA, METADATA, version_of_directory
-from swamp.data.outputs import Output
+from swamp.data.records import Output
 from swamp.data.versions import DataVersion
 from swamp.errors import CorruptData
 from swamp.values import mutable, value

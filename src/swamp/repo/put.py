@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, runtime_checkable
 
-from swamp.data.definitions import MANUAL_TYPE
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
 from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName, auto_id, check_model_name
+from swamp.data.records import MANUAL_TYPE
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, Unavailable, UsageError
 from swamp.extras import needs

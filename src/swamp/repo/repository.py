@@ -28,8 +28,7 @@ from swamp.sync.progress import Cancel, Progress
 if TYPE_CHECKING:
     from swamp.catalog.catalog import Catalog
     from swamp.data.artifacts import DataRepository
-    from swamp.data.definitions import DefinitionRepository
-    from swamp.data.outputs import OutputRepository
+    from swamp.data.records import DefinitionRepository, OutputRepository
     from swamp.data.run_record import RunRepository
     from swamp.repo.audit import Audit
     from swamp.repo.data import Data
@@ -127,7 +126,7 @@ class Repo:
     @cached_property
     def outputs(self) -> OutputRepository:
         """One record per method run."""
-        from swamp.data.outputs import OutputRepository
+        from swamp.data.records import OutputRepository
 
         return OutputRepository(self.tree)
 
@@ -141,7 +140,7 @@ class Repo:
     @cached_property
     def evaluated(self) -> DefinitionRepository:
         """Definitions with their expressions resolved, as a method ran them."""
-        from swamp.data.definitions import DefinitionRepository
+        from swamp.data.records import DefinitionRepository
 
         return DefinitionRepository(self.tree)
 

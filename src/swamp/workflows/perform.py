@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from swamp.data.document import RecordFiles
 from swamp.data.names import DataName
-from swamp.data.outputs import Output, decode
 from swamp.data.reads import Reads, noting
+from swamp.data.records import Output, decode_output
 from swamp.data.run_record import JobState, RunState, StepState
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.models.context import Origin
@@ -299,7 +299,7 @@ class TaskRunner:
         document = files.read(path)
         if document is None:
             return None
-        output = decode(document, path)
+        output = decode_output(document, path)
         if output.provenance.workflow_run_id != self.recorder.run.id or output.definition_id != definition.id:
             return None
         if output.status == "succeeded":

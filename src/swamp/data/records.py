@@ -1,4 +1,5 @@
-"""Output records: what one method run did, from its start to its end."""
+"""Records of the datastore tier, one file each: what a method run did, and definitions, evaluated or made for models
+that nobody defined."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import field
 from typing import Any, Final, Literal
 
 from swamp.data.document import SUFFIX, RecordFiles, attributes_of, damaged, dump, told, unknown_keys
-from swamp.data.names import by_prefix, check_id, normalise_type
+from swamp.data.names import auto_id, by_prefix, check_id, check_model_name, normalise_type
 from swamp.data.reads import is_read
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
@@ -63,46 +64,26 @@ class OutputRepository:
         path, found = output.path, self._files.read(output.path)
         if found is not None and found.get("id") != output.id:  # two runs of one definition in one millisecond
             path = f"{path.removesuffix(SUFFIX)}-{check_id(output.id)}{SUFFIX}"
-        self._files.write(path, encode(output))
+        self._files.write(path, _encode_output(output))
         return path
 
     def get(self, output_id: str) -> Output:
         """The record with this id. Raises NotFound."""
         return self._find(output_id)[1]
 
-    def list(self, model_type: str | None = None, method: str | None = None) -> Iterator[Output]:
+    def list(self) -> Iterator[Output]:
         """Records, newest first within a method, one in memory at a time."""
-        under = normalise_type(model_type) if model_type else ""
-        for path in self._files.paths(f"{under}/{method}" if under and method else under):
-            output = self._read(path)
-            if output is not None and (method is None or output.method_name == method):
-                yield output
+        return filter(None, map(self._read, self._files.paths()))
 
     def search(
-        self,
-        *,
-        definition_id: str | None = None,
-        status: str | None = None,
-        workflow_run_id: str | None = None,
-        since: str | None = None,
+        self, *, definition_id: str | None = None, workflow_run_id: str | None = None, since: str | None = None
     ) -> Iterator[Output]:
         """Records that fit everything given; `since` is an RFC 3339 time."""
         for output in self.list():
-            wanted = (
-                (definition_id, output.definition_id),
-                (status, output.status),
-                (workflow_run_id, output.provenance.workflow_run_id),
-            )
-            if all(want is None or want == has for want, has in wanted) and (not since or output.started_at >= since):
+            run_id = output.provenance.workflow_run_id
+            fits = definition_id in (None, output.definition_id) and workflow_run_id in (None, run_id)
+            if fits and (not since or output.started_at >= since):
                 yield output
-
-    def delete(self, output_id: str, *, confirmed: bool = False) -> bool:
-        """Removes the record; False if there is none."""
-        try:
-            path, found = self._find(output_id)
-        except NotFound:
-            return False
-        return found.id == output_id and self._files.remove([path], confirmed=confirmed) > 0
 
     def _find(self, output_id: str) -> tuple[str, Output]:
         """By its id or the beginning of it. Raises NotFound, or UsageError if several begin so."""
@@ -118,7 +99,7 @@ class OutputRepository:
 
     def _read(self, path: str) -> Output | None:
         document = self._files.read(path)
-        return None if document is None else decode(document, path)
+        return None if document is None else decode_output(document, path)
 
 
 _KEYS: Final = {
@@ -141,7 +122,7 @@ _PROOF: Final = {
 }
 
 
-def encode(output: Output) -> bytes:
+def _encode_output(output: Output) -> bytes:
     document = {**told(output, _KEYS), "provenance": told(output.provenance, _PROOF)}
     document["artifacts"] = {"dataArtifacts": [dict(artifact) for artifact in output.artifacts]}
     if output.inputs:
@@ -149,7 +130,7 @@ def encode(output: Output) -> bytes:
     return dump({**document, **output.extra})
 
 
-def decode(document: Mapping[str, Any], path: str) -> Output:
+def decode_output(document: Mapping[str, Any], path: str) -> Output:
     """The record in a document. Raises CorruptData naming the file."""
     try:
         return Output(
@@ -162,3 +143,63 @@ def decode(document: Mapping[str, Any], path: str) -> Output:
         )
     except (KeyError, AttributeError, TypeError) as error:
         raise damaged(path, f"it is not an output record ({error})") from error
+
+
+# -- definitions
+
+EVALUATED: Final = "definitions-evaluated"
+AUTO: Final = "auto-definitions"
+MANUAL_TYPE: Final = "manual/data"
+
+
+@value
+class StoredDefinition:
+    """A definition as a document; `type` and `name` say where it lies."""
+
+    id: str
+    name: str
+    type: str
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_document(self) -> dict[str, Any]:
+        return {"id": self.id, "name": self.name, "type": self.type, **self.document}
+
+
+class DefinitionRepository:
+    """The definitions below one tier directory: `<directory>/<type>/<name>.yaml`."""
+
+    def __init__(self, tree: Tree, directory: str = EVALUATED) -> None:
+        self._files = RecordFiles(tree, directory)
+
+    def path_of(self, model_type: str, name: str) -> str:
+        return f"{self._files.directory}/{normalise_type(model_type)}/{check_model_name(name)}{SUFFIX}"
+
+    def save(self, definition: StoredDefinition) -> str:
+        """Writes the definition, over an earlier one of the same type and name; its path."""
+        path = self.path_of(definition.type, definition.name)
+        self._files.write(path, dump(definition.to_document()))
+        return path
+
+    def search(self, name_or_id: str) -> Iterator[StoredDefinition]:
+        """The definitions that have this name or id, one in memory at a time."""
+        for path in self._files.paths():
+            document = self._files.read(path)
+            if document is not None and name_or_id in ((found := decode_definition(document, path)).name, found.id):
+                yield found
+
+
+def auto_definition(model_type: str, name: str) -> StoredDefinition:
+    """The definition that `data put`, a workflow step or `df.write` makes for a name that has none."""
+    normal = normalise_type(model_type)
+    return StoredDefinition(auto_id(normal, name), check_model_name(name), normal)
+
+
+def decode_definition(document: Mapping[str, Any], path: str) -> StoredDefinition:
+    """The definition in a document; type and name default to what the path says."""
+    parts = path.split("/")
+    name = str(document.get("name") or parts[-1].removesuffix(SUFFIX))
+    kind = str(document.get("type") or "/".join(parts[1:-1]))
+    if not isinstance(document.get("id"), str):
+        raise damaged(path, "a definition needs an `id`")
+    rest = {key: value for key, value in document.items() if key not in ("id", "name", "type")}
+    return StoredDefinition(document["id"], name, kind, rest)
