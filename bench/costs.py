@@ -1,6 +1,6 @@
 """What swamp's own parts cost, apart from any peer: start-up, no-op, announce, commit, writers, catalog, a bad server.
 
-    .venv/bin/python bench/costs.py [start noop whole announce commit writers catalog faults requests]
+    .venv/bin/python bench/costs.py [start noop announce commit writers catalog faults requests]
 
 Prints one table per part and writes bench/results/costs.md. Medians; nothing is asserted.
 """
@@ -74,51 +74,6 @@ def noop(home: Path) -> Iterator[str]:
         assert first["fastPath"], first
         wall, cpu, peak = timed(command, env)
         yield f"| {entries:,} | {wall:.3f} | {cpu:.3f} | {peak:.0f} | {first['requests']} |"
-
-
-WHOLE = {  # 100,000 files that are all here, in so many directories
-    "1,000 directories": ("data/bench/{group:05d}/n/{d:06d}/part{f:03d}", 100),
-    "25,000 version directories": ("data/bench/{group:05d}/n{d:06d}/1/part{f}", 4),
-    "50,000 version directories": ("data/bench/{group:05d}/n{d:06d}/1/part{f}", 2),
-}
-
-
-def whole(home: Path) -> Iterator[str]:
-    """The same with 100,000 files in the tree: nothing has vanished, and that is looked at each time (S20)."""
-    yield "| files in | wall s | CPU s | peak MB | requests |"
-    yield "|---|---|---|---|---|"
-    for name, (form, each) in WHOLE.items():
-        place = home / name.replace(" ", "-")
-        env, repo = machine(place, 0)
-        _filled(place, [form.format(group=n // 1000, d=n // each, f=n % each) for n in range(100_000)])
-        command = [str(HERE / "swamp"), "datastore", "sync", "--json", "--repo-dir", str(repo)]
-        for _ in range(2):  # the first look remembers the directories
-            done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout)
-        assert found["fastPath"], found
-        wall, cpu, peak = timed(command, env)
-        yield f"| {name} | {wall:.3f} | {cpu:.3f} | {peak:.0f} | {found['requests']} |"
-
-
-def _filled(home: Path, paths: list[str]) -> None:
-    """Files in the tree of the one cache below `home` that its base calls present, an hour old."""
-    from swamp.cache.rows import BaseRow
-    from swamp.cache.state import State
-
-    [cache] = (home / "home" / "repos").glob("*/*")
-    past, directories = time.time() - 3600, set()
-    for path in paths:
-        file = cache / "tree" / path
-        if file.parent not in directories:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            directories.add(file.parent)
-        file.write_bytes(b"abc")
-    for directory in directories:
-        os.utime(directory, (past, past))
-    state = State.open(cache / "state.db", durable=False)
-    with state.transaction() as tx:
-        tx.put_bases(BaseRow(path, path, 3, "0" * 64, 1, True) for path in paths)
-    state.close()
 
 
 def machine(home: Path, entries: int) -> tuple[dict[str, str], Path]:
@@ -315,7 +270,7 @@ def requests(home: Path, files: int = 1_000) -> Iterator[str]:
                 yield f"| {name} | {operation} | {len(proxy.seen) - before:,} |"  # type: ignore[attr-defined]
 
 
-PARTS = {f.__name__: f for f in (start, noop, whole, announce, commit, writers, catalog, faults, requests)}
+PARTS = {f.__name__: f for f in (start, noop, announce, commit, writers, catalog, faults, requests)}
 
 
 def main() -> None:
