@@ -337,7 +337,7 @@ def _build_commands() -> None:
     What a group looks like depends on whether stdout is a terminal, and here it never is."""
     import functools
 
-    from swamp.cli import main as cli
+    from swamp.cli import program as cli
 
     cli.build = functools.cache(cli.build)
     cli.CommandPart.load = functools.cache(cli.CommandPart.load)  # type: ignore[method-assign]
