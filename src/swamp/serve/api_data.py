@@ -17,17 +17,39 @@ from swamp.repo.data import describe
 from swamp.repo.diff import diff
 from swamp.repo.lineage import lineage_of
 from swamp.repo.preview import preview
-from swamp.serve import documents as doc
-from swamp.serve.respond import ApiRouter, Cursor, Limit, for_role, json_response, needs, page_of
+from swamp.serve.respond import (
+    ApiRouter,
+    Cursor,
+    Limit,
+    document,
+    for_role,
+    json_response,
+    listing,
+    many,
+    needs,
+    ok,
+    page_of,
+)
 from swamp.serve.state import Asked, Server
 
 router = ApiRouter(prefix="/api/v1", tags=["data"])
 Number = Annotated[int, PathParameter(ge=1)]
 _SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/json", "text/plain", "text/csv")
+DataItem = document(
+    "DataItem", name=str, version=int, modelName=str | None, modelType=str, contentType=str, size=int, createdAt=str,
+    tags=dict[str, Any],
+)  # fmt: skip
+Version = document("Version", DataItem, modelName=str, checksum=str, content=(str | None, None))
+VersionItem = document("VersionItem", version=int, createdAt=str, size=int, checksum=str, isLatest=bool)
+QueryResult = document("QueryResult", results=list[Any], total=int, limited=bool)
+VersionPreview = document("VersionPreview", kind=str, format=str, truncated=bool)
+Difference = document("Difference", equal=bool, kind=str, summary=dict[str, Any], changes=list[Any])
+LineageVersion = document("LineageVersion", modelName=str, name=str, version=int, path=str, here=bool)
+LineageGraph = document("LineageGraph", of=LineageVersion, nodes=many(LineageVersion), edges=list[dict[str, Any]])
 
 
-@router.get("/data", **for_role("viewer", doc.CountedPage[doc.DataItem]))
+@router.get("/data", **for_role("viewer", listing(DataItem, total=int)))
 def list_data(
     server: Asked,
     model: str | None = None,
@@ -58,7 +80,7 @@ def _fresh(server: Server) -> dict[str, bool]:
     return {"fresh": known is not None and known.fresh}
 
 
-@router.post("/query", **for_role("viewer", doc.QueryResult))
+@router.post("/query", **for_role("viewer", QueryResult))
 def query(
     server: Asked,
     predicate: Annotated[str, Body(max_length=8192)],
@@ -70,7 +92,7 @@ def query(
     return found.to_json() | _fresh(server)
 
 
-@router.get("/data/{model}/{name}", **for_role("viewer", doc.Version))
+@router.get("/data/{model}/{name}", **for_role("viewer", Version))
 def get_data(server: Asked, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None) -> Any:
     """One version, or the latest; with its content if that is short text."""
     found = server.repo.data.get(model, name, version)
@@ -81,7 +103,7 @@ def get_data(server: Asked, model: str, name: str, version: Annotated[int | None
     return json_response(server.clean(document) | _fresh(server) | shown)
 
 
-@router.get("/data/{model}/{name}/versions", **for_role("viewer", doc.CountedPage[doc.VersionItem]))
+@router.get("/data/{model}/{name}/versions", **for_role("viewer", listing(VersionItem, total=int)))
 def versions(server: Asked, model: str, name: str, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """The versions of a name, newest first."""
     rows = server.repo.data.versions(model, name)
@@ -90,7 +112,7 @@ def versions(server: Asked, model: str, name: str, limit: Limit = 100, cursor: C
     return {"items": found, "versions": found, "total": len(rows), "next": following, **_fresh(server)}
 
 
-@router.get("/data/{model}/{name}/versions/{version}", **for_role("viewer", doc.Version))
+@router.get("/data/{model}/{name}/versions/{version}", **for_role("viewer", Version))
 def get_version(server: Asked, model: str, name: str, version: Number) -> Any:
     """One version."""
     return get_data(server, model, name, version)
@@ -99,7 +121,7 @@ def get_version(server: Asked, model: str, name: str, version: Number) -> Any:
 @router.get(
     "/data/{model}/{name}/versions/{version}/preview",
     dependencies=[needs("viewer")],
-    responses=doc.ok(doc.VersionPreview),
+    responses=ok(VersionPreview),
 )
 def show(server: Asked, model: str, name: str, version: Number, rows: Annotated[int, Query(ge=1, le=1000)] = 50) -> Any:
     """What `swamp data show` tells: schema and first rows of a table, JSON, the head of a text."""
@@ -107,7 +129,7 @@ def show(server: Asked, model: str, name: str, version: Number, rows: Annotated[
     return json_response(preview(data.contents, data.get(model, name, version), rows).to_json())
 
 
-@router.get("/data/{model}/{name}/lineage", **for_role("viewer", doc.LineageGraph))
+@router.get("/data/{model}/{name}/lineage", **for_role("viewer", LineageGraph))
 def lineage(
     server: Asked,
     model: str,
@@ -120,7 +142,7 @@ def lineage(
     return found.to_json()
 
 
-@router.get("/data/{model}/{name}/diff", **for_role("viewer", doc.Difference))
+@router.get("/data/{model}/{name}/diff", **for_role("viewer", Difference))
 def compare(
     server: Asked,
     model: str,
@@ -163,7 +185,7 @@ def content(
     )
 
 
-@router.put("/data/{model}/{name}", **for_role("operator", doc.Version, 201))
+@router.put("/data/{model}/{name}", **for_role("operator", Version, 201))
 async def put_data(
     request: Request,
     server: Asked,
@@ -186,7 +208,7 @@ async def put_data(
     return json_response(server.clean(document), 201)
 
 
-@router.delete("/data/{model}/{name}", **for_role("operator", doc.Deleted))
+@router.delete("/data/{model}/{name}", **for_role("operator", document("Deleted", versionsDeleted=int)))
 def delete_data(server: Asked, model: str, name: str, version: Annotated[int | None, Query(ge=1)] = None) -> Any:
     """Removes a name, or one version, for everybody."""
     count = server.repo.data.delete(model, name, version)

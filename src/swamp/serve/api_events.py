@@ -10,24 +10,30 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from swamp.errors import UsageError
-from swamp.serve import documents as doc
 from swamp.serve.events import KINDS, Event, OpenStream
-from swamp.serve.respond import ApiRouter, Cursor, Limit, for_role, needs
+from swamp.serve.respond import ApiRouter, Cursor, Limit, document, for_role, listing, needs
 from swamp.serve.state import Asked, Server
 
 router = ApiRouter(prefix="/api/v1", tags=["events"])
 BEAT_SECONDS: Final = 15.0
 _TYPE: Final = "text/event-stream"
+ScheduleItem = document(
+    "ScheduleItem", workflow=str, schedule=str, timezone=str, overlap=str, catchup=str, next=str | None, last=str | None
+)
+Delivery = document(
+    "Delivery", deliveryId=str, kind=str, route=str, workflow=str, runId=str, status=str, attempts=int, receivedAt=str,
+    finishedAt=str | None, error=(str | None, None),
+)  # fmt: skip
 
 
-@router.get("/schedules", **for_role("viewer", doc.CountedPage[doc.ScheduleItem]))
+@router.get("/schedules", **for_role("viewer", listing(ScheduleItem, total=int)))
 def schedules(server: Asked) -> Any:
     """Every workflow that runs by itself, with its last and its next tick."""
     found = server.scheduler.items()
     return {"items": found, "total": len(found), "active": server.config.schedule}
 
 
-@router.get("/deliveries", **for_role("viewer", doc.Page[doc.Delivery]))
+@router.get("/deliveries", **for_role("viewer", listing(Delivery)))
 def deliveries(
     server: Asked, kind: str | None = None, status: str | None = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
@@ -40,13 +46,13 @@ def deliveries(
     return {"items": [one.to_json() for one in found[:limit]], "next": following}
 
 
-@router.get("/deliveries/{delivery:path}", **for_role("operator", doc.Delivery))
+@router.get("/deliveries/{delivery:path}", **for_role("operator", Delivery))
 def delivery(server: Asked, delivery: str) -> Any:
     """One delivery with the event that was sent."""
     return server.queue.by_id(delivery).to_json(whole=True)
 
 
-@router.post("/deliveries/replay", **for_role("operator", doc.Delivery, 202))
+@router.post("/deliveries/replay", **for_role("operator", Delivery, 202))
 def replay(server: Asked, id: Annotated[str, Body(embed=True)]) -> Any:  # noqa: A002
     """The same event once more, as a new delivery with a run of its own."""
     made = server.queue.replay(id, server.repo.id)

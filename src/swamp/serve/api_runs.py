@@ -1,32 +1,68 @@
-"""`/api/v1/workflows` and `/api/v1/runs`: start runs, look at them, decide about them."""
+"""What can be run and what ran: `/api/v1/types`, `/models`, `/workflows` and `/runs`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Body, Header, Query
+from pydantic import Field
 
 from swamp.data.run_record import RUN_STATUSES
 from swamp.env import rfc3339
-from swamp.errors import NotFound, UsageError
+from swamp.errors import Failed, NotFound, UsageError
+from swamp.models.define import model_item, type_item
+from swamp.models.registry import load_registry
 from swamp.repo.data import parse_since
-from swamp.serve import documents as doc
 from swamp.serve.dispatch import driving, trigger_of
 from swamp.serve.queue import QueuedDelivery
-from swamp.serve.respond import ApiRouter, Cursor, Limit, for_role, page_of
+from swamp.serve.respond import STATUS, ApiRouter, Cursor, Limit, document, for_role, listing, page_of
 from swamp.serve.state import Asked, Server
 from swamp.workflows.decide import as_seen, cancel_run, decide
 from swamp.workflows.state import decided_document, history_document, must_be_resumable, workflow_item
 
 router = ApiRouter(prefix="/api/v1", tags=["runs"])
+models_router = ApiRouter(prefix="/api/v1", tags=["models"])
+METHOD_SECONDS: Final = 3600.0
 Key = Annotated[str | None, Header(max_length=200, description="The same key again finds the same run.")]
 Inputs = Annotated[dict[str, Any] | None, Body()]
 Tags = Annotated[dict[str, str] | None, Body()]
 StepName = Annotated[str | None, Body()]
 Reason = Annotated[str | None, Body(max_length=2000)]
+WorkflowItem = document(
+    "WorkflowItem", id=str, name=str, version=int | str, description=str | None, tags=dict[str, str], jobs=list[str],
+    file=str,
+)  # fmt: skip
+Trigger = document(
+    "Trigger", kind=Literal["webhook", "schedule", "api", "cli", "workflow"] | str, deliveryId=(str | None, None)
+)
+Queued = document("Queued", id=str, workflow=str, status=str, trigger=Trigger)
+RunItem = document("RunItem", Queued, startedAt=str, completedAt=str | None, stepProgress=str)
+Run = document(
+    "Run",
+    id=str,
+    workflowName=str,
+    status=str,
+    trigger=Trigger,
+    jobs=(list[dict[str, Any]], Field(default_factory=list)),
+)
+Decided = document(
+    "Decided", id=str, workflowName=str, step=str, decision=str, status=str, resumable=bool, resumed=bool
+)
+Model = document("Model", name=str, type=str, id=str, file=str | None)
+ModelItem = document("ModelItem", Model, tags=dict[str, str])
+TypeItem = document("TypeItem", type=str, version=str, description=str, methods=list[str])
+MethodRun = document(
+    "MethodRun", modelName=str, modelType=str, methodName=str, status=str, outputId=str, durationMs=int | None,
+    dataArtifacts=list[dict[str, Any]],
+)  # fmt: skip
 
 
-@router.get("/workflows", **for_role("viewer", doc.CountedPage[doc.WorkflowItem]))
+@router.get("/workflows", **for_role("viewer", listing(WorkflowItem, total=int)))
 def workflows(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """All workflows; those that cannot be read are in `broken`."""
     with driving(server.repo) as driver:
@@ -36,7 +72,10 @@ def workflows(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     return {"items": part, "total": len(found), "next": following, **({"broken": broken} if broken else {})}
 
 
-@router.get("/workflows/{name}", **for_role("viewer", doc.Workflow))
+@router.get(
+    "/workflows/{name}",
+    **for_role("viewer", document("Workflow", id=str, name=str, jobs=list[dict[str, Any]], file=str)),
+)
 def workflow(server: Asked, name: str) -> Any:
     """One workflow."""
     with driving(server.repo) as driver:
@@ -44,7 +83,7 @@ def workflow(server: Asked, name: str) -> Any:
     return {**found.workflow.to_document(), "file": found.file}
 
 
-@router.post("/workflows/{name}/runs", **for_role("operator", doc.Queued, 202))
+@router.post("/workflows/{name}/runs", **for_role("operator", Queued, 202))
 def start_run(
     server: Asked,
     name: str,
@@ -57,7 +96,7 @@ def start_run(
     return queued_document(made)
 
 
-@router.post("/runs", **for_role("operator", doc.Queued, 202))
+@router.post("/runs", **for_role("operator", Queued, 202))
 def start_named_run(
     server: Asked,
     workflow: Annotated[str, Body()],
@@ -81,7 +120,7 @@ def queued_document(made: QueuedDelivery) -> dict[str, Any]:
     }
 
 
-@router.get("/runs", **for_role("viewer", doc.Page[doc.RunItem]))
+@router.get("/runs", **for_role("viewer", listing(RunItem)))
 def runs(
     server: Asked,
     workflow: str | None = None,
@@ -102,7 +141,7 @@ def runs(
         )
 
 
-@router.get("/runs/{run}", **for_role("viewer", doc.Run))
+@router.get("/runs/{run}", **for_role("viewer", Run))
 def run(server: Asked, run: str) -> Any:
     """One run: its jobs, steps, times and what they wrote."""
     return run_document_of(server, run)
@@ -122,7 +161,7 @@ def run_document_of(server: Server, run_id: str) -> dict[str, Any]:
     return {**history_document(found), "workflow": found.workflow_name}
 
 
-@router.get("/runs/{run}/logs", **for_role("viewer", doc.Logs))
+@router.get("/runs/{run}/logs", **for_role("viewer", document("Logs", id=str, lines=list[str])))
 def logs(server: Asked, run: str) -> Any:
     """What the steps of a run said."""
     with driving(server.repo) as driver:
@@ -146,19 +185,21 @@ def _decided(
     return {**document, "resumed": found.left_waiting}
 
 
-@router.post("/runs/{run}/approve", **for_role("operator", doc.Decided))
+@router.post("/runs/{run}/approve", **for_role("operator", Decided))
 def approve(server: Asked, run: str, step: StepName = None, reason: Reason = None) -> Any:
     """Answers a run that waits for a person: yes. It goes on by itself."""
     return _decided(server, run, "approved", step, reason)
 
 
-@router.post("/runs/{run}/reject", **for_role("operator", doc.Decided))
+@router.post("/runs/{run}/reject", **for_role("operator", Decided))
 def reject(server: Asked, run: str, step: StepName = None, reason: Reason = None) -> Any:
     """Answers a run that waits for a person: no."""
     return _decided(server, run, "rejected", step, reason)
 
 
-@router.post("/runs/{run}/cancel", **for_role("operator", doc.Stopped))
+@router.post(
+    "/runs/{run}/cancel", **for_role("operator", document("Stopped", id=str, status=Literal["cancelled", "cancelling"]))
+)
 def cancel(server: Asked, run: str) -> Any:
     """Stops a run, here or elsewhere: its processes are ended, what it wrote stays."""
     if server.queue.cancel_waiting(run):
@@ -170,7 +211,7 @@ def cancel(server: Asked, run: str) -> Any:
     return {"id": run, "status": done.status}
 
 
-@router.post("/runs/{run}/resume", **for_role("operator", doc.Queued, 202))
+@router.post("/runs/{run}/resume", **for_role("operator", Queued, 202))
 def resume(
     server: Asked,
     run: str,
@@ -185,3 +226,83 @@ def resume(
     must_be_resumable(known, from_step)
     made = server.enqueue_resume(run, known.workflow_name, from_step, inputs or {})
     return queued_document(made)
+
+
+@models_router.get("/types", **for_role("viewer", listing(TypeItem, total=int)))
+def types(server: Asked) -> Any:
+    """Every model type, built in and plugged in."""
+    registry = load_registry(server.repo.path)
+    found = [type_item(kind) for kind in registry]
+    broken = [{"name": plugin.name, "error": plugin.error} for plugin in registry.broken]
+    return {"items": found, "types": found, "total": len(found), "broken": broken}
+
+
+@models_router.get("/types/{type:path}", **for_role("viewer", document("Type", type=str, methods=list[dict[str, Any]])))
+def describe_type(server: Asked, type: str) -> Any:  # noqa: A002
+    """A type's methods and their arguments."""
+    return load_registry(server.repo.path).get(type).describe()
+
+
+@models_router.get("/models", **for_role("viewer", listing(ModelItem, total=int)))
+def models(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
+    """All models: defined, or made by workflows and `data put`."""
+    with driving(server.repo) as driver:
+        known = driver.context.models
+        found = sorted((model_item(one) for one in known.all()), key=lambda item: (item["name"], item["type"]))
+        broken = [{"file": file, "error": error} for file, error in known.broken()]
+    part, following = page_of(found, lambda item: f"{item['name']}\x00{item['type']}", cursor, limit)
+    return {"items": part, "total": len(found), "next": following, **({"broken": broken} if broken else {})}
+
+
+@models_router.get("/models/{model}", **for_role("viewer", Model))
+def model(server: Asked, model: str) -> Any:
+    """One definition."""
+    with driving(server.repo) as driver:
+        found = driver.context.models.find(model)
+    return {**found.to_document(), "file": found.file}
+
+
+@models_router.get(
+    "/models/{model}/methods", **for_role("viewer", document("Methods", items=list[dict[str, Any]], total=int))
+)
+def methods(server: Asked, model: str) -> Any:
+    """The methods of a model's type."""
+    with driving(server.repo) as driver:
+        kind = driver.context.models.registry.get(driver.context.models.find(model).type)
+    found = kind.describe()["methods"]
+    return {"items": found, "total": len(found)}
+
+
+@models_router.post("/models/{model}/methods/{method}/run", **for_role("operator", MethodRun))
+def run_method(
+    server: Asked,
+    model: str,
+    method: str,
+    inputs: Annotated[dict[str, Any] | None, Body()] = None,
+    tags: Annotated[dict[str, str] | None, Body()] = None,
+) -> Any:
+    """Runs a method in a process of its own and answers when its data is in the datastore. 409: the method failed."""
+    with driving(server.repo) as driver:
+        driver.context.models.find(model)
+    # By `swamp model method run`, whose documents these are. Inputs go through a file: they may hold secrets.
+    with tempfile.TemporaryDirectory(dir=server.repo.path / ".swamp" / "serve") as directory:
+        given = Path(directory) / "inputs.json"
+        given.write_text(json.dumps(inputs or {}), encoding="utf-8")
+        words = ["--json", "-q", "--repo-dir", str(server.repo.path), "--input-file", str(given)]
+        words += [word for key, value in (tags or {}).items() for word in ("--tag", f"{key}={value}")]
+        done = subprocess.run(
+            [sys.executable, "-m", "swamp.cli.main", "model", "method", "run", *words, "--", model, method],
+            env=server.dispatcher.spawner.environment,
+            cwd=server.repo.path,
+            capture_output=True,
+            timeout=METHOD_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    server.puller.soon()
+    if done.stdout.strip():
+        return json.loads(done.stdout), 200 if done.returncode == 0 else 409
+    try:
+        error = json.loads(done.stderr.strip().splitlines()[-1])
+        return error, STATUS.get(error["code"], 500)
+    except (ValueError, IndexError, KeyError):
+        raise Failed(f"the method's process ended with {done.returncode}") from None

@@ -1,32 +1,38 @@
-"""The web application: routes, errors as documents, the guard in front, and its connections."""
+"""The web application: its routes, how a browser logs in, errors as documents, the guard in front, its connections."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
-from typing import Any, Final
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from swamp import __version__
 from swamp.errors import NotFound, SwampError
-from swamp.serve import api_data, api_datastore, api_events, api_models, api_runs, login, receive
-from swamp.serve.guard import App, Guard
-from swamp.serve.pages import browse, follow, inspect
-from swamp.serve.pages.render import HERE, error_page, wants_page
-from swamp.serve.respond import HttpError, error_response, json_response, needs
+from swamp.serve import api_data, api_datastore, api_events, api_runs, receive
+from swamp.serve.guard import COOKIE, App, Guard
+from swamp.serve.pages import show
+from swamp.serve.pages.render import HERE, error_page, login_page, wants_page
+from swamp.serve.respond import ApiRouter, HttpError, document, error_response, json_response, needs, ok
 from swamp.serve.state import Asked, Server
+from swamp.serve.tokens import SESSION_SECONDS, Caller
 
 _log = logging.getLogger("swamp.serve")
 HEADER_SECONDS: Final = 15.0
 STATIC: Final = HERE / "static"
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _CODES: Final = {404: "not-found", 405: "method-not-allowed", 400: "usage", 422: "usage", 413: "too-large"}
+
+plain = ApiRouter()
+Viewer = Annotated[Caller, needs("viewer")]
 
 
 def build(server: Server) -> App:
@@ -35,48 +41,111 @@ def build(server: Server) -> App:
         title="swamp", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.server = server
-    for module in (receive, api_events, api_data, api_datastore, api_models, api_runs, login, browse, follow, inspect):
+    for module in (receive, api_events, api_data, api_datastore, api_runs, show):
         app.include_router(module.router)
-    _plain_routes(app)
+    for router in (api_runs.models_router, plain):
+        app.include_router(router)
     _errors(app, server)
     return Guard(app, server)  # type: ignore[arg-type]
 
 
-def _plain_routes(app: FastAPI) -> None:
-    @app.get("/healthz", include_in_schema=False)
-    async def healthz() -> Response:
-        return PlainTextResponse("ok\n")
+@plain.get("/healthz", include_in_schema=False)
+async def healthz() -> Response:
+    return PlainTextResponse("ok\n")
 
-    @app.get("/readyz", include_in_schema=False)
-    def readyz(server: Asked) -> Response:
-        """The store answers and the queue is open."""
-        if server.draining or not server.ready.is_set():
-            raise HttpError("not-ready", "the server is starting or stopping")
-        server.queue.length()
-        status = server.repo.datastore.maintenance.status()
-        if not status["healthy"]:
-            raise HttpError("not-ready", "the store does not answer")
-        return PlainTextResponse("ready\n")
 
-    @app.get("/metrics", include_in_schema=False)
-    def metrics(server: Asked) -> Response:
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+@plain.get("/readyz", include_in_schema=False)
+def readyz(server: Asked) -> Response:
+    """The store answers and the queue is open."""
+    if server.draining or not server.ready.is_set():
+        raise HttpError("not-ready", "the server is starting or stopping")
+    server.queue.length()
+    status = server.repo.datastore.maintenance.status()
+    if not status["healthy"]:
+        raise HttpError("not-ready", "the store does not answer")
+    return PlainTextResponse("ready\n")
 
-    @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[needs("viewer")])
-    async def openapi() -> Response:
-        return json_response(app.openapi())
 
-    @app.get("/static/{name}", include_in_schema=False)
-    def static(name: str) -> Response:
-        """The style, the script and the icon: files of this package and nothing else."""
-        file = STATIC / name
-        if "/" in name or file.suffix not in _TYPES or not file.is_file():
-            raise NotFound(f"there is no file {name} here")
-        return FileResponse(file, media_type=_TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
+@plain.get("/metrics", include_in_schema=False)
+def metrics(server: Asked) -> Response:
+    return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/favicon.ico", include_in_schema=False)
-    def icon() -> Response:
-        return FileResponse(STATIC / "swamp.svg", media_type="image/svg+xml")
+
+@plain.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[needs("viewer")])
+async def openapi(request: Request) -> Response:
+    return json_response(request.app.openapi())
+
+
+@plain.get("/static/{name}", include_in_schema=False)
+def static(name: str) -> Response:
+    """The style, the script and the icon: files of this package and nothing else."""
+    file = STATIC / name
+    if "/" in name or file.suffix not in _TYPES or not file.is_file():
+        raise NotFound(f"there is no file {name} here")
+    return FileResponse(file, media_type=_TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
+
+
+@plain.get("/favicon.ico", include_in_schema=False)
+def icon() -> Response:
+    return FileResponse(STATIC / "swamp.svg", media_type="image/svg+xml")
+
+
+@plain.get("/login", include_in_schema=False)
+def login(request: Request, server: Asked, token: str | None = None) -> Response:
+    """The one-time word of the printed URL becomes the session of a browser; without one, a form asks for a token."""
+    if token is None:
+        return login_page(server)
+    session = server.tokens.exchange(token)
+    if session is None:
+        request.scope["state"]["refused"]()
+        if "text/html" in request.headers.get("accept", ""):
+            return login_page(server, "This login is not valid any more: `swamp serve login` makes another.")
+        raise HttpError("unauthorized", "this login is not valid any more", hint="`swamp serve login` makes one")
+    return _logged_in(server, session)
+
+
+@plain.post("/login", include_in_schema=False)
+async def enter(request: Request, server: Asked) -> Response:
+    """A token, sent by the form, becomes the session of a browser with the token's role."""
+    fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
+    word = (fields.get("token") or [""])[0].strip()
+    session = await run_in_threadpool(server.tokens.enter, word)
+    if session is None:
+        request.scope["state"]["refused"]()
+        return login_page(server, "This is not a token that is in use.")
+    return _logged_in(server, session)
+
+
+def _logged_in(server: Server, session: str) -> Response:
+    response = RedirectResponse("/", 303)
+    response.set_cookie(
+        COOKIE,
+        session,
+        max_age=int(SESSION_SECONDS),
+        httponly=True,
+        samesite="strict",
+        secure=server.config.seen_over_tls,
+        path="/",
+    )
+    return response
+
+
+Session = document("Session", role=str, kind=str, csrf=str, name=(str | None, None))
+
+
+@plain.get("/api/v1/session", responses=ok(Session), tags=["session"])
+def session(caller: Viewer) -> Response:
+    """Who asks, and what a browser sends with its changes (`X-CSRF-Token`)."""
+    return json_response({"role": caller.role, "kind": caller.kind, "csrf": caller.csrf, "name": caller.name})
+
+
+@plain.post("/api/v1/session/logout", tags=["session"], status_code=204)
+def logout(server: Asked, caller: Viewer) -> Response:
+    """Ends the session of a browser."""
+    server.tokens.log_out(caller)
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, path="/")
+    return response
 
 
 def _errors(app: FastAPI, server: Server) -> None:

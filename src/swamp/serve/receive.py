@@ -17,7 +17,7 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
 from fastapi import Request
@@ -25,9 +25,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from swamp.errors import CorruptData, Failed
-from swamp.serve import documents as doc
 from swamp.serve.queue import QueueFull, run_id_of
-from swamp.serve.respond import ApiRouter, HttpError, json_response
+from swamp.serve.respond import ApiRouter, HttpError, document, json_response, ok
 from swamp.serve.state import Asked, Server
 
 router = ApiRouter(tags=["webhooks"])
@@ -36,12 +35,13 @@ LONGEST_ID: Final = 200
 _NEVER_KEPT: Final = ("authorization", "cookie", "proxy-authorization", "x-gitlab-token")
 _SIGNATURES: Final = ("x-hub-signature", "x-hub-signature-256", "linear-signature", "stripe-signature",
                       "x-slack-signature", "x-signature-256")  # fmt: skip
+Received = document("Received", status=Literal["queued", "duplicate"], deliveryId=str, runId=(str | None, None))
 
 
 @router.post(
     "/hooks/{route:path}",
     status_code=202,
-    responses={**doc.ok(doc.Received, 202), 200: {"model": doc.Received, "description": "Seen before."}},
+    responses={**ok(Received, 202), 200: {"model": Received, "description": "Seen before."}},
 )
 async def receive(request: Request, server: Asked, route: str) -> Response:
     """202: it is in the queue, on disk, and will run once. 200: this delivery id was accepted before."""

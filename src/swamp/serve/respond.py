@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, create_model
 from starlette.responses import Response
 
 from swamp.errors import SwampError, UsageError
 from swamp.repo.open import directory_of_bucket
-from swamp.serve.documents import ok
 from swamp.serve.tokens import Caller, Role
 
 if TYPE_CHECKING:
@@ -155,9 +154,47 @@ def needs(role: Role) -> Any:
     return Depends(check)
 
 
-def for_role(role: Role, document: type[BaseModel], status: int = 200) -> dict[str, Any]:
+# -- how the generated OpenAPI describes the documents, which are built by the functions that the command line prints
+
+
+class Document(BaseModel):
+    """More keys may follow in a later version."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def document(name: str, base: type[BaseModel] = Document, /, **keys: Any) -> type[BaseModel]:
+    """A document by its keys and their types; `(type, None)` is one that may be missing."""
+    fields: dict[str, Any] = {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in keys.items()}
+    return create_model(name, __base__=base, **fields)
+
+
+def many(item: type[BaseModel]) -> Any:
+    """The type of a list of such documents."""
+    return list[item]  # type: ignore[valid-type]
+
+
+def listing(item: type[BaseModel], **keys: Any) -> type[BaseModel]:
+    """A part of a list of such documents; `next` is where the following page begins."""
+    return document(f"{item.__name__}Page", items=many(item), next=(str | None, None), **keys)
+
+
+_ERROR: Final = document("Error", error=str, code=str, hint=(str | None, None), details=(dict[str, Any] | None, None))
+_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    401: {"model": _ERROR, "description": "No valid token."},
+    403: {"model": _ERROR, "description": "Another role is needed, or the request comes from another site."},
+    "default": {"model": _ERROR, "description": "The error document of `--json`."},
+}
+
+
+def ok(model: type[BaseModel], status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """What a route answers, for the generated description."""
+    return {status: {"model": model}, **_REFUSALS}
+
+
+def for_role(role: Role, model: type[BaseModel], status: int = 200) -> dict[str, Any]:
     """Who may use a route, and what it answers, as options of its decorator."""
-    return {"dependencies": [needs(role)], "responses": ok(document, status), "status_code": status}
+    return {"dependencies": [needs(role)], "responses": ok(model, status), "status_code": status}
 
 
 def page_of(items: Sequence[T], key: Callable[[T], str], cursor: str | None, limit: int) -> tuple[list[T], str | None]:

@@ -1,27 +1,32 @@
-"""Charts as SVG elements, described as plain values: templates write them out, so nothing here escapes or styles."""
+"""Charts and graphs as boxes and curves, plain values: templates write them out, so nothing here escapes or styles."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from swamp.env import parse_rfc3339
-from swamp.repo.lineage import Lineage, LineageNode
+from swamp.repo.lineage import Lineage
 
 HOURS: Final = 24
 BAR_HEIGHT: Final = 60
 STEP_WIDTH, STEP_HEIGHT, GAP_X, GAP_Y = 180, 34, 60, 14
+FRAME: Final = 12
+"""Between a job's frame and its steps."""
+TITLE: Final = 22
+"""Above the steps of a job: its name."""
 MOST_BESIDE: Final = 12
 """Versions in one column of a lineage; of more, the number is told."""
 _GROUPS: Final = {"succeeded": "good", "failed": "bad", "cancelled": "bad"}
 
 
 @dataclass(frozen=True)
-class Rect:
-    """A part of a bar."""
+class Box:
+    """A part of a bar, a step, a frame around steps, or a version; `kind` is how it is drawn, `of` what it is part of
+    or stands for."""
 
     x: float
     y: float
@@ -29,9 +34,37 @@ class Rect:
     height: float
     kind: str
     title: str
+    of: Any = None
 
 
-def bars_of_runs(runs: Sequence[Mapping[str, Any]], now: dt.datetime) -> list[Rect]:
+@dataclass(frozen=True)
+class Graph:
+    """Boxes, what is around them, and curves from each to those that follow."""
+
+    boxes: Sequence[Box]
+    curves: Sequence[str]
+    frames: Sequence[Box] = ()
+    hidden: int = 0
+    """Boxes for which there was no room."""
+
+    @property
+    def width(self) -> float:
+        return max((box.x + box.width for box in (*self.boxes, *self.frames)), default=0)
+
+    @property
+    def height(self) -> float:
+        return max((box.y + box.height for box in (*self.boxes, *self.frames)), default=0)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What waits for what: jobs for jobs, and within a job steps for steps."""
+
+    jobs: Mapping[str, Sequence[str]]
+    steps: Mapping[str, Mapping[str, Sequence[str]]]
+
+
+def bars_of_runs(runs: Sequence[Mapping[str, Any]], now: dt.datetime) -> list[Box]:
     """Runs of the last day, a bar an hour: good, bad and others on top of each other."""
     counts: list[Counter[str]] = [Counter() for _ in range(HOURS)]
     for run in runs:
@@ -47,7 +80,7 @@ def bars_of_runs(runs: Sequence[Mapping[str, Any]], now: dt.datetime) -> list[Re
                 height = count[kind] / most * BAR_HEIGHT
                 top -= height
                 title = f"{HOURS - place} h ago: {count[kind]} {kind}"
-                found.append(Rect(place * 12, round(top, 1), 10, round(height, 1), kind, title))
+                found.append(Box(place * 12, round(top, 1), 10, round(height, 1), kind, title))
     return found
 
 
@@ -60,161 +93,63 @@ def line_of_sizes(versions: Sequence[Mapping[str, Any]], width: int = 320, heigh
     return " ".join(f"{n * step:.1f},{height - size / most * (height - 4) - 2:.1f}" for n, size in enumerate(sizes))
 
 
-@dataclass(frozen=True)
-class Box:
-    """A step in the graph of a run."""
-
-    job: str
-    name: str
-    status: str
-    x: int
-    y: int
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A job in the graph of a run, around its steps."""
-
-    name: str
-    x: int
-    y: int
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
-class Graph:
-    """The steps of a run and what waits for what."""
-
-    boxes: Sequence[Box]
-    frames: Sequence[Frame]
-    curves: Sequence[str]
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What waits for what: jobs for jobs, and within a job steps for steps."""
-
-    jobs: Mapping[str, Sequence[str]]
-    steps: Mapping[str, Mapping[str, Sequence[str]]]
-
-
-FRAME: Final = 12
-"""Between a job's frame and its steps."""
-TITLE: Final = 22
-"""Above the steps of a job: its name."""
-
-
 def graph_of_run(jobs: Sequence[Mapping[str, Any]], needs: Needs) -> Graph:
     """Jobs as frames from left to right in the order of their dependencies, each with its steps in columns."""
-    columns = {str(job["name"]): _columns(job, needs) for job in jobs}
-    starts: dict[str, int] = {}
-    for name in columns:
-        _start(name, columns, needs.jobs, starts)
+    steps = {job["name"]: {step["name"]: step["status"] for step in job["steps"]} for job in jobs}
+    columns = {job: _columns(dict.fromkeys(names, 1), needs.steps.get(job, {})) for job, names in steps.items()}
+    widths = {job: 1 + max(within.values(), default=0) for job, within in columns.items()}
+    starts = _columns(widths, needs.jobs)
     below: Counter[int] = Counter()
-    boxes: list[Box] = []
-    frames: dict[str, Frame] = {}
-    for job in jobs:
-        name = str(job["name"])
-        taken = range(starts[name], starts[name] + len(columns[name]))
-        top = max(below[column] for column in taken)
-        made = [
-            Box(name, str(step["name"]), str(step["status"]), *_place(starts[name] + column, row, top))
-            for column, steps in enumerate(columns[name])
-            for row, step in enumerate(steps)
-        ]
-        boxes += made
-        frames[name] = _frame(name, made, *_place(starts[name], 0, top))
-        below.update({column: frames[name].y + frames[name].height + GAP_Y - below[column] for column in taken})
-    curves = [*_between_jobs(frames, needs.jobs), *_between_steps(boxes, needs.steps)]
-    width = max((frame.x + frame.width for frame in frames.values()), default=0)
-    height = max((frame.y + frame.height for frame in frames.values()), default=0)
-    return Graph(boxes, list(frames.values()), curves, width, height)
+    boxes: dict[tuple[str, str], Box] = {}
+    frames: dict[str, Box] = {}
+    for job, names in steps.items():
+        taken = range(starts[job], starts[job] + widths[job])
+        left, top = FRAME + starts[job] * (STEP_WIDTH + GAP_X), max(below[at] for at in taken) + TITLE + FRAME
+        rows: Counter[int] = Counter()
+        for name, status in names.items():
+            at = columns[job][name]
+            boxes[job, name] = _cell(left, top, at, rows[at], status, name, job)
+            rows[at] += 1
+        last = _cell(left, top, widths[job] - 1, max(rows.values(), default=1) - 1, "", "")
+        width, height = last.x + STEP_WIDTH - left + 2 * FRAME, last.y + STEP_HEIGHT - top + 2 * FRAME + TITLE
+        frames[job] = Box(left - FRAME, top - FRAME - TITLE, width, height, "job", job)
+        below |= dict.fromkeys(taken, int(frames[job].y + height + GAP_Y))
+    pairs = [(frames.get(before), frame) for job, frame in frames.items() for before in needs.jobs.get(job, ())]
+    for (job, name), box in boxes.items():
+        pairs += [(boxes.get((job, before)), box) for before in needs.steps.get(job, {}).get(name, ())]
+    return Graph(list(boxes.values()), [_curve(a, b) for a, b in pairs if a is not None], list(frames.values()))
 
 
-def _columns(job: Mapping[str, Any], needs: Needs) -> list[list[Mapping[str, Any]]]:
-    """A job's steps by how many others they wait for, one after the other; at least one column."""
-    waits = needs.steps.get(str(job["name"]), {})
-    found: list[list[Mapping[str, Any]]] = [[]]
-    for step in job["steps"]:
-        depth = _depth(str(step["name"]), waits)
-        found += [[] for _ in range(depth + 1 - len(found))]
-        found[depth].append(step)
+def _columns(widths: Mapping[str, int], waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The first column of each: behind the last one of all that it waits for."""
+    found: dict[str, int] = {}
+
+    def first(name: str) -> int:
+        if name not in found:
+            found[name] = 0  # for a circle, which a workflow cannot have
+            before = [other for other in waits.get(name, ()) if other in widths and other != name]
+            found[name] = max((first(other) + widths[other] for other in before), default=0)
+        return found[name]
+
+    for name in widths:
+        first(name)
     return found
 
 
-def _depth(name: str, waits: Mapping[str, Sequence[str]], seen: frozenset[str] = frozenset()) -> int:
-    before = [other for other in waits.get(name, ()) if other not in seen and other != name]
-    return 1 + max(_depth(other, waits, seen | {name}) for other in before) if before else 0
+def _cell(left: float, top: float, column: int, row: int, kind: str, title: str, of: Any = None) -> Box:
+    x, y = left + column * (STEP_WIDTH + GAP_X), top + row * (STEP_HEIGHT + GAP_Y)
+    return Box(x, y, STEP_WIDTH, STEP_HEIGHT, kind, title, of)
 
 
-def _start(
-    name: str, columns: Mapping[str, Sequence[Any]], waits: Mapping[str, Sequence[str]], starts: dict[str, int]
-) -> int:
-    """The first column of a job: behind the last one of all that it waits for."""
-    if name not in starts:
-        starts[name] = 0  # for a circle, which a workflow cannot have
-        before = [other for other in waits.get(name, ()) if other in columns]
-        starts[name] = max((_start(o, columns, waits, starts) + len(columns[o]) for o in before), default=0)
-    return starts[name]
-
-
-def _place(column: int, row: int, top: int) -> tuple[int, int]:
-    return FRAME + column * (STEP_WIDTH + GAP_X), top + TITLE + FRAME + row * (STEP_HEIGHT + GAP_Y)
-
-
-def _frame(name: str, boxes: Sequence[Box], x: int, y: int) -> Frame:
-    right = max((box.x for box in boxes), default=x) + STEP_WIDTH
-    bottom = max((box.y for box in boxes), default=y) + STEP_HEIGHT
-    return Frame(name, x - FRAME, y - FRAME - TITLE, right - x + 2 * FRAME, bottom - y + 2 * FRAME + TITLE)
-
-
-def _between_jobs(frames: Mapping[str, Frame], waits: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for name, frame in frames.items():
-        for one in (frames[other] for other in waits.get(name, ()) if other in frames):
-            yield _curve(one.x + one.width, one.y + one.height / 2, frame.x, frame.y + frame.height / 2)
-
-
-def _between_steps(boxes: Sequence[Box], waits: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[str]:
-    places = {(box.job, box.name): box for box in boxes}
-    for box in boxes:
-        for other in waits.get(box.job, {}).get(box.name, ()):
-            if (one := places.get((box.job, other))) is not None:
-                yield _curve(one.x + STEP_WIDTH, one.y + STEP_HEIGHT / 2, box.x, box.y + STEP_HEIGHT / 2)
-
-
-def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+def _curve(one: Box, other: Box) -> str:
     """The path from the right of one box to the left of another."""
+    x1, y1, x2, y2 = one.x + one.width, one.y + one.height / 2, other.x, other.y + other.height / 2
     middle = (x1 + x2) / 2
     return f"M{x1:g} {y1:g}C{middle:g} {y1:g} {middle:g} {y2:g} {x2:g} {y2:g}"
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A version in the graph of a lineage."""
-
-    node: LineageNode
-    x: int
-    y: int
-    chosen: bool
-
-
-@dataclass(frozen=True)
-class Descent:
-    """What a version was made from to its left, what was made from it to its right."""
-
-    boxes: Sequence[Placed]
-    curves: Sequence[str]
-    width: int
-    height: int
-    hidden: int
-    """Versions for which there was no room."""
-
-
-def graph_of_lineage(found: Lineage) -> Descent:
-    """Columns by the shortest way to the version that was asked for."""
+def graph_of_lineage(found: Lineage) -> Graph:
+    """What a version was made from to its left, what was made from it to its right, by the shortest way to it."""
     places = {found.of: 0}
     for near, step in ((found.before, -1), (found.after, 1)):
         ring = [found.of]
@@ -224,17 +159,12 @@ def graph_of_lineage(found: Lineage) -> Descent:
             ring = list(pairs)
     first = min(places.values())
     beside: Counter[int] = Counter()
-    boxes: dict[str, Placed] = {}
+    boxes: dict[str, Box] = {}
     for path, place in places.items():
         if beside[place] < MOST_BESIDE:
-            x, y = (place - first) * (STEP_WIDTH + GAP_X), beside[place] * (STEP_HEIGHT + GAP_Y)
-            boxes[path] = Placed(found.by_path[path], x, y, path == found.of)
+            node = found.by_path[path]
+            kind = "chosen" if path == found.of else "" if node.here else "gone"
+            boxes[path] = _cell(0, 0, place - first, beside[place], kind, node.title, node)
         beside[place] += 1
-    curves = [
-        _curve(boxes[a].x + STEP_WIDTH, boxes[a].y + STEP_HEIGHT / 2, boxes[b].x, boxes[b].y + STEP_HEIGHT / 2)
-        for a, b in found.edges
-        if a in boxes and b in boxes
-    ]
-    width = (max(places.values()) - first + 1) * (STEP_WIDTH + GAP_X) - GAP_X
-    height = min(MOST_BESIDE, max(beside.values())) * (STEP_HEIGHT + GAP_Y) - GAP_Y
-    return Descent(list(boxes.values()), curves, width, height, len(found.nodes) - len(boxes))
+    curves = [_curve(boxes[a], boxes[b]) for a, b in found.edges if a in boxes and b in boxes]
+    return Graph(list(boxes.values()), curves, hidden=len(found.nodes) - len(boxes))
