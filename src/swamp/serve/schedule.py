@@ -1,36 +1,146 @@
-"""Starts workflows at their ticks: claims each, decides about overlap, and puts it into the queue."""
+"""Starts workflows at their ticks: claims each, decides about overlap, and puts it into the queue.
+
+Several servers on one bucket fire each tick once: whoever creates the tick's object has it. Where the store enforces no
+conditions the same is done under a lease. A claim does not carry the promise alone: the run's id is made from the tick,
+and a run that has a record is never started again. So a claim whose server died is taken over without asking whose
+clock is right. inv[schedule.once]
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.data.run_record import path_of
 from swamp.env import parse_rfc3339, rfc3339
-from swamp.errors import NotFound, SwampError
-from swamp.serve.claim import Claim, Claims
+from swamp.errors import ConditionFailed, NotFound, ObjectMissing, SwampError
 from swamp.serve.dispatch import driving
 from swamp.serve.queue import Queue, run_id_of
+from swamp.store.port import CREATE, Condition, Match, ObjectStore, Token
 from swamp.workflows.decide import cancel_run, seen_summary
 from swamp.workflows.schema import WorkflowFile, tick_after, tick_before
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
     from swamp.serve.dispatch import Dispatcher
+    from swamp.serve.follow import RunIndex
     from swamp.serve.queue import QueuedDelivery
-    from swamp.serve.summarize import RunIndex
 
 LOOK_SECONDS: Final = 0.2
 FILES_EVERY: Final = 5.0
 LATE_SECONDS: Final = 60.0
 """A tick that is older than this was missed: `catchup` decides about it."""
+PREFIX: Final = ".schedule"
+KEPT: Final = 100
+"""Claims that stay in the store per workflow; no server ever fires a tick that is older than the last one."""
 _TICKS: Final = str(uuid.NAMESPACE_OID)
 _log = logging.getLogger("swamp.serve")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A tick as it stands: who has it, and the token with which it can be taken over."""
+
+    server: str
+    skipped: bool
+    token: Token
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of one repository's schedules. `server` is this server's own word, new at every start."""
+
+    repo: Repo
+    server: str
+
+    def take(self, workflow_id: str, tick: dt.datetime) -> bool:
+        """Whether the tick is ours. Raises StoreError when nobody can say."""
+        with self._alone(workflow_id):
+            free = self._safe or self.look(workflow_id, tick) is None
+            if free and self._put(workflow_id, tick, CREATE):
+                return True
+            found = self.look(workflow_id, tick)
+            return found is not None and found.server == self.server
+
+    def take_over(self, workflow_id: str, tick: dt.datetime, seen: Claim, *, skipped: bool = False) -> bool:
+        """The tick of a server that died: ours, if it still stands as it was seen."""
+        with self._alone(workflow_id):
+            now = self.look(workflow_id, tick)
+            if now is None or now.server != seen.server or now.skipped:
+                return False
+            return self._put(workflow_id, tick, Match(now.token), skipped=skipped)
+
+    def skip(self, workflow_id: str, tick: dt.datetime) -> None:
+        """Says that nobody has to run this tick."""
+        seen = self.look(workflow_id, tick)
+        if seen is not None and seen.server == self.server:
+            self.take_over(workflow_id, tick, seen, skipped=True)
+
+    def look(self, workflow_id: str, tick: dt.datetime) -> Claim | None:
+        """The claim of a tick. A damaged one belongs to nobody, and is taken over in time."""
+        try:
+            found = self._store.get(_key(workflow_id, tick), length=4096)
+        except ObjectMissing:
+            return None
+        try:
+            said: Any = json.loads(found.body)
+            return Claim(str(said["server"]), bool(said.get("skipped")), found.meta.token)
+        except (ValueError, KeyError, TypeError):
+            return Claim("", False, found.meta.token)
+
+    def sweep(self, workflow_id: str) -> None:
+        """Forgets all but the newest claims."""
+        pages = self._store.list(f"{PREFIX}/{workflow_id}/")
+        keys = sorted(meta.key for page in pages for meta in page if meta.key.endswith(".json"))
+        if len(keys) > KEPT * 2:
+            self._store.delete(keys[:-KEPT])
+
+    @cached_property
+    def _store(self) -> ObjectStore:
+        from swamp.store.directory import DirectoryStore
+
+        datastore = self.repo.datastore
+        return datastore.store if datastore.synced else DirectoryStore(datastore.directory / ".locks", self.repo.env)
+
+    @property
+    def _safe(self) -> bool:
+        return not self.repo.datastore.synced or self.repo.datastore.capabilities.safe
+
+    def _put(self, workflow_id: str, tick: dt.datetime, condition: Condition, *, skipped: bool = False) -> bool:
+        body = json.dumps({"server": self.server, "skipped": skipped}).encode()
+        try:
+            self._store.put(_key(workflow_id, tick), body, condition if self._safe else None)
+        except ConditionFailed:
+            return False
+        return True
+
+    @contextmanager
+    def _alone(self, workflow_id: str) -> Iterator[None]:
+        """Where the store enforces nothing, one at a time: under a lease."""
+        from swamp.locks.acquire import Holder, LeaseClient
+
+        if self._safe:
+            yield
+            return
+        holder, capabilities = Holder.of_process(), self.repo.datastore.capabilities
+        client = LeaseClient(self._store, holder, self.repo.env, capabilities=capabilities, inherited=())
+        lease = client.acquire(f"{PREFIX}/{workflow_id}/.lock")
+        try:
+            yield
+        finally:
+            lease.release()
+
+
+def _key(workflow_id: str, tick: dt.datetime) -> str:
+    return f"{PREFIX}/{workflow_id}/{tick:%Y%m%dT%H%M%SZ}.json"
 
 
 @dataclass

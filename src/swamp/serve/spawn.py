@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -149,31 +149,43 @@ def exit_code(error: BaseException) -> int:
     return error.exit_code if isinstance(error, SwampError) else 1
 
 
+def changed_steps(run: RunState, seen: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """What there is to tell of the steps whose status is another than `seen` says, which is brought up to date."""
+    for job, step in run.steps:
+        place = f"{job.name}\n{step.name}"
+        if seen.get(place, "pending") != step.status:
+            seen[place] = step.status
+            error = {"error": step.error} if step.error else {}
+            yield {"job": job.name, "step": step.name, "status": step.status, **error}
+
+
+def changed_status(run: RunState, seen: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The same of the whole run."""
+    if seen.get("") != run.status:
+        seen[""] = run.status
+        error = {"error": run.error} if run.error else {}
+        trigger = {"trigger": dict(run.trigger)} if run.trigger else {}
+        yield {"workflow": run.workflow_name, "status": run.status, **trigger, **error}
+
+
 class Teller:
     """Watches a run and writes down what changes, one JSON object a line."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("ab", buffering=0)
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str], str] = {}
-        self._status = ""
+        self._seen: dict[str, str] = {}
 
     def changed(self, run: RunState) -> None:
-        for job, step in run.steps:
-            if self._seen.get((job.name, step.name), "pending") != step.status:
-                self._seen[job.name, step.name] = step.status
-                error = {"error": step.error} if step.error else {}
-                self._say({"event": "step", "job": job.name, "step": step.name, "status": step.status, **error})
+        for told in changed_steps(run, self._seen):
+            self._say({"event": "step", **told})
         if not run.over:  # the end is said when it is shared
             self.tell_status(run)
 
     def tell_status(self, run: RunState) -> None:
         """Says the state of the whole run, if it is another; its last after the last record is where it belongs."""
-        if run.status != self._status:
-            self._status = run.status
-            error = {"error": run.error} if run.error else {}
-            trigger = {"trigger": dict(run.trigger)} if run.trigger else {}
-            self._say({"event": "run", "workflow": run.workflow_name, "status": run.status, **trigger, **error})
+        for told in changed_status(run, self._seen):
+            self._say({"event": "run", **told})
 
     def said(self, job: str, step: str, line: str) -> None:
         self._say({"event": "log", "job": job, "step": step, "line": line})

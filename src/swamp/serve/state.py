@@ -1,4 +1,4 @@
-"""One running server: the open repository with its one engine, the queue, the threads that work."""
+"""One running server: the open repository with its one engine, the queue, the threads that work, what is measured."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from swamp.data.run_record import RunState
-from swamp.errors import NotFound, UsageError
+from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.inputs import check_inputs
 from swamp.serve.config import ServeConfig, Webhook, find_secret
 from swamp.serve.database import FILE, Database
 from swamp.serve.dispatch import Dispatcher, driving
 from swamp.serve.events import Events
-from swamp.serve.follow import Follower, Puller
-from swamp.serve.metrics import Metrics
+from swamp.serve.follow import Follower, Puller, RunIndex
 from swamp.serve.queue import Queue, QueuedDelivery, run_id_of
 from swamp.serve.respond import Clean
 from swamp.serve.schedule import Scheduler
-from swamp.serve.summarize import RunIndex
 from swamp.serve.tokens import Tokens
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_RUN_SECONDS: Final = (0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Server:
 
     def _over(self, run_id: str, run: RunState | None) -> None:
         if run is not None:
-            self.metrics.run_ended(run.workflow_name, run.status, (run.duration_ms or 0) / 1000)
+            self.metrics.run_ended(run)
         self.follower.over(run_id)
         self.puller.soon()
 
@@ -135,3 +137,72 @@ def check_webhooks(repo: Repo, config: ServeConfig) -> dict[str, bytes]:
                     )
             secrets[hook.route] = find_secret(hook.secret, repo.path, os.environ)
     return secrets
+
+
+class Metrics:
+    """What Prometheus scrapes: counters of one server; what is a state is asked for when somebody scrapes."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.registry = CollectorRegistry()
+        made: dict[str, Any] = {"registry": self.registry}
+        self._requests = Counter("swamp_http_requests", "HTTP requests", ["method", "route", "status"], **made)
+        self._took = Histogram("swamp_http_request_seconds", "HTTP requests", ["method"], buckets=_SECONDS, **made)
+        self._runs = Counter("swamp_runs", "Runs that this server saw the end of", ["workflow", "status"], **made)
+        self._lasted = Histogram("swamp_run_seconds", "How long runs took", ["workflow"], buckets=_RUN_SECONDS, **made)
+        self._deliveries = Counter("swamp_deliveries", "Deliveries by their end", ["kind", "status"], **made)
+        self._queue = Gauge("swamp_queue_length", "Runs that wait or run", **made)
+        self._active = Gauge("swamp_runs_active", "Runs of this server under way", **made)
+        self._behind = Gauge("swamp_sync_lag_commits", "Commits that this machine has not pulled", **made)
+        self._age = Gauge("swamp_sync_lag_seconds", "Seconds since the store was last heard of", **made)
+        self._pending = Gauge("swamp_pending_files", "Changes that wait for a push", ["kind"], **made)
+        self._conflicts = Gauge("swamp_conflicts", "Files kept aside", **made)
+        self._cache = Gauge("swamp_cache_bytes", "Bytes in this machine's cache", **made)
+        self._store = Counter("swamp_store_requests", "Requests to the store", ["verb"], **made)
+        self._asked: dict[str, int] = {}
+
+    def request(self, scope: dict[str, Any], status: int, seconds: float) -> None:
+        route = scope.get("route")
+        path = getattr(route, "path", "other")
+        self._requests.labels(scope["method"], path, str(status)).inc()
+        if path != "/api/v1/events":
+            self._took.labels(scope["method"]).observe(seconds)
+
+    def delivered(self, delivery: QueuedDelivery) -> None:
+        self._deliveries.labels(delivery.kind, delivery.status).inc()
+
+    def run_ended(self, run: RunState) -> None:
+        self._runs.labels(run.workflow_name, run.status).inc()
+        self._lasted.labels(run.workflow_name).observe((run.duration_ms or 0) / 1000)
+
+    def text(self) -> bytes:
+        """Asks for the states and writes everything down. The store is asked for its newest commit, briefly."""
+        server = self._server
+        self._queue.set(server.queue.length())
+        self._active.set(server.dispatcher.running)
+        engine = server.repo.datastore.engine
+        if engine is not None:
+            known = engine.status()
+            self._pending.labels("write").set(known.pending.writes)
+            self._pending.labels("delete").set(known.pending.deletes)
+            self._conflicts.set(known.conflicts)
+            self._cache.set(known.bytes)
+            self._lag(known.seq)
+            self._count_requests()
+        return generate_latest(self.registry)
+
+    def _lag(self, seen: int) -> None:
+        server = self._server
+        if server.puller.pulled_at is not None:
+            self._age.set(server.repo.env.clock.monotonic() - server.puller.pulled_at)
+        try:
+            root = server.repo.datastore.maintenance.root()
+        except SwampError:
+            return  # a store that is away shows in the seconds
+        self._behind.set(max(0, root.seq - seen) if root else 0)
+
+    def _count_requests(self) -> None:
+        meter = self._server.repo.datastore.store.meter
+        for verb, count in dict(meter.calls).items():
+            self._store.labels(verb).inc(max(0, count - self._asked.get(verb, 0)))
+            self._asked[verb] = count
