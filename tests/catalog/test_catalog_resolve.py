@@ -7,8 +7,8 @@ import pytest
 from swamp.data.records import AUTO, DefinitionRepository, auto_definition
 from swamp.env import SYSTEM
 from swamp.errors import NotFound, UsageError
+from swamp.models.declare import Registry
 from swamp.models.define import ModelDefinitions
-from swamp.models.registry import Registry
 from swamp.repo.definitions import Definitions, ModelRef
 
 

@@ -35,8 +35,8 @@ app.add_typer(outputs, name="output")
 @types.command("list")
 def list_types() -> None:
     """List every model type, built in and plugged in."""
+    from swamp.models.declare import load_registry
     from swamp.models.define import type_item
-    from swamp.models.registry import load_registry
 
     with session() as s:
         registry = load_registry(s.repo.path)
@@ -51,7 +51,7 @@ def list_types() -> None:
 @types.command("describe")
 def describe_type(name: Annotated[str, typer.Argument(metavar="TYPE", help="Such as command/shell.")]) -> None:
     """Show a type's methods and their arguments."""
-    from swamp.models.registry import load_registry
+    from swamp.models.declare import load_registry
 
     with session() as s:
         described = load_registry(s.repo.path).get(name).describe()

@@ -27,8 +27,8 @@ def workflow_schema() -> Schema:
 
 def model_schema() -> Schema:
     """`models/<type>/<name>.yaml`. Arguments are those of the type: `swamp model type describe` has them."""
+    from swamp.models.declare import builtin_types
     from swamp.models.define import KEYS
-    from swamp.models.registry import builtin_types
 
     types = sorted(kind.name for kind in builtin_types())
     mapping: Schema = {"type": ["object", "null"]}

@@ -10,21 +10,19 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from swamp.data.artifacts import DataRepository
 from swamp.data.lifetimes import Lifetime, Retention
 from swamp.data.metadata import Draft, Owner
 from swamp.data.names import DataName
-from swamp.data.reads import Reads, noting
+from swamp.data.reads import noting
 from swamp.data.versions import DataVersion
 from swamp.errors import Failed
-from swamp.models.declare import Method, OutputSpec, Written
+from swamp.models.declare import OutputSpec, Written
 from swamp.models.define import Definition
 from swamp.models.mask import Masker, MaskStream
-from swamp.sync.progress import Cancel
 from swamp.values import mutable, value
 
 if TYPE_CHECKING:
-    from swamp.models.run_context import Lookup
+    from swamp.models.run import MethodRun
 
 OnLog = Callable[[str], None]
 
@@ -79,28 +77,21 @@ class Log:
 
 @mutable
 class MethodContext:
-    """Implements `declare.Context` on a repository's data."""
+    """Implements `declare.Context` on the data of the repository that a method runs in."""
 
-    definition: Definition
-    method: Method
+    run: MethodRun
     global_arguments: Any
-    repo_dir: Path
     scratch: Path
     environment: Mapping[str, str]
-    cancel: Cancel
-    data: DataRepository
-    lookup: Lookup
-    owner: Owner
-    tags: Mapping[str, str]
-    masker: Masker
     writer_log: Log
-    open_spark: Callable[[], Any]
-    check: Callable[[], None]
-    new_write_id: Callable[[], str]
-    take_in: Callable[[Definition], None]
-    reads: Reads
     output_id: str
     written: list[DataVersion] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.definition, self.cancel, self.reads = self.run.request.definition, self.run.cancel, self.run.reads
+        parts = self.run.context
+        self.masker, self.data, self.lookup, self.repo_dir = parts.masker, parts.data, parts.lookup, parts.repo.path
+        self.spark, self.check = parts.spark, self.run.change.check
 
     @property
     def model_name(self) -> str:
@@ -141,10 +132,10 @@ class MethodContext:
         self.check()
         overrides.setdefault("content_type", "application/vnd.apache.parquet")
         data, draft = self._draft(name, "dataset", spec, overrides)
-        write_id = self.new_write_id()
+        write_id = self.run.context.env.uuid()
         options = {"repo": str(self.repo_dir), **writer_options(data, draft, self.model_name, write_id)}
         frame.write.format("swamp").mode("append").options(**options).save()
-        self.take_in(self.definition)
+        self.run.context.pull_model(self.definition.type, self.definition.id)
         version = next(v for v in self.data.versions(data) if v.meta.draft.write_id == write_id)
         self.written.append(version)
         return Written(version.name, version.version, self.model_name, version.path)
@@ -160,14 +151,15 @@ class MethodContext:
 
     def _draft(self, name: str, kind: str, spec: str | None, overrides: Mapping[str, Any]) -> tuple[DataName, Draft]:
         self._refuse_secret_name(name)
-        wanted = _with(self.method.spec(spec or name), overrides)
+        request = self.run.request
+        wanted = _with(self.run.method.spec(spec or name), overrides)
         tags = {"type": kind, "specName": wanted.name, "modelName": self.model_name}
         draft = Draft(
-            owner=self.owner,
+            owner=owner_of(self.definition, request.origin),
             content_type=wanted.content_type,
             lifetime=Lifetime.parse(wanted.lifetime),
             retention=Retention.parse(wanted.garbage_collection),
-            tags=self.masker.value({**self.definition.tags, **wanted.tags, **self.tags, **tags}),
+            tags=self.masker.value({**self.definition.tags, **wanted.tags, **request.tags, **tags}),
             streaming=bool(overrides.get("streaming", False)),
             inputs=self.reads.all(),
             output_id=self.output_id,
@@ -202,9 +194,6 @@ class MethodContext:
 
     def mask_stream(self) -> MaskStream:
         return self.masker.stream()
-
-    def spark(self) -> Any:
-        return self.open_spark()
 
 
 def _with(spec: OutputSpec, overrides: Mapping[str, Any]) -> OutputSpec:

@@ -15,11 +15,10 @@ from swamp.data.names import auto_id, check_model_name, normalise_type, suggest
 from swamp.data.records import AUTO
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
-from swamp.models.declare import ModelType, argument_names, explain
+from swamp.models.declare import ModelType, Registry, argument_names, explain
 from swamp.models.document import ParsedFile, Problem, dump, parse, read_text, refuse
 from swamp.models.expressions import check_expressions, has_expression
 from swamp.models.inputs import check_schema
-from swamp.models.registry import Registry
 from swamp.repo.definitions import FOLDER, Source, definition_files, find_defined, in_files_called
 from swamp.sync.port import Tree
 from swamp.values import value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from swamp.catalog import expression as cel
 from swamp.catalog.expression import OPEN, Expression, Template, has_expression, parse_template
@@ -20,20 +20,13 @@ from swamp.models.document import Path, spell
 from swamp.models.mask import Masker
 from swamp.values import value
 
+if TYPE_CHECKING:
+    from swamp.models.run_context import Lookup
+
 __all__ = ["Evaluated", "Scope", "check_expressions", "evaluate", "has_expression", "truth"]
 
 VARIABLES = ("inputs", "self", "run", "env", "model", "data")
 FUNCTIONS = ("data.latest", "data.version", "data.query")
-
-
-class DataLookup(Protocol):
-    """What `data.*` can do in an expression."""
-
-    def latest(self, model: str, name: str) -> Mapping[str, Any]: ...
-
-    def version(self, model: str, name: str, version: int) -> Mapping[str, Any]: ...
-
-    def query(self, predicate: str) -> list[Any]: ...
 
 
 @value
@@ -46,14 +39,11 @@ class Scope:
     self_: Mapping[str, Any] = field(default_factory=dict)
     shown_self: Mapping[str, Any] | None = None
     run: Mapping[str, Any] = field(default_factory=dict)
-    data: DataLookup | None = None
+    data: Lookup | None = None
     models: Callable[[], Mapping[str, Any]] = dict
 
     def with_self(self, real: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> Scope:
         return replace(self, self_=real, shown_self=shown)
-
-    def with_inputs(self, inputs: Mapping[str, Any]) -> Scope:
-        return replace(self, inputs=inputs)
 
     def open(self, names: frozenset[str], *, shown: bool = False) -> cel.CelScope:
         """The CEL side of it, with nothing in it that `names` does not ask for."""

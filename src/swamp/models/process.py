@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, Literal
 
 from swamp.env import Env
 from swamp.errors import UsageError
+from swamp.models.mask import Masker, MaskStream
 from swamp.sync.progress import Cancel
 from swamp.values import mutable, value
 
@@ -27,22 +28,6 @@ PIPES_HOLD = 1 << 20
 
 Ending = Literal["exited", "timeout", "cancelled"]
 OnLine = Callable[[str, str], None]
-
-
-class TextFilter(Protocol):
-    """Changes a text that comes in pieces, such as by masking."""
-
-    def feed(self, piece: str) -> str: ...
-
-    def end(self) -> str: ...
-
-
-class _AsItIs:
-    def feed(self, piece: str) -> str:
-        return piece
-
-    def end(self) -> str:
-        return ""
 
 
 # The watcher lives in the child's group and reads a pipe that only swamp holds open. A line means that the command
@@ -92,11 +77,11 @@ def run_process(
     env: Env,
     timeout: float | None = None,
     on_line: OnLine = lambda stream, line: None,
-    new_filter: Callable[[], TextFilter] = _AsItIs,
+    new_filter: Callable[[], MaskStream] = lambda: MaskStream(Masker({})),
 ) -> Finished:
     """Run `command` to one of its ends: it exits, its time is up, or the user wants to stop.
 
-    What it says goes through a filter of its own per stream before anyone sees it or any of it is left out.
+    What it says goes through a mask of its own per stream before anyone sees it or any of it is left out.
     """
     started = env.clock.monotonic()
     child, leash = _start(command, cwd, environment)
@@ -141,7 +126,7 @@ def _start(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) ->
     return child, write_end
 
 
-def _reader(pipe: IO[bytes] | None, stream: str, kept: _Kept, on_line: OnLine, masking: TextFilter) -> threading.Thread:
+def _reader(pipe: IO[bytes] | None, stream: str, kept: _Kept, on_line: OnLine, masking: MaskStream) -> threading.Thread:
     def read() -> None:
         assert pipe is not None
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -1,8 +1,13 @@
-"""Runs a method: under the model's lease, with an output record from the first moment to the last, pushed once."""
+"""Runs a method: under the model's lease, with an output record from the first moment to the last, pushed once.
+
+Its arguments come from a definition and inputs, with every expression resolved, before anything is written.
+"""
 
 from __future__ import annotations
 
 import getpass
+import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,17 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles
-from swamp.data.names import version_of_directory
+from swamp.data.names import suggest, version_of_directory
 from swamp.data.reads import READS, Read, Reads, noting
-from swamp.data.records import Output, Provenance, decode_output
+from swamp.data.records import Output, Provenance, StoredDefinition, decode_output
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
-from swamp.errors import Failed, Interrupted, SwampError
-from swamp.models.context import Log, MethodContext, OnLog, Origin, owner_of
-from swamp.models.declare import Method, ModelType
-from swamp.models.define import Definition
+from swamp.errors import Failed, Interrupted, SwampError, UsageError
+from swamp.models.context import Log, MethodContext, OnLog, Origin
+from swamp.models.declare import Method, ModelType, argument_names, check_arguments
+from swamp.models.define import Definition, model_item
+from swamp.models.expressions import evaluate
+from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import too_short_to_pass_on
-from swamp.models.prepare import PreparedRun, prepare
 from swamp.models.run_context import RunContext
 from swamp.repo.conflicts import kept_version, save_again
 from swamp.sync.progress import Cancel
@@ -110,7 +116,7 @@ def run_method(context: RunContext, request: Request, cancel: Cancel, hooks: Hoo
             else:
                 with noting(Reads(request.read_before)) as reads:
                     resolved = request.resolved(request)
-                    result = _Run(context, resolved, kind, method, cancel, hooks, change, reads).go()
+                    result = MethodRun(context, resolved, kind, method, cancel, hooks, change, reads).go()
             hooks.end(result)
             change.made = partial(dict.copy, result.made)
             change.save_again = partial(_save_again, context, result, hooks)
@@ -133,7 +139,9 @@ def _tell(context: RunContext, request: Request, output: Output) -> None:
 
 
 @mutable
-class _Run:
+class MethodRun:
+    """One method that runs, under its model's lease."""
+
     context: RunContext
     request: Request
     kind: ModelType
@@ -206,27 +214,8 @@ class _Run:
         told[READS] = str(self.reads.file)
         if request.origin is not None:
             told |= {"SWAMP_WORKFLOW_RUN_ID": request.origin.run_id, "SWAMP_STEP_NAME": request.origin.step}
-        return MethodContext(
-            definition=request.definition,
-            method=self.method,
-            global_arguments=prepared.global_arguments,
-            repo_dir=context.repo.path,
-            scratch=scratch,
-            environment=self.change.child_environment({**given, **told}),
-            cancel=self.cancel,
-            data=context.data,
-            lookup=context.lookup,
-            owner=owner_of(request.definition, request.origin),
-            tags=request.tags,
-            masker=context.masker,
-            writer_log=log,
-            open_spark=context.spark,
-            check=self.change.check,
-            new_write_id=context.env.uuid,
-            take_in=lambda model: context.pull_model(model.type, model.id),
-            reads=self.reads,
-            output_id=output.id,
-        )
+        environment = self.change.child_environment({**given, **told})
+        return MethodContext(self, prepared.global_arguments, scratch, environment, log, output.id)
 
     def _call(self, prepared: PreparedRun, given: MethodContext) -> SwampError | None:
         """The method's own failure, as one of our errors. What it wrote stays. inv[model.failure-keeps]"""
@@ -314,3 +303,82 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+# -- the arguments of a run
+
+
+@value
+class PreparedRun:
+    """Arguments that fit their schemas, and the definition as a record may show it."""
+
+    global_arguments: Any
+    arguments: Any
+    shown: Definition
+    hash: str
+
+    def shown_definition(self) -> StoredDefinition:
+        document = self.shown.to_document()
+        rest = {key: value for key, value in document.items() if key not in ("id", "name", "type")}
+        return StoredDefinition(self.shown.id, self.shown.name, self.shown.type, rest)
+
+
+def prepare(
+    context: RunContext, definition: Definition, kind: ModelType, method: Method, request: Request
+) -> PreparedRun:
+    """Raises UsageError that says which argument is wrong, missing or unknown."""
+    inputs, overrides = split_inputs(definition, method, request.inputs)
+    context.masker.learn_inputs(secret_values(inputs, definition.inputs))
+    given = overrides if request.shown_inputs is None else request.shown_inputs
+    shown_overrides = {name: given.get(name) for name in overrides}
+    about = {key: value for key, value in model_item(definition).items() if key != "file"}
+    scope = replace(context.scope(request.run_facts), inputs=inputs)
+    globals_ = evaluate(definition.global_arguments, scope.with_self(about), ("globalArguments",))
+    scope = scope.with_self({**about, "globalArguments": globals_.value}, {**about, "globalArguments": globals_.shown})
+    own = evaluate(definition.arguments(method.name), scope, ("methods", method.name, "arguments"))
+    owner = f"{definition.name}.{method.name}"
+    arguments = check_arguments(method.arguments, {**own.value, **overrides}, owner)
+    shown = replace(
+        definition,
+        global_arguments=context.masker.value(globals_.shown),
+        methods={
+            **{name: {} for name in definition.methods},
+            method.name: {"arguments": context.masker.value({**own.shown, **shown_overrides})},
+        },
+    )
+    return PreparedRun(
+        global_arguments=check_arguments(kind.global_arguments, globals_.value, definition.name),
+        arguments=arguments,
+        shown=shown,
+        hash=definition.hash,
+    )
+
+
+def split_inputs(
+    definition: Definition, method: Method, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the definition's expressions see as `inputs`, and what goes straight to the method as arguments.
+
+    A name that the definition declares (or mentions) is an input; a name of a method's argument is that argument.
+    """
+    arguments = argument_names(method.arguments)
+    declared = list((definition.inputs or {}).get("properties") or {})
+    mentioned = mentioned_inputs(definition)
+    for name in given:
+        if name not in arguments and name not in declared and name not in mentioned:
+            meant = suggest(name, [*arguments, *declared])
+            raise UsageError(
+                f"`{name}` is neither an argument of {method.name} nor an input of {definition.name}",
+                hint=(f"did you mean `{meant}`? " if meant else "")
+                + f"arguments: {', '.join(arguments) or 'none'}; inputs: {', '.join(declared) or 'none'}",
+            )
+    for_expressions = {k: v for k, v in given.items() if k in declared or k in mentioned}
+    inputs = check_inputs(for_expressions, definition.inputs, definition.name)
+    straight = {k: v for k, v in given.items() if k in arguments and k not in declared}
+    return inputs, straight
+
+
+def mentioned_inputs(definition: Definition) -> set[str]:
+    """Inputs that the definition's expressions use without declaring them."""
+    text = json.dumps([dict(definition.global_arguments), dict(definition.methods)], default=str)
+    return set(re.findall(r"""\binputs\.([A-Za-z_]\w*)""", text))

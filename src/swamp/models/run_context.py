@@ -17,10 +17,10 @@ from swamp.data.records import DefinitionRepository, OutputRepository
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM, Env
 from swamp.errors import NotFound, UsageError
+from swamp.models.declare import Registry, load_registry
 from swamp.models.define import ModelDefinitions
 from swamp.models.expressions import Scope
 from swamp.models.mask import Masker
-from swamp.models.registry import Registry, load_registry
 from swamp.sync.port import Tree
 from swamp.values import mutable, value
 

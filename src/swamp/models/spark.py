@@ -82,7 +82,7 @@ def run_sql(args: Sql, context: Context) -> None:
 
 
 def run_python(args: Python, context: Context) -> None:
-    from swamp.models.registry import import_file
+    from swamp.models.declare import import_file
 
     session = _session(args, context)
     module = import_file(source_file(args.script, args.file, context))

@@ -15,8 +15,8 @@ from pydantic import Field
 from swamp.data.run_record import RUN_STATUSES
 from swamp.env import rfc3339
 from swamp.errors import Failed, NotFound, UsageError
+from swamp.models.declare import load_registry
 from swamp.models.define import model_item, type_item
-from swamp.models.registry import load_registry
 from swamp.repo.data import parse_since
 from swamp.serve.dispatch import driving, trigger_of
 from swamp.serve.queue import QueuedDelivery

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from swamp.data.reads import Read
 from swamp.data.run_record import JobState, StepState
@@ -16,6 +16,9 @@ from swamp.values import mutable, value
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, WorkflowFile, build, holds
 from swamp.workflows.state import job_outcome, overall, run_outcome
+
+if TYPE_CHECKING:
+    from swamp.workflows.perform import TaskRunner
 
 DEFAULT_CONCURRENCY = 8
 LOOK_AGAIN_SECONDS = 0.1
@@ -31,22 +34,6 @@ class Instance:
     item: Any = None
     read: tuple[Read, ...] = ()
     """The data that the item comes from."""
-
-
-class StepRunner(Protocol):
-    """Does the steps of a run. `perform` runs in a thread and writes the step's end into the record itself."""
-
-    def expand(self, job: Job, step: Step) -> list[Instance]: ...
-
-    def wanted(self, instance: Instance) -> bool:
-        """Whether the step's guard lets it run."""
-        ...
-
-    def prompt(self, instance: Instance) -> str: ...
-
-    def perform(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
-        """Raises only what must stop the whole run: the store is gone."""
-        ...
 
 
 @mutable
@@ -68,7 +55,7 @@ class Execution:
         self,
         workflow: WorkflowFile,
         recorder: RunRecorder,
-        runner: StepRunner,
+        runner: TaskRunner,
         *,
         env: Env,
         stop: Callable[[], bool] = lambda: False,

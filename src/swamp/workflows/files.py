@@ -246,7 +246,7 @@ class WorkflowFiles:
 def _unknown_inputs(
     task: ModelTask, method: Method, definition: Definition | None
 ) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
-    from swamp.models.prepare import mentioned_inputs
+    from swamp.models.run import mentioned_inputs
 
     known = argument_names(method.arguments)
     if definition is not None:

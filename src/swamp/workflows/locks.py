@@ -7,10 +7,10 @@ holding the lock is a run whose process is gone.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from swamp.env import Env
 from swamp.errors import LockTimeout
@@ -26,34 +26,8 @@ if TYPE_CHECKING:
 TAKEOVER_SECONDS = 45.0
 
 
-class Hold(Protocol):
-    def check(self) -> None:
-        """Raises when another process has taken the run over."""
-        ...
-
-
-class _Certain:
-    def check(self) -> None: ...
-
-
-class RunLocks(Protocol):
-    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> AbstractContextManager[Hold]:
-        """Be the process of this run. Raises LockTimeout while another one is; of a `new` one nobody else can be."""
-        ...
-
-    def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
-        """`fresh`: the record was pulled just now, so that a missing lease cannot mean a newer record elsewhere."""
-        ...
-
-    def here(self) -> list[str]:
-        """Ids of runs that began on this machine and whose lock is still there: alive, or dead and not yet noticed."""
-        ...
-
-
-def run_locks_of(repo: Repo) -> RunLocks:
-    if repo.datastore.engine is None:
-        return DirectoryRunLocks(repo.datastore.directory / ".locks" / "runs", repo.env)
-    return StoreRunLocks(repo)
+StillOurs = Callable[[], None]
+"""Raises when another process has taken the run over."""
 
 
 @value
@@ -64,7 +38,7 @@ class DirectoryRunLocks:
     env: Env
 
     @contextmanager
-    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[Hold]:
+    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[StillOurs]:
         del workflow_id, new
         file, stack = self._file(run_id), ExitStack()
         try:
@@ -73,7 +47,7 @@ class DirectoryRunLocks:
             raise _still_running(run_id, error) from error
         with stack:
             try:
-                yield _Certain()
+                yield lambda: None
             finally:
                 _unlink(file)
 
@@ -95,7 +69,8 @@ class StoreRunLocks:
     repo: Repo
 
     @contextmanager
-    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[Hold]:
+    def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[StillOurs]:
+        """Be the process of this run. Raises LockTimeout while another one is; of a `new` one nobody else can be."""
         from swamp.locks.acquire import AWAY_S, read_lease
 
         key = lease_key(workflow_id, run_id)
@@ -107,7 +82,7 @@ class StoreRunLocks:
         except LockTimeout as error:
             raise _still_running(run_id, error) from error
         try:
-            yield lease
+            yield lease.check
         finally:
             shutil.rmtree(local, ignore_errors=True)
             lease.release()  # it stays in the store, marked: who waits for this run may have it already (K14)
@@ -133,6 +108,7 @@ class StoreRunLocks:
         return client.acquire(key)
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
+        """`fresh`: the record was pulled just now, so that a missing lease cannot mean a newer record elsewhere."""
         here = self._here_is(self._local(run_id))
         return here or by_lease(self.repo.datastore, lease_key(workflow_id, run_id), fresh=fresh)
 
@@ -142,6 +118,7 @@ class StoreRunLocks:
         return next(filter(None, map(by_lock, files)), None)
 
     def here(self) -> list[str]:
+        """Ids of runs that began on this machine and whose lock is still there: alive, or dead and not yet noticed."""
         return [directory.name for directory in sorted(self._runs.glob("*")) if directory.is_dir()]
 
     @property
@@ -154,6 +131,15 @@ class StoreRunLocks:
 
     def _local(self, run_id: str) -> Path:
         return self._runs / run_id
+
+
+RunLocks = DirectoryRunLocks | StoreRunLocks
+
+
+def run_locks_of(repo: Repo) -> RunLocks:
+    if repo.datastore.engine is None:
+        return DirectoryRunLocks(repo.datastore.directory / ".locks" / "runs", repo.env)
+    return StoreRunLocks(repo)
 
 
 def lease_key(workflow_id: str, run_id: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles
 from swamp.data.names import DataName
@@ -23,33 +23,20 @@ from swamp.trace import traced
 from swamp.values import mutable
 from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
-from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, WorkflowFile, WorkflowTask
+from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, WorkflowTask
 
 if TYPE_CHECKING:
-    from swamp.workflows.locks import Hold
-
-
-class Nesting(Protocol):
-    """Runs another workflow as a step of this one."""
-
-    def run_child(
-        self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str, cancel: Cancel
-    ) -> RunState: ...
-
-    def reserve_child(self) -> str:
-        """An id for a child run, known to the parent's record before the child begins."""
-        ...
+    from swamp.workflows.locks import StillOurs
+    from swamp.workflows.run import Driver
 
 
 @mutable
 class TaskRunner:
-    """Does the tasks of one run's steps: methods of models, assertions, nested workflows (`execute.StepRunner`)."""
+    """Does the tasks of one run's steps: methods of models, assertions, nested workflows."""
 
-    context: RunContext
-    workflow: WorkflowFile
+    driver: Driver
     recorder: RunRecorder
-    nesting: Nesting
-    hold: Hold
+    hold: StillOurs
     scope_paths: tuple[str, ...] = ()
     """Where a request to cancel may lie: each step looks there when it begins."""
     share_log: Callable[[RunState], object] = lambda run: None
@@ -58,6 +45,10 @@ class TaskRunner:
     """Called before anything happens because of this run: its record is in the store then. inv[run.known]"""
     shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The evaluated task of each step, as a record may show it."""
+
+    @property
+    def context(self) -> RunContext:
+        return self.driver.context
 
     # -- what there is to do
 
@@ -93,6 +84,7 @@ class TaskRunner:
         return _open_name(evaluate(step.name, self._scope(job, step, item), ("name",)), "a step's name")
 
     def wanted(self, instance: Instance) -> bool:
+        """Whether the step's guard lets it run."""
         if instance.step.guard is None:
             return True
         self._take_in()
@@ -114,7 +106,7 @@ class TaskRunner:
         return self._scope(instance.job, instance.step, instance.item, instance.name)
 
     def _scope(self, job: Job, step: Step | None = None, item: Any = None, name: str | None = None) -> Scope:
-        scope = self.context.scope(self._facts(job, name)).with_inputs(self.recorder.run.inputs)
+        scope = replace(self.context.scope(self._facts(job, name)), inputs=self.recorder.run.inputs)
         if step is None or step.for_each is None:
             return scope
         return scope.with_self({step.for_each.item: item}, {step.for_each.item: self.context.masker.value(item)})
@@ -151,7 +143,7 @@ class TaskRunner:
     def _attempt(self, instance: Instance, job: JobState, state: StepState, cancel: Cancel) -> None:
         limit = Limit(cancel, instance.step.timeout, self.context.env)
         try:
-            self.hold.check()
+            self.hold()
             self.recorder.started(state)
             self._do(instance, job, state, limit)
         except Interrupted as error:
@@ -174,7 +166,7 @@ class TaskRunner:
 
     def _taken_over(self) -> bool:
         try:
-            self.hold.check()
+            self.hold()
         except SwampError:
             return True
         return False
@@ -309,8 +301,6 @@ class TaskRunner:
         return None
 
     def _discard(self, output: Output, definition: Definition, instance: Instance) -> None:
-        from dataclasses import replace
-
         data = self.context.data
         for name in list(data.names(f"data/{definition.type}/{definition.id}")):
             for version in self._versions(name):
@@ -345,12 +335,11 @@ class TaskRunner:
     def _run_nested(self, instance: Instance, task: WorkflowTask, state: StepState, cancel: Limit) -> None:
         found = self._evaluated(instance, task)
         self.make_known()
-        earlier = state.extra.get("childRunId")
-        child_id = earlier or self.nesting.reserve_child()
-        with self.recorder.change():
+        child_id = state.extra.get("childRunId") or self.context.env.uuid()
+        with self.recorder.change():  # known to this run's record before the child begins
             state.extra["childRunId"] = child_id
         name, inputs = str(found.value["workflowIdOrName"]), found.value.get("inputs") or {}
-        child = self.nesting.run_child(name, inputs, self.recorder.run, child_id, cancel)
+        child = self.driver.run_child(name, inputs, self.recorder.run, child_id, cancel)
         artifacts = [artifact for _, step in child.steps for artifact in step.artifacts]
         with self.recorder.change():
             if child.status == "succeeded":

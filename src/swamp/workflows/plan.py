@@ -11,7 +11,7 @@ from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.workflows.execute import Instance
 from swamp.workflows.perform import TaskRunner
-from swamp.workflows.recorder import RunRecorder
+from swamp.workflows.recorder import NullWatcher, RunRecorder
 from swamp.workflows.run import Driver
 from swamp.workflows.schema import ApprovalTask, Job, ModelTask, Step, WorkflowTask, build
 
@@ -25,9 +25,8 @@ def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, 
     values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
     driver.context.masker.learn_inputs(secret_values(values, workflow.inputs))
     run = driver.new_run(workflow, values, dict(workflow.tags), {"kind": "plan"}, None)
-    runner = TaskRunner(
-        driver.context, workflow, RunRecorder(run, lambda _: None, driver.context.env), driver, _NoLock()
-    )
+    recorder = RunRecorder(run, lambda _: None, driver.context.env, NullWatcher())
+    runner = TaskRunner(driver, recorder, lambda: None)
     order: list[dict[str, Any]] = []
     sorter = build(workflow)
     stage = 0
@@ -41,12 +40,6 @@ def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, 
         sorter.done(*ready)
     shown = driver.context.masker.value(dict(values))
     return {"workflowName": workflow.name, "workflowId": workflow.id, "inputs": shown, "steps": order}
-
-
-class _NoLock:
-    """Holds nothing: a plan is nobody's run."""
-
-    def check(self) -> None: ...
 
 
 def _planned(driver: Driver, runner: TaskRunner, run: RunState, job: Job, step: Step) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from swamp.env import Env, rfc3339
 from swamp.errors import NotFound
 from swamp.models.context import Log
 from swamp.models.mask import Masker
-from swamp.values import mutable, value
+from swamp.values import mutable
 
 if TYPE_CHECKING:
     from swamp.models.run_context import RunContext
@@ -51,13 +51,10 @@ class RunRecorder:
         run: RunState,
         save: Callable[[RunState], None],
         env: Env,
-        *,
-        watcher: Watcher | None = None,
+        watcher: Watcher,
+        log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.run = run
-        self._save = save
-        self._env = env
-        self._watcher = watcher or NullWatcher()
+        self.run, self._save, self._env, self._watcher, self._log = run, save, env, watcher, log
         self._lock = threading.RLock()
         self._started: dict[int, float] = {}
 
@@ -102,6 +99,7 @@ class RunRecorder:
 
     def said(self, job: JobState, step: StepState, line: str) -> None:
         with self._lock:
+            self._log(f"{job.name}/{step.name} | {line}")
             self._watcher.said(job.name, step.name, line)
 
 
@@ -204,22 +202,6 @@ class RunLogs:
             return self.context.repo.tree.materialize(f"logs/workflow-runs/{run.id}.log").read_text(encoding="utf-8")
         except NotFound:
             return ""
-
-
-@value
-class Listener:
-    """Passes on what happens in a run and keeps what its steps said."""
-
-    watcher: Watcher
-    logs: RunLogs
-    run: RunState
-
-    def changed(self, run: RunState) -> None:
-        self.watcher.changed(run)
-
-    def said(self, job: str, step: str, line: str) -> None:
-        self.logs.of(self.run).write(f"{job}/{step} | {line}")
-        self.watcher.said(job, step, line)
 
 
 def keep_evaluated(

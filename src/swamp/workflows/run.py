@@ -22,18 +22,9 @@ from swamp.trace import traced
 from swamp.values import mutable
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import WorkflowFiles
-from swamp.workflows.locks import Hold, RunLocks, run_locks_of
+from swamp.workflows.locks import RunLocks, StillOurs, run_locks_of
 from swamp.workflows.perform import TaskRunner
-from swamp.workflows.recorder import (
-    Listener,
-    NullWatcher,
-    Once,
-    RunEncoder,
-    RunLogs,
-    RunRecorder,
-    Watcher,
-    keep_evaluated,
-)
+from swamp.workflows.recorder import NullWatcher, Once, RunEncoder, RunLogs, RunRecorder, Watcher, keep_evaluated
 from swamp.workflows.schema import WorkflowFile
 from swamp.workflows.state import (
     do_again,
@@ -121,7 +112,7 @@ class Driver:
                     self._go(workflow, recorder, hold, "workflow run")
         return known or run
 
-    def _begin_here(self, workflow: WorkflowFile, recorder: RunRecorder, hold: Hold) -> None:
+    def _begin_here(self, workflow: WorkflowFile, recorder: RunRecorder, hold: StillOurs) -> None:
         """Of a new run nobody else can have a record: others hear of it before its first step begins, or waits for its
         lease, with the answer that this step gets from the store under its lease. inv[run.known]"""
         path = path_of(recorder.run.workflow_id, recorder.run.id)
@@ -252,12 +243,12 @@ class Driver:
 
     @traced(lambda driver, workflow, recorder, *_, **__: ("run", {"workflow": workflow.name, "run": recorder.run.id}))
     def _go(
-        self, workflow: WorkflowFile, recorder: RunRecorder, hold: Hold, command: str, *, retry: bool = True
+        self, workflow: WorkflowFile, recorder: RunRecorder, hold: StillOurs, command: str, *, retry: bool = True
     ) -> None:
         """One pass, then the final record and its push. The error that stopped a run is raised after that."""
         run, stopped = recorder.run, None
         began = self.context.env.clock.monotonic()
-        runner = self._task_runner(workflow, recorder, hold)
+        runner = self._task_runner(recorder, hold)
         execution = Execution(
             workflow, recorder, runner, env=self.context.env, stop=lambda: self._asked_to_stop(run), retry=retry
         )
@@ -300,10 +291,9 @@ class Driver:
             hint = f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others"
             raise Interrupted(f"interrupted: run {recorder.run.id} is {recorder.run.status}", hint=hint)
 
-    def _task_runner(self, workflow: WorkflowFile, recorder: RunRecorder, hold: Hold) -> TaskRunner:
+    def _task_runner(self, recorder: RunRecorder, hold: StillOurs) -> TaskRunner:
         stop_file = stop_path(recorder.run.workflow_id, recorder.run.id)
-        hooks = self.logs.share, self._make_known
-        return TaskRunner(self.context, workflow, recorder, self, hold, (stop_file,), *hooks)
+        return TaskRunner(self, recorder, hold, (stop_file,), self.logs.share, self._make_known)
 
     def _asked_to_stop(self, run: RunState) -> bool:
         """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
@@ -335,7 +325,7 @@ class Driver:
         def save(run: RunState) -> None:
             (own if self._sharing == threading.get_ident() else aside).write(path, encoder.encode(run))
 
-        return RunRecorder(run, save, self.context.env, watcher=Listener(self.watcher, self.logs, run))
+        return RunRecorder(run, save, self.context.env, self.watcher, lambda line: self.logs.of(run).write(line))
 
     def _answer_request(self, run: RunState) -> None:
         """A request to cancel is answered in the record, and only then withdrawn. inv[run.decided]"""
@@ -367,9 +357,6 @@ class Driver:
 
     # -- nesting
 
-    def reserve_child(self) -> str:
-        return self.context.env.uuid()
-
     def run_child(
         self, name: str, inputs: Mapping[str, Any], parent: RunState, child_run_id: str, cancel: Cancel
     ) -> RunState:
@@ -384,9 +371,9 @@ class Driver:
 
     # -- passes without work: after a decision
 
-    def settle(self, recorder: RunRecorder, workflow: WorkflowFile, hold: Hold) -> bool:
+    def settle(self, recorder: RunRecorder, workflow: WorkflowFile, hold: StillOurs) -> bool:
         """Let a decision take effect as far as nothing has to run for it; whether steps are left to run."""
-        runner = self._task_runner(workflow, recorder, hold)
+        runner = self._task_runner(recorder, hold)
         execution = Execution(workflow, recorder, runner, env=self.context.env, launch=False, retry=False)
         execution.run()
         if recorder.run.over:
