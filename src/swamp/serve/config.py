@@ -115,6 +115,10 @@ class ServeConfig(_Block):
     webhooks: Annotated[tuple[Webhook, ...], AfterValidator(_each_route_once)] = ()
 
     @property
+    def hooks(self) -> dict[str, Webhook]:
+        return {hook.route: hook for hook in self.webhooks}
+
+    @property
     def loopback(self) -> bool:
         return is_loopback(self.host)
 

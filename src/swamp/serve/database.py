@@ -94,27 +94,20 @@ class Database:
         """Makes a change and returns when it is on disk."""
         return self.submit(change).result()
 
+    def execute(self, sql: str, args: Sequence[Any] = ()) -> int:
+        """Makes a change with one statement; how many rows it changed."""
+        return self.write(lambda db: db.execute(sql, args).rowcount)
+
     def _write_all(self) -> None:
         db = _connect(self.path)
-        while True:
-            first = self._changes.get()
-            if first is None:
-                db.close()
-                return
-            batch = [first]
-            ending = False
-            while len(batch) < BATCH and not ending:
-                try:
-                    more = self._changes.get_nowait()
-                except queue.Empty:
-                    break
-                ending = more is None
-                if more is not None:
-                    batch.append(more)
-            self._commit(db, batch)
-            if ending:
-                db.close()
-                return
+        ending = False
+        while not ending:
+            batch = [self._changes.get()]
+            while len(batch) < BATCH and not self._changes.empty():
+                batch.append(self._changes.get())
+            ending = None in batch
+            self._commit(db, [change for change in batch if change is not None])
+        db.close()
 
     def _commit(
         self, db: sqlite3.Connection, batch: list[tuple[Callable[[sqlite3.Connection], Any], Future[Any]]]

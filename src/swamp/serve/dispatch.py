@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from swamp.repo.repository import Repo
-    from swamp.serve.config import ServeConfig, Webhook
+    from swamp.serve.config import ServeConfig
     from swamp.workflows.run import Driver
 
 LOOK_SECONDS: Final = 1.0
@@ -61,7 +61,6 @@ class Dispatcher:
     _stopping: bool = False
 
     def __post_init__(self) -> None:
-        self._hooks: dict[str, Webhook] = {hook.route: hook for hook in self.config.webhooks}
         # The variables that hold secrets of webhooks: a run has no use for them.
         secrets = [h.secret.removeprefix("@env=") for h in self.config.webhooks if h.secret.startswith("@env=")]
         self.spawner = Spawner(self.repo.path, self._ended, withheld=secrets)
@@ -203,7 +202,7 @@ class Dispatcher:
     def _inputs(self, delivery: QueuedDelivery) -> Mapping[str, Any]:
         if delivery.kind != "webhook":
             return dict(delivery.event.get("inputs") or {})
-        hook = self._hooks.get(delivery.route)
+        hook = self.config.hooks.get(delivery.route)
         if hook is None:
             raise UsageError(f"the route {delivery.route} is not configured any more", hint="add it, then replay")
         inputs: Mapping[str, Any] = render(dict(hook.inputs), CelScope({"event": dict(delivery.event)}))

@@ -40,11 +40,6 @@ class Event:
         return f"id: {self.id}\nevent: {self.kind}\ndata: {self.data}\n\n".encode("utf-8", "replace")
 
 
-def _text(document: Mapping[str, Any]) -> str:
-    """As JSON that a file and a wire can hold: half of a surrogate pair is not Unicode."""
-    return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace").decode()
-
-
 Draft = tuple[str, str | None, Mapping[str, Any]]
 """Kind, run and content of an event that has no number yet."""
 
@@ -83,7 +78,9 @@ class Events:
     def add(self, drafts: Iterable[Draft], *, also: tuple[str, tuple[Any, ...]] | None = None) -> None:
         """Numbers, writes and announces events, in this order; `also` is a statement of the same transaction."""
         now = rfc3339(self._env.clock.now())
-        rows = [(now, kind, run, _text({"at": now, **data})) for kind, run, data in drafts]
+        # As JSON that a file and a wire can hold: half of a surrogate pair is not Unicode.
+        texts = ((kind, run, json.dumps({"at": now, **data}, ensure_ascii=False)) for kind, run, data in drafts)
+        rows = [(now, kind, run, text.encode("utf-8", "replace").decode()) for kind, run, text in texts]
         if not rows and also is None:
             return
 
@@ -131,7 +128,7 @@ class Events:
             awake += 1
 
     def sweep(self) -> None:
-        self._db.write(lambda db: db.execute("DELETE FROM events WHERE id <= ?", (self.last - KEEP,)).rowcount)
+        self._db.execute("DELETE FROM events WHERE id <= ?", (self.last - KEEP,))
 
     # -- reading
 

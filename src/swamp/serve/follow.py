@@ -139,7 +139,7 @@ class Follower:
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:
                 log.unlink()
-        self._db.write(lambda db: db.execute("DELETE FROM followed WHERE run_id = ?", (run_id,)).rowcount)
+        self._db.execute("DELETE FROM followed WHERE run_id = ?", (run_id,))
         self._records.known(run_id)
         self._own.discard(run_id)
         self._told.discard(run_id)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 
 from swamp.env import Clock
-from swamp.serve.respond import HttpError, error_response
+from swamp.serve.respond import HttpError, error_response, no_token
 from swamp.serve.tokens import Caller
 
 if TYPE_CHECKING:
@@ -39,17 +40,19 @@ CSRF_HEADER: Final = "x-csrf-token"
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 OPEN: Final = ("/healthz", "/readyz", "/login", "/favicon.ico")
 HEADERS: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-store"),
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
 )
-CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
+"""Of every answer, unless it says otherwise itself."""
 
 
 class Guard:
@@ -116,14 +119,11 @@ class Guard:
             found = await run_in_threadpool(self._server.tokens.find, word.strip(), "token")
         elif session:
             found = await run_in_threadpool(self._server.tokens.find, session, "session")
-        if found is not None or self._is_open(scope["path"]):
+        path = scope["path"]
+        is_open = path in OPEN or path.startswith(("/hooks/", "/static/"))
+        if found is not None or is_open or (path == "/metrics" and self._server.config.loopback):
             return found
-        raise HttpError("unauthorized", "a valid token is needed", hint="`swamp serve token create --role viewer`")
-
-    def _is_open(self, path: str) -> bool:
-        if path == "/metrics":
-            return self._server.config.loopback
-        return path in OPEN or path.startswith(("/hooks/", "/static/"))
+        raise no_token()
 
     # -- from where
 
@@ -161,13 +161,11 @@ class Guard:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
-                present = {name for name, _ in message["headers"]}
-                more = [(name, value) for name, value in HEADERS if name not in present]
-                if b"content-security-policy" not in present:
-                    more.append((b"content-security-policy", CSP.encode()))
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS:
+                    headers.setdefault(name, value)
                 if scope.get("scheme") == "https":
-                    more.append((b"strict-transport-security", b"max-age=31536000"))
-                message = {**message, "headers": [*message["headers"], *more]}
+                    headers["strict-transport-security"] = "max-age=31536000"
             await send(message)
 
         return sending

@@ -120,24 +120,22 @@ class Queue:
     def begin(self, delivery: QueuedDelivery) -> bool:
         """The intent, before the run's process exists; False if somebody cancelled it meanwhile."""
         sql = "UPDATE deliveries SET status = 'started', attempts = attempts + 1 WHERE n = ? AND status = 'queued'"
-        return bool(self.db.write(lambda db: db.execute(sql, (delivery.n,)).rowcount))
+        return bool(self.db.execute(sql, (delivery.n,)))
 
     def put_back(self, delivery: QueuedDelivery, error: str | None, seconds: float) -> None:
         """Its run has not begun: it is tried again later."""
         at = self.env.clock.now().timestamp() + seconds
         sql = "UPDATE deliveries SET status = 'queued', error = ?, not_before = ? WHERE n = ? AND status = 'started'"
-        self.db.write(lambda db: db.execute(sql, (error, at, delivery.n)).rowcount)
+        self.db.execute(sql, (error, at, delivery.n))
 
     def finish(self, delivery: QueuedDelivery, status: Status, error: str | None = None) -> None:
-        now = rfc3339(self.env.clock.now())
         sql = "UPDATE deliveries SET status = ?, error = ?, finished_at = ? WHERE n = ? AND finished_at IS NULL"
-        self.db.write(lambda db: db.execute(sql, (status, error, now, delivery.n)).rowcount)
+        self.db.execute(sql, (status, error, rfc3339(self.env.clock.now()), delivery.n))
 
     def cancel_waiting(self, run_id: str) -> bool:
         """Takes a run that has not begun out of the queue."""
-        now = rfc3339(self.env.clock.now())
         sql = "UPDATE deliveries SET status = 'cancelled', finished_at = ? WHERE run_id = ? AND status = 'queued'"
-        return bool(self.db.write(lambda db: db.execute(sql, (now, run_id)).rowcount))
+        return bool(self.db.execute(sql, (rfc3339(self.env.clock.now()), run_id)))
 
     # -- looking
 
@@ -193,7 +191,7 @@ class Queue:
             "DELETE FROM deliveries WHERE status NOT IN ('queued', 'started') AND n < "
             "(SELECT COALESCE(MAX(n), 0) FROM deliveries) - ?"
         )
-        self.db.write(lambda db: db.execute(sql, (KEEP_FINISHED,)).rowcount)
+        self.db.execute(sql, (KEEP_FINISHED,))
 
 
 _ONE: Final = "SELECT * FROM deliveries WHERE kind = ? AND route = ? AND id = ?"

@@ -45,7 +45,7 @@ Received = document("Received", status=Literal["queued", "duplicate"], deliveryI
 )
 async def receive(request: Request, server: Asked, route: str) -> Response:
     """202: it is in the queue, on disk, and will run once. 200: this delivery id was accepted before."""
-    hook = server.hooks.get(f"/hooks/{route}")
+    hook = server.config.hooks.get(f"/hooks/{route}")
     if hook is None:
         raise HttpError("not-found", "there is no such webhook")
     if server.draining:

@@ -140,13 +140,17 @@ class ApiRouter(APIRouter):
         super().add_api_route(path, shown, **{**options, "response_model": None})
 
 
+def no_token() -> HttpError:
+    return HttpError("unauthorized", "a valid token is needed", hint="`swamp serve token create --role viewer`")
+
+
 def needs(role: Role) -> Any:
     """A dependency: the caller, who has at least this role. Every route below /api has one. inv[serve.roles]"""
 
     def check(request: Request) -> Caller:
         caller: Caller | None = request.scope.get("state", {}).get("caller")
         if caller is None:
-            raise HttpError("unauthorized", "a valid token is needed", hint="`swamp serve token create --role viewer`")
+            raise no_token()
         if not caller.may(role):
             raise HttpError("forbidden", f"this needs the role {role}", hint=f"your token is of a {caller.role}")
         return caller

@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,30 +61,16 @@ def serve(
     from swamp.serve.state import Server, check_webhooks
 
     secrets = check_webhooks(repo, config)
-    lock = FileLock(repo.path / ".swamp" / "serve.lock", repo.env)
-    try:
-        held = lock.exclusive(timeout=2.0)
-        held.__enter__()
-    except LockTimeout as error:
-        raise UsageError(
-            "another server works on this repository's queue", hint="stop it, or use another clone of the repository"
-        ) from error
-    try:
-        with listen(config) as bound:
-            server = Server(repo, config, secrets)
-            try:
-                Process(server, bound, announce, say).run()
-            finally:
-                server.close()
-    finally:
-        held.__exit__(None, None, None)
-
-
-def _pause_briefly() -> None:
-    """A command looks for cycles seldom and long; every request waits for a server that does, so: often and briefly."""
-    gc.collect()
-    gc.freeze()  # what was imported stays
-    gc.set_threshold(5_000, 20, 50)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(repo.path / ".swamp" / "serve.lock", repo.env).exclusive(timeout=2.0))
+        except LockTimeout as error:
+            hint = "stop it, or use another clone of the repository"
+            raise UsageError("another server works on this repository's queue", hint=hint) from error
+        bound = stack.enter_context(listen(config))
+        server = Server(repo, config, secrets)
+        stack.callback(server.close)
+        Process(server, bound, announce, say).run()
 
 
 class Process:
@@ -103,7 +90,10 @@ class Process:
     def run(self) -> None:
         self._listen_to_signals()
         self._recover()
-        _pause_briefly()
+        # A command looks for cycles seldom and long; every request waits for a server that does: often and briefly.
+        gc.collect()
+        gc.freeze()  # what was imported stays
+        gc.set_threshold(5_000, 20, 50)
         asyncio.run(self._serve())
         self._drain()
 
@@ -182,8 +172,7 @@ class Process:
         host = f"[{config.host}]" if ":" in config.host else config.host
         url = f"{config.scheme}://{host}:{port}"
         reached = config.public_url or url  # the cookie of a login counts only where a browser goes
-        sql = "INSERT INTO meta (name, value) VALUES ('url', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-        self._server.db.write(lambda db: db.execute(sql, (reached,)).rowcount)
+        self._server.db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('url', ?)", (reached,))
         login = f"{reached}/login?token={self._server.tokens.login()}" if config.loopback else None
         return {"url": url, "login": login, "pid": os.getpid()}
 

@@ -249,7 +249,7 @@ class Scheduler:
 
     def _remember(self, workflow_id: str, tick: dt.datetime) -> None:
         sql = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
-        self.queue.db.write(lambda db: db.execute(sql, (f"tick:{workflow_id}", rfc3339(tick))).rowcount)
+        self.queue.db.execute(sql, (f"tick:{workflow_id}", rfc3339(tick)))
 
     # -- firing
 
@@ -334,10 +334,7 @@ class Scheduler:
         return [
             {
                 "workflow": workflow.name,
-                "schedule": workflow.schedule,
-                "timezone": workflow.timezone,
-                "overlap": workflow.overlap,
-                "catchup": workflow.catchup,
+                **workflow.model_dump(include={"schedule", "timezone", "overlap", "catchup"}),
                 "next": rfc3339(self._next(workflow, now)),
                 "last": None if (seen := self._last_seen(workflow.id)) is None else rfc3339(seen),
             }

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends, Request
@@ -15,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from swamp.data.run_record import RunState
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.inputs import check_inputs
-from swamp.serve.config import ServeConfig, Webhook, find_secret
+from swamp.serve.config import ServeConfig, find_secret
 from swamp.serve.database import FILE, Database
 from swamp.serve.dispatch import Dispatcher, driving
 from swamp.serve.events import Events
@@ -55,10 +54,6 @@ class Server:
         self.index = RunIndex(self.repo)
         self.scheduler = Scheduler(self.repo, self.queue, self.dispatcher, self.index, self.told, self.config.claim)
         self.metrics = Metrics(self)
-
-    @cached_property
-    def hooks(self) -> Mapping[str, Webhook]:
-        return {hook.route: hook for hook in self.config.webhooks}
 
     def told(self, delivery: QueuedDelivery) -> None:
         """Everybody who listens hears how far a delivery is."""

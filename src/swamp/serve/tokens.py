@@ -60,29 +60,20 @@ class Tokens:
         identity = ".".join(filter(None, (token, self.env.ulid().lower())))
         row = (identity, kind, _hash(word), role, name, rfc3339(self.env.clock.now()), expires)
         sql = "INSERT INTO tokens (id, kind, hash, role, name, created_at, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        self.db.write(lambda db: db.execute(sql, row).rowcount)
+        self.db.execute(sql, row)
         return identity, word
 
     def list(self) -> list[dict[str, Any]]:
-        rows = self.db.all("SELECT * FROM tokens WHERE kind = 'token' ORDER BY created_at")
-        return [
-            {
-                "id": r["id"],
-                "role": r["role"],
-                "name": r["name"],
-                "createdAt": r["created_at"],
-                "revokedAt": r["revoked_at"],
-            }
-            for r in rows
-        ]
+        keys = "id, role, name, created_at AS createdAt, revoked_at AS revokedAt"
+        return [dict(row) for row in self.db.all(f"SELECT {keys} FROM tokens WHERE kind = 'token' ORDER BY created_at")]
 
     def revoke(self, identity: str) -> dict[str, Any]:
         sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND kind = 'token' AND revoked_at IS NULL"
         now = rfc3339(self.env.clock.now())
-        if not self.db.write(lambda db: db.execute(sql, (now, identity)).rowcount):
+        if not self.db.execute(sql, (now, identity)):
             raise NotFound(f"there is no token {identity} in use", hint="`swamp serve token list` shows all")
         sessions = "UPDATE tokens SET revoked_at = ? WHERE substr(id, 1, ?) = ? AND kind = 'session'"
-        self.db.write(lambda db: db.execute(sessions, (now, len(identity) + 1, f"{identity}.")).rowcount)
+        self.db.execute(sessions, (now, len(identity) + 1, f"{identity}."))
         return {"id": identity, "revoked": True}
 
     def find(self, word: str, kind: Literal["token", "session"]) -> Caller | None:
@@ -90,16 +81,14 @@ class Tokens:
         row = self.db.one("SELECT * FROM tokens WHERE hash = ? AND kind = ?", (_hash(word), kind))
         if row is None or row["revoked_at"] or (row["expires"] is not None and row["expires"] < self._now()):
             return None
-        return Caller(row["id"], row["role"], kind, row["name"], _csrf(word) if kind == "session" else "")
+        csrf = hashlib.sha256(f"csrf:{word}".encode()).hexdigest() if kind == "session" else ""
+        return Caller(row["id"], row["role"], kind, row["name"], csrf)
 
     def exchange(self, word: str) -> str | None:
         """A login's word for a session's; a login counts once, whoever is first."""
-        now = rfc3339(self.env.clock.now())
-        sql = (
-            "UPDATE tokens SET revoked_at = ? WHERE hash = ? AND kind = 'login' AND revoked_at IS NULL AND expires > ?"
-        )
-        args = (now, _hash(word), self._now())
-        spent = self.db.write(lambda db: db.execute(sql, args).rowcount)
+        unused = "hash = ? AND kind = 'login' AND revoked_at IS NULL AND expires > ?"
+        sql = f"UPDATE tokens SET revoked_at = ? WHERE {unused}"
+        spent = self.db.execute(sql, (rfc3339(self.env.clock.now()), _hash(word), self._now()))
         return self._session("admin", None, None) if spent else None
 
     def enter(self, word: str) -> str | None:
@@ -112,13 +101,12 @@ class Tokens:
 
     def log_out(self, caller: Caller) -> None:
         sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND kind = 'session'"
-        now = rfc3339(self.env.clock.now())
-        self.db.write(lambda db: db.execute(sql, (now, caller.id)).rowcount)
+        self.db.execute(sql, (rfc3339(self.env.clock.now()), caller.id))
 
     def sweep(self) -> None:
         """Forgets logins and sessions that are over."""
         sql = "DELETE FROM tokens WHERE kind IN ('login', 'session') AND (expires < ? OR revoked_at IS NOT NULL)"
-        self.db.write(lambda db: db.execute(sql, (self._now(),)).rowcount)
+        self.db.execute(sql, (self._now(),))
 
     def _now(self) -> float:
         return self.env.clock.now().timestamp()
@@ -127,7 +115,3 @@ class Tokens:
 def _hash(word: str) -> str:
     """Enough for 256 random bits: there is nothing to guess from a list of passwords."""
     return hashlib.sha256(word.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _csrf(session: str) -> str:
-    return hashlib.sha256(f"csrf:{session}".encode()).hexdigest()
