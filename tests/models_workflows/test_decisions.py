@@ -163,7 +163,7 @@ jobs:
 
 def test_a_suspended_run_is_cancelled_at_once(gated):
     run = gated.run("gated")
-    assert cancel_run(gated.driver, run.id).status == "cancelled"
+    assert cancel_run(gated.driver, run.id) == "cancelled"
     record = on_disk(gated, run)
     assert record.status == "cancelled"
     assert statuses(record) == {"build": "succeeded", "ask": "cancelled", "ship": "cancelled", "sorry": "cancelled"}

@@ -139,7 +139,7 @@ def cancel(run_id: RunId) -> None:
             "cancelled": f"Cancelled {run_id}",
             "cancelling": f"Asked the process of {run_id} to stop; it ends before its next step at the latest",
         }
-        s.out.result({"id": run_id, "status": done.status}, words[done.status])
+        s.out.result({"id": run_id, "status": done}, words[done])
 
 
 @reading(history, "get")

@@ -84,7 +84,7 @@ def evaluate(value: Any, scope: Scope, path: Path = ()) -> Evaluated:
 def _evaluate_text(text: str, scope: Scope, path: Path) -> Evaluated:
     with _located(path, scope):
         template = parse_template(text)
-        names = _names(template)
+        names = frozenset().union(*(expression.names for expression in template.expressions))
         _learn(template, scope)
         value = template.render(scope.open(names))
         if "env" in names:
@@ -93,15 +93,11 @@ def _evaluate_text(text: str, scope: Scope, path: Path) -> Evaluated:
             return Evaluated(value, text)
         shown = value
         if "self" in names and scope.shown_self is not None:
-            shown = _render_shown(template, names, scope, text)
+            try:
+                shown = template.render(scope.open(names, shown=True))
+            except UsageError:
+                shown = text  # it needs the real value: the record keeps the question instead of the answer
         return Evaluated(value, scope.masker.value(shown))
-
-
-def _render_shown(template: Template, names: frozenset[str], scope: Scope, text: str) -> Any:
-    try:
-        return template.render(scope.open(names, shown=True))
-    except UsageError:
-        return text  # it needs the real value: the record keeps the question instead of the answer
 
 
 def truth(value: Any, scope: Scope, path: Path = ()) -> bool:
@@ -134,10 +130,6 @@ def _place(path: Path) -> str:
 
 
 # -- what an expression reads
-
-
-def _names(template: Template) -> frozenset[str]:
-    return frozenset().union(*(expression.names for expression in template.expressions))
 
 
 def _learn(template: Template, scope: Scope) -> None:

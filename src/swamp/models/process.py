@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import IO, Literal
@@ -188,10 +189,8 @@ def _stop_group(pid: int, env: Env) -> None:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):  # every member is gone: what we wanted
         os.killpg(pid, number)
-    except ProcessLookupError:
-        return  # every member is gone: what we wanted
 
 
 def _bury(
@@ -200,7 +199,8 @@ def _bury(
     """Let the watcher go, end what still holds our pipes, reap. Background jobs with their own output may stay."""
     if not _exited(child.pid):
         _stop_group(child.pid, env)
-    _let_go(leash)
+    with suppress(BrokenPipeError):  # the watcher went with its group
+        os.write(leash, b"done\n")
     if not _drained(readers, kept, env):
         _signal_group(child.pid, signal.SIGKILL)
         for reader in readers:
@@ -224,10 +224,3 @@ def _drained(readers: list[threading.Thread], kept: list[_Kept], env: Env) -> bo
         if now == seen or now - begun > PIPES_HOLD or env.clock.monotonic() > until:
             return False
         seen = now
-
-
-def _let_go(leash: int) -> None:
-    try:
-        os.write(leash, b"done\n")
-    except BrokenPipeError:
-        return  # the watcher went with its group

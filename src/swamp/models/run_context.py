@@ -6,10 +6,11 @@ import json
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from swamp.data.names import DataName
 from swamp.data.reads import note
@@ -32,7 +33,7 @@ CHUNK = 1 << 20
 
 
 @mutable
-class RunContext:
+class RunContext(AbstractContextManager["RunContext"]):
     """Opened once per command. Threads share it: whatever is made lazily is made under a lock."""
 
     repo: Repo
@@ -119,9 +120,6 @@ class RunContext:
                 idle_timeout = IdleTimeout(SYSTEM, self.repo.settings.sync_timeout, self.repo.cancel)
                 check_plugin(self._session, settings, idle_timeout, self.repo.datastore.plugin)
             return self._session
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

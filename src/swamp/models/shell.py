@@ -8,8 +8,9 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Self, TextIO
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -122,27 +123,26 @@ def _judge(finished: Finished, timeout: float | None, context: Context) -> None:
 RESULT = OutputSpec("result", description="Exit code, stdout, stderr and duration.")
 LOG = OutputSpec("log", content_type="text/plain", description="Everything it said, in order.")
 
-SHELL = ModelType(
-    "command/shell",
-    "2026.11.15",
-    methods=(
-        Method(
-            "execute",
-            Execute,
-            execute,
-            description="Run a shell command; write its result and its log.",
-            writes=(RESULT, LOG),
-        ),
-    ),
-    description="A shell command.",
-)
+_EXECUTE = Method("execute", Execute, execute, "Run a shell command; write its result and its log.", (RESULT, LOG))
+SHELL = ModelType("command/shell", "2026.11.15", methods=(_EXECUTE,), description="A shell command.")
 
 
-class Script(Arguments):
-    """The code, as text or as a file of the repository, and what it is given."""
+class Code(Arguments):
+    """Python code, as text or as a file of the repository."""
 
     script: str | None = Field(None, description="Python code.")
     file: str | None = Field(None, description="A Python file, relative to the repository.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.script is None) == (self.file is None):
+            raise ValueError("give either `script` or `file`")
+        return self
+
+
+class Script(Code):
+    """A script and what it is given."""
+
     args: list[str] = Field(default_factory=list, description="Its command-line arguments.")
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="Values it finds as JSON in the file $SWAMP_ARGUMENTS."
@@ -150,12 +150,6 @@ class Script(Arguments):
     working_dir: str | None = Field(None, description="Relative to the repository; the repository by default.")
     env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
     timeout: Seconds = Field(None, description="Ends the script and its children: 90, 30s, 5m, 2h.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Script:
-        if (self.script is None) == (self.file is None):
-            raise ValueError("give either `script` or `file`")
-        return self
 
 
 def run_script(args: Script, context: Context) -> None:
@@ -166,22 +160,22 @@ def run_script(args: Script, context: Context) -> None:
     arguments.write_text(json.dumps(args.arguments), encoding="utf-8")
     told = {"SWAMP_OUTPUT_DIR": str(output), "SWAMP_ARGUMENTS": str(arguments), "PYTHONUNBUFFERED": "1"}
     given = args.model_copy(update={"env": {**told, **args.env}})
-    command = [sys.executable, str(source_file(args.script, args.file, context)), *args.args]
+    command = [sys.executable, str(source_file(args, context)), *args.args]
     try:
         run_and_keep(command, given, context, shown=args.file or "python script")
     finally:
         _collect(output, context)
 
 
-def source_file(script: str | None, file: str | None, context: Context) -> Path:
+def source_file(code: Code, context: Context) -> Path:
     """The file with the code: the repository's own, or the given text in the scratch directory."""
-    if script is not None:
+    if code.script is not None:
         path = context.scratch / "script.py"
-        path.write_text(script, encoding="utf-8")
+        path.write_text(code.script, encoding="utf-8")
         return path
-    path = (context.repo_dir / str(file)).resolve()
+    path = (context.repo_dir / str(code.file)).resolve()
     if not path.is_file():
-        raise UsageError(f"the file {file} does not exist", hint="give it relative to the repository")
+        raise UsageError(f"the file {code.file} does not exist", hint="give it relative to the repository")
     return path
 
 
@@ -197,7 +191,11 @@ def _collect(output: Path, context: Context) -> None:
             )
     for name, path in names.items():
         if _is_value(path):
-            context.write_resource(name, _json_of(path))
+            try:
+                value = json.loads(path.read_text(encoding="utf-8"))
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise Failed(f"{path.name} that the script left is not JSON: {error}") from error
+            context.write_resource(name, value)
         else:
             context.write_file(name, path, content_type=content_type_of(path))
 
@@ -210,13 +208,6 @@ def _is_value(path: Path) -> bool:
     return path.is_file() and path.suffix == ".json"
 
 
-def _json_of(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Failed(f"{path.name} that the script left is not JSON: {error}") from error
-
-
 def content_type_of(path: Path) -> str:
     if path.is_dir():
         inner = next((file for file in sorted(path.rglob("*")) if file.is_file()), None)
@@ -224,13 +215,10 @@ def content_type_of(path: Path) -> str:
     return _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
 
 
-def _method(name: str) -> Method:
-    return Method(name, Script, run_script, description="Run the script; keep what it leaves.", writes=(RESULT, LOG))
-
-
+_RUN = Method("run", Script, run_script, "Run the script; keep what it leaves.", (RESULT, LOG))
 SCRIPT = ModelType(
     "python/script",
     "2026.11.15",
-    methods=(_method("execute"), _method("run")),
+    methods=(replace(_RUN, name="execute"), _RUN),
     description="A Python script in a process of its own.",
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from swamp.errors import Failed, UsageError
-from swamp.models.declare import Arguments, Context, Method, ModelType, OutputSpec
-from swamp.models.shell import PARQUET, source_file
+from swamp.models.declare import Arguments, Context, Method, ModelType, OutputSpec, import_file
+from swamp.models.shell import PARQUET, Code, source_file
 
 _READERS = {
     PARQUET: ("parquet", {}),
@@ -60,19 +60,11 @@ class Sql(_WithInputs):
     query: str = Field(min_length=1, description="Spark SQL; each input is a view.")
 
 
-class Python(_WithInputs):
-    """A function of the session, the context and its inputs."""
+class Python(Code, _WithInputs):
+    """A function of the session, the context and its inputs, which the code defines."""
 
-    script: str | None = Field(None, description="Python code that defines the function.")
-    file: str | None = Field(None, description="A Python file, relative to the repository.")
     function: str = Field("run", description="Called as function(spark, context); a DataFrame it returns is written.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the function.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Python:
-        if (self.script is None) == (self.file is None):
-            raise ValueError("give either `script` or `file`")
-        return self
 
 
 def run_sql(args: Sql, context: Context) -> None:
@@ -82,10 +74,8 @@ def run_sql(args: Sql, context: Context) -> None:
 
 
 def run_python(args: Python, context: Context) -> None:
-    from swamp.models.declare import import_file
-
     session = _session(args, context)
-    module = import_file(source_file(args.script, args.file, context))
+    module = import_file(source_file(args, context))
     function = getattr(module, args.function, None)
     if not callable(function):
         raise UsageError(f"the code defines no function `{args.function}`", hint="define it, or name another one")
@@ -160,34 +150,10 @@ def _spoken(work: Callable[[], Any], context: Context) -> Any:
 
 DATASET = OutputSpec("dataset", content_type=PARQUET, description="The rows, as Parquet.")
 
-SPARK_SQL = ModelType(
-    "spark/sql",
-    "2026.11.15",
-    methods=(
-        Method(
-            "run",
-            Sql,
-            run_sql,
-            description="Run a query over named inputs; write its rows as a dataset.",
-            writes=(DATASET,),
-            engine="spark",
-        ),
-    ),
-    description="A Spark SQL query.",
-)
+_SQL = Method("run", Sql, run_sql, "Run a query over named inputs; write its rows as a dataset.", (DATASET,), "spark")
+SPARK_SQL = ModelType("spark/sql", "2026.11.15", methods=(_SQL,), description="A Spark SQL query.")
 
-SPARK_PYTHON = ModelType(
-    "spark/python",
-    "2026.11.15",
-    methods=(
-        Method(
-            "run",
-            Python,
-            run_python,
-            description="Call a function with the Spark session and the context.",
-            writes=(DATASET,),
-            engine="spark",
-        ),
-    ),
-    description="A Python function on Spark.",
+_PYTHON = Method(
+    "run", Python, run_python, "Call a function with the Spark session and the context.", (DATASET,), "spark"
 )
+SPARK_PYTHON = ModelType("spark/python", "2026.11.15", methods=(_PYTHON,), description="A Python function on Spark.")

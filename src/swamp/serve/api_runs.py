@@ -207,8 +207,7 @@ def cancel(server: Asked, run: str) -> Any:
     with driving(server.repo) as driver:
         if not driver.find_anywhere(run).over and server.dispatcher.spawner.signal(run):
             return {"id": run, "status": "cancelling"}
-        done = cancel_run(driver, run)
-    return {"id": run, "status": done.status}
+        return {"id": run, "status": cancel_run(driver, run)}
 
 
 @router.post("/runs/{run}/resume", **for_role("operator", Queued, 202))

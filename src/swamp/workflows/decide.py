@@ -46,14 +46,14 @@ def decide(
         workflow = driver.workflow_of(run)
         recorder = driver.recorder(run)
         with recorder.change():
-            state.extra["approval"] |= _words(driver, decision, reason)
+            words = {
+                "decision": decision,
+                "decidedBy": user_name(),
+                "decidedAt": rfc3339(driver.context.env.clock.now()),
+            }
+            state.extra["approval"] |= {**words, "reason": reason} if reason else words
         left = driver.settle(recorder, workflow, hold)
     return DecidedRun(run, state.name, left)
-
-
-def _words(driver: Driver, decision: Decision, reason: str | None) -> dict[str, Any]:
-    words = {"decision": decision, "decidedBy": user_name(), "decidedAt": rfc3339(driver.context.env.clock.now())}
-    return {**words, "reason": reason} if reason else words
 
 
 def _gate(run: RunState, wanted: str | None) -> StepState:
@@ -83,13 +83,10 @@ TRIES: Final = 4
 ANSWER_SECONDS: Final = 30.0
 
 
-@value
-class Cancelled:
-    run_id: str
-    status: Literal["cancelled", "cancelling"]
+CancelStatus = Literal["cancelled", "cancelling"]
 
 
-def cancel_run(driver: Driver, run_id: str) -> Cancelled:
+def cancel_run(driver: Driver, run_id: str) -> CancelStatus:
     """Stops a run: at once when nothing runs, else by a request that reaches its process wherever it is.
 
     What this says is in the run's record, or will be: or it says that it came too late. K14, inv[run.decided]
@@ -102,7 +99,7 @@ def cancel_run(driver: Driver, run_id: str) -> Cancelled:
     raise LockTimeout(f"run {run_id} changes hands all the time", hint="try again, or stop who resumes it")
 
 
-def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> Cancelled | None:
+def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> CancelStatus | None:
     """None if the run was taken up, or let go of, between the look and the act: look again."""
     path = path_of(workflow_id, run_id)
     known = driver.runs.get(run_id, workflow_id)
@@ -117,7 +114,7 @@ def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> Cancelle
     return _acknowledged(driver, run) if alive else _stopped(driver, run)
 
 
-def _acknowledged(driver: Driver, asked: RunState) -> Cancelled | None:
+def _acknowledged(driver: Driver, asked: RunState) -> CancelStatus | None:
     """The request is in the store. Whoever ends the run after that commit sees it; whoever ended it before is seen."""
     path, clock = path_of(asked.workflow_id, asked.id), driver.context.env.clock
     until = clock.monotonic() + ANSWER_SECONDS
@@ -126,9 +123,9 @@ def _acknowledged(driver: Driver, asked: RunState) -> Cancelled | None:
             run = driver.runs.get(asked.id, asked.workflow_id)
         alive = _verdict(driver.locks, run, fresh=True) != "dead"
         if run.status == "cancelled":
-            return Cancelled(run.id, "cancelled")
+            return "cancelled"
         if not run.over:
-            return Cancelled(run.id, "cancelling") if alive and run.status == "running" else None
+            return "cancelling" if alive and run.status == "running" else None
         if not alive or clock.monotonic() > until:
             break
         clock.sleep(0.3)  # it has ended, and its process has yet to look for a request that came at the last moment
@@ -137,7 +134,7 @@ def _acknowledged(driver: Driver, asked: RunState) -> Cancelled | None:
     raise Failed(f"run {run.id} had ended before it could be cancelled: {run.status}", hint="what it wrote is there")
 
 
-def _stopped(driver: Driver, seen: RunState) -> Cancelled | None:
+def _stopped(driver: Driver, seen: RunState) -> CancelStatus | None:
     """Nobody runs it: its record says so, under its lock until that is in the store."""
     path = path_of(seen.workflow_id, seen.id)
     try:
@@ -152,7 +149,7 @@ def _stopped(driver: Driver, seen: RunState) -> Cancelled | None:
                 RecordFiles(driver.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
     except LockTimeout:
         return None
-    return Cancelled(seen.id, "cancelled")
+    return "cancelled"
 
 
 def _not_over(driver: Driver, workflow_id: str, run_id: str, words: str) -> RunState:

@@ -250,14 +250,11 @@ class Execution:
         """The run's own status, from its jobs. Whoever calls writes the time of the end and pushes."""
         run = self._recorder.run
         with self._recorder.change():
-            if self._cancel.requested and self._fatal is None:
-                for job, state in run.steps:
-                    if not state.over:
-                        state.status = "cancelled"
-                    job.status = job.status if job.status == "skipped" else job_outcome(job)
-            else:
-                for job in run.jobs:
-                    job.status = job.status if job.status == "skipped" else job_outcome(job)
+            for _, state in run.steps:
+                if self._cancel.requested and self._fatal is None and not state.over:
+                    state.status = "cancelled"
+            for job in run.jobs:
+                job.status = job.status if job.status == "skipped" else job_outcome(job)
             run.status = self._status()
 
     def _status(self) -> Any:

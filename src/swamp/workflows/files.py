@@ -28,6 +28,9 @@ PREFIX = "workflow-"
 BARE = ("guard", "expression")
 """Keys whose text is an expression also without `${{ }}`."""
 
+TaskProblem = tuple[tuple[str, ...], str, str | None]
+"""Where in a step's task, what is wrong, what was probably meant."""
+
 SKELETON = """\
 id: {id}
 name: {name}
@@ -133,9 +136,7 @@ class WorkflowFiles:
         return self.save_text(text, self._source(file))
 
     def _checked(self, text: str, source: str) -> WorkflowFile:
-        document, workflow, problems = inspect(text, source)
-        if workflow is not None:
-            problems += self._against_models(workflow, document)
+        workflow, problems = self._inspected(text, source)
         refuse(source, problems)
         assert workflow is not None
         return workflow
@@ -156,23 +157,21 @@ class WorkflowFiles:
 
     def validate(self, name: str) -> tuple[str, list[Problem]]:
         """The file and everything that is wrong with it, without running it."""
-        file = self._file_of(name)
-        source = self._source(file)
-        document, workflow, problems = inspect(read_text(file, source), source)
-        if workflow is not None:
-            problems += self._against_models(workflow, document)
+        source = self.file_of(name)
+        _, problems = self._inspected(read_text(self.repo / source, source), source)
         return source, sorted(problems, key=lambda problem: problem.line or 0)
 
     def file_of(self, name: str) -> str:
-        return self._source(self._file_of(name))
-
-    def _file_of(self, name: str) -> Path:
         """Also of a file that does not parse: that is what one validates."""
         root = self.repo.resolve()
         for candidate in (self.repo / FOLDER / f"{PREFIX}{name}.yaml", self.repo / name, Path(name)):
             if candidate.is_file() and candidate.resolve().is_relative_to(root):
-                return self.repo / candidate.resolve().relative_to(root)
-        return self.repo / self.find(name).file
+                return candidate.resolve().relative_to(root).as_posix()
+        return self.find(name).file
+
+    def _inspected(self, text: str, source: str) -> tuple[WorkflowFile | None, list[Problem]]:
+        document, workflow, problems = inspect(text, source)
+        return workflow, problems + (self._against_models(workflow, document) if workflow is not None else [])
 
     def _against_models(self, workflow: WorkflowFile, document: ParsedFile) -> list[Problem]:
         found: list[Problem] = []
@@ -197,16 +196,14 @@ class WorkflowFiles:
             for message, meant in makers.problems(model, name)
         ]
 
-    def _task_problems(self, step: Step, workflow: WorkflowFile) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    def _task_problems(self, step: Step, workflow: WorkflowFile) -> Iterator[TaskProblem]:
         task = step.task
         if isinstance(task, WorkflowTask) and not has_expression(task.workflow_id_or_name):
             yield from self._nested_problems(task, workflow)
         if isinstance(task, ModelTask):
             yield from self._model_problems(task)
 
-    def _nested_problems(
-        self, task: WorkflowTask, workflow: WorkflowFile
-    ) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    def _nested_problems(self, task: WorkflowTask, workflow: WorkflowFile) -> Iterator[TaskProblem]:
         if task.workflow_id_or_name in (workflow.name, workflow.id):
             yield ("workflowIdOrName",), "a workflow cannot run itself", None
             return
@@ -220,7 +217,7 @@ class WorkflowFiles:
                 suggest(task.workflow_id_or_name, names) if isinstance(error, NotFound) else None,
             )
 
-    def _model_problems(self, task: ModelTask) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    def _model_problems(self, task: ModelTask) -> Iterator[TaskProblem]:
         """As much as can be known while names may still hold expressions."""
         key = "modelIdOrName" if task.model_id_or_name else "modelType"
         wanted = task.model_id_or_name or task.model_type or ""
@@ -243,9 +240,7 @@ class WorkflowFiles:
         yield from _unknown_inputs(task, kind.method(task.method_name), definition)
 
 
-def _unknown_inputs(
-    task: ModelTask, method: Method, definition: Definition | None
-) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+def _unknown_inputs(task: ModelTask, method: Method, definition: Definition | None) -> Iterator[TaskProblem]:
     from swamp.models.run import mentioned_inputs
 
     known = argument_names(method.arguments)

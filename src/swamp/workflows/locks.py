@@ -19,9 +19,7 @@ from swamp.repo.leases import by_lease
 from swamp.values import value
 
 if TYPE_CHECKING:
-    from swamp.locks.hold import HeldLease
     from swamp.repo.repository import Repo
-    from swamp.store.port import ObjectStore
 
 TAKEOVER_SECONDS = 45.0
 
@@ -49,7 +47,8 @@ class DirectoryRunLocks:
             try:
                 yield lambda: None
             finally:
-                _unlink(file)
+                file.unlink(missing_ok=True)
+                file.with_name(file.name + ".queue").unlink(missing_ok=True)
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
         del workflow_id, fresh
@@ -71,14 +70,26 @@ class StoreRunLocks:
     @contextmanager
     def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[StillOurs]:
         """Be the process of this run. Raises LockTimeout while another one is; of a `new` one nobody else can be."""
-        from swamp.locks.acquire import AWAY_S, read_lease
+        from swamp.locks.acquire import AWAY_S, Holder, LeaseClient, read_lease
 
         key = lease_key(workflow_id, run_id)
         if not new:
-            read_lease(self._store, key)  # an unreachable store is told at once, as what it is
+            read_lease(self.repo.datastore.store, key)  # an unreachable store is told at once, as what it is
         local = self._local(run_id)
+        # Long enough to see that a dead process renews nothing; one that lives on this machine is not waited out.
+        asked = self.repo.settings.lock_timeout
+        client = LeaseClient(
+            self.repo.datastore.store,
+            Holder.of_process(),
+            self.repo.env,
+            timeout_s=asked if self._here_is(local) == "alive" else max(TAKEOVER_SECONDS, asked),
+            capabilities=self.repo.datastore.capabilities,
+            local_lock_dir=local,
+            inherited=(),
+            away_s=0.0 if new else AWAY_S,
+        )
         try:
-            lease = self._acquire(key, local, self._idle_timeout(local), 0.0 if new else AWAY_S)
+            lease = client.acquire(key)
         except LockTimeout as error:
             raise _still_running(run_id, error) from error
         try:
@@ -86,26 +97,6 @@ class StoreRunLocks:
         finally:
             shutil.rmtree(local, ignore_errors=True)
             lease.release()  # it stays in the store, marked: who waits for this run may have it already (K14)
-
-    def _idle_timeout(self, local: Path) -> float:
-        """Long enough to see that a dead process renews nothing; one that lives on this machine is not waited out."""
-        asked = self.repo.settings.lock_timeout
-        return asked if self._here_is(local) == "alive" else max(TAKEOVER_SECONDS, asked)
-
-    def _acquire(self, key: str, local: Path, timeout: float, away: float) -> HeldLease:
-        from swamp.locks.acquire import Holder, LeaseClient
-
-        client = LeaseClient(
-            self._store,
-            Holder.of_process(),
-            self.repo.env,
-            timeout_s=timeout,
-            capabilities=self.repo.datastore.capabilities,
-            local_lock_dir=local,
-            inherited=(),
-            away_s=away,
-        )
-        return client.acquire(key)
 
     def verdict(self, workflow_id: str, run_id: str, *, fresh: bool) -> Verdict:
         """`fresh`: the record was pulled just now, so that a missing lease cannot mean a newer record elsewhere."""
@@ -120,10 +111,6 @@ class StoreRunLocks:
     def here(self) -> list[str]:
         """Ids of runs that began on this machine and whose lock is still there: alive, or dead and not yet noticed."""
         return [directory.name for directory in sorted(self._runs.glob("*")) if directory.is_dir()]
-
-    @property
-    def _store(self) -> ObjectStore:
-        return self.repo.datastore.store
 
     @property
     def _runs(self) -> Path:
@@ -144,11 +131,6 @@ def run_locks_of(repo: Repo) -> RunLocks:
 
 def lease_key(workflow_id: str, run_id: str) -> str:
     return f"workflow-runs/{workflow_id}/{run_id}/.lock"
-
-
-def _unlink(file: Path) -> None:
-    file.unlink(missing_ok=True)
-    file.with_name(file.name + ".queue").unlink(missing_ok=True)
 
 
 def _still_running(run_id: str, error: LockTimeout) -> LockTimeout:

@@ -21,30 +21,26 @@ if TYPE_CHECKING:
 
 
 def overall(states: list[StepState]) -> StepStatus:
-    """Several expanded steps as one: what a condition on their template sees. Nothing to do is done."""
-    found = [state.status for state in states]
-    for status in ("running", "pending", "suspended", "cancelled", "failed"):
-        if status in found:
-            return status
-    return "skipped" if found and all(status == "skipped" for status in found) else "succeeded"
+    """Several expanded steps as one: what a condition on their template sees."""
+    return _joined([state.status for state in states])
 
 
 def job_outcome(job: JobState) -> StepStatus:
     """A job fails with its steps, except with those that may fail."""
-    relevant = ["succeeded" if s.status == "failed" and s.allowed_failure else s.status for s in job.steps]
+    return _joined(["succeeded" if s.status == "failed" and s.allowed_failure else s.status for s in job.steps])
+
+
+def _joined(found: list[StepStatus]) -> StepStatus:
+    """What is left to do says it before what went wrong. Nothing to do is done."""
     for status in ("running", "suspended", "pending", "cancelled", "failed"):
-        if status in relevant:
+        if status in found:
             return status
-    return "skipped" if relevant and all(status == "skipped" for status in relevant) else "succeeded"
+    return "skipped" if found and set(found) == {"skipped"} else "succeeded"
 
 
 def run_outcome(run: RunState) -> RunStatus:
-    found = [job.status for job in run.jobs]
-    if "cancelled" in found:
-        return "cancelled"
-    if "failed" in found:
-        return "failed"
-    return "succeeded"
+    found = {job.status for job in run.jobs}
+    return "cancelled" if "cancelled" in found else "failed" if "failed" in found else "succeeded"
 
 
 def run_document(run: RunState) -> dict[str, Any]:
