@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from swamp.cache.files import write_atomic
 from swamp.data.document import load_mapping
 from swamp.data.names import auto_id, check_model_name, normalise_type, suggest
 from swamp.data.records import AUTO
@@ -186,7 +186,7 @@ class ModelDefinitions:
                 f"{source} holds the model {definition.name} of type {definition.type}",
                 hint=f"its place is {expected.relative_to(self.repo)}; create a new model and delete this one",
             )
-        write_atomically(self.repo / source, text)
+        write_atomic(self.repo / source, text.encode())
         return definition
 
     def delete(self, name: str) -> Definition:
@@ -291,17 +291,6 @@ def _is_open(values: Any, loc: tuple[Any, ...]) -> bool:
         except (KeyError, IndexError, TypeError):
             return False
     return has_expression(values)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The whole new text or the old one, whatever happens in between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temp.write_text(text, encoding="utf-8")
-        temp.replace(path)
-    finally:
-        temp.unlink(missing_ok=True)
 
 
 def type_item(kind: ModelType) -> dict[str, Any]:

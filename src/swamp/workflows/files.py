@@ -8,13 +8,14 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from swamp.cache.files import write_atomic
 from swamp.catalog.expression import OPEN, Expression, compile_expression, parse_template
 from swamp.catalog.syntax import Node, walk
 from swamp.data.names import check_name, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.declare import Method, argument_names
-from swamp.models.define import Definition, ModelDefinitions, write_atomically
+from swamp.models.define import Definition, ModelDefinitions
 from swamp.models.document import ParsedFile, Problem, parse, read_text, refuse
 from swamp.models.document import Path as Place
 from swamp.models.expressions import has_expression
@@ -147,7 +148,7 @@ class WorkflowFiles:
         expected = f"{FOLDER}/{PREFIX}{workflow.name}.yaml"
         if Path(source).name.startswith(PREFIX) and source != expected:
             raise UsageError(f"{source} holds the workflow `{workflow.name}`", hint=f"its place is {expected}")
-        write_atomically(self.repo / source, text)
+        write_atomic(self.repo / source, text.encode())
         return FoundWorkflow(workflow, source)
 
     def delete(self, found: FoundWorkflow) -> None:

@@ -11,9 +11,11 @@ from pydantic import ValidationError
 from swamp.data.names import suggest
 from swamp.models.document import ParsedFile, Path, Problem, parse, refuse, spell
 from swamp.models.inputs import check_schema
-from swamp.workflows.schema import TAGS_IN_LOC, Job, Step, WorkflowFile, fault_of
+from swamp.workflows.schema import Job, Step, WorkflowFile, fault_of
 
 RESERVED_NAMES = frozenset({"search"})
+TASKS = ("model_method", "workflow", "manual_approval", "assert")
+CONDITIONS = ("always", "succeeded", "failed", "completed", "skipped", "and", "or", "not")
 
 
 def parse_workflow(text: str, source: str) -> WorkflowFile:
@@ -47,8 +49,8 @@ def _problems_of(detail: Any, document: ParsedFile) -> Iterator[Problem]:
                 meant = suggest(key, context["allowed"])
                 listed = "" if meant else f" (allowed: {', '.join(context['allowed'])})"
                 yield document.problem((*where, key), f"unknown key `{key}` in {_owner(where)}{listed}", meant)
-        case "unknown_word":
-            yield _unknown_word(detail, where, document)
+        case "union_tag_invalid" | "union_tag_not_found":
+            yield _unknown_word(where, document)
         case "too_short" if _value_at(document.value, where):
             return  # its items are wrong, and each of them says so itself
         case "missing":
@@ -60,16 +62,16 @@ def _problems_of(detail: Any, document: ParsedFile) -> Iterator[Problem]:
             yield document.problem(where, f"{spell(where)}: {message[:1].lower()}{message[1:]}")
 
 
-def _unknown_word(detail: Any, where: Path, document: ParsedFile) -> Problem:
+def _unknown_word(where: Path, document: ParsedFile) -> Problem:
     """A `type` that nobody knows, or none at all."""
-    allowed = detail["ctx"]["allowed"]
+    allowed, what = (TASKS, "a kind of task") if where[-1] == "task" else (CONDITIONS, "a condition")
     value = _value_at(document.value, where)
     word = value.get("type") if isinstance(value, Mapping) else None
     if word is None:
         return document.problem(where, f"`type` is missing in {_owner(where)}: it can be {', '.join(allowed)}")
     meant = suggest(str(word), allowed)
     listed = "" if meant else f"; it can be {', '.join(allowed)}"
-    return document.problem((*where, "type"), f"`{word}` {detail['msg']}{listed}", meant)
+    return document.problem((*where, "type"), f"`{word}` is not {what}{listed}", meant)
 
 
 def _value_at(value: Any, where: Path) -> Any:
@@ -89,7 +91,7 @@ def _real_path(loc: tuple[Any, ...], document: ParsedFile) -> Path:
     """Without the names of union members, which pydantic adds and the file does not have."""
     kept: list[Any] = []
     for part in loc:
-        if part in TAGS_IN_LOC and (*kept, part) not in document.lines:
+        if part in (*TASKS, *CONDITIONS) and (*kept, part) not in document.lines:
             continue
         kept.append(part)
     return tuple(kept)

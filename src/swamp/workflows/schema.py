@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
@@ -62,25 +62,7 @@ class Not(Strict):
     condition: Condition
 
 
-CONDITION_TYPES = ("always", "succeeded", "failed", "completed", "skipped", "and", "or", "not")
-
-
-def _condition_kind(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    if kind not in CONDITION_TYPES:
-        return None
-    return {"and": "several", "or": "several", "not": "not"}.get(str(kind), "simple")
-
-
-Condition = Annotated[
-    Annotated[Simple, Tag("simple")] | Annotated[Several, Tag("several")] | Annotated[Not, Tag("not")],
-    Discriminator(
-        _condition_kind,
-        custom_error_type="unknown_word",
-        custom_error_message="is not a condition",
-        custom_error_context={"allowed": list(CONDITION_TYPES)},
-    ),
-]
+Condition = Annotated[Simple | Several | Not, Field(discriminator="type")]
 SUCCEEDED = Simple(type="succeeded")
 
 
@@ -138,29 +120,7 @@ class AssertTask(Strict):
     message: str | None = None
 
 
-TASK_TYPES = ("model_method", "workflow", "manual_approval", "assert")
-
-
-def _task_kind(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    return str(kind) if kind in TASK_TYPES else None
-
-
-Task = Annotated[
-    Annotated[ModelTask, Tag("model_method")]
-    | Annotated[WorkflowTask, Tag("workflow")]
-    | Annotated[ApprovalTask, Tag("manual_approval")]
-    | Annotated[AssertTask, Tag("assert")],
-    Discriminator(
-        _task_kind,
-        custom_error_type="unknown_word",
-        custom_error_message="is not a kind of task",
-        custom_error_context={"allowed": list(TASK_TYPES)},
-    ),
-]
-
-TAGS_IN_LOC = frozenset({"simple", "several", "not", *TASK_TYPES})
-"""What pydantic puts into an error's place for a union; the file has no such level."""
+Task = Annotated[ModelTask | WorkflowTask | ApprovalTask | AssertTask, Field(discriminator="type")]
 
 
 class Step(Strict):
