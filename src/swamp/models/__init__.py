@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from swamp.models.context import Context as Context
     from swamp.models.declare import Arguments as Arguments
-    from swamp.models.declare import Context as Context
     from swamp.models.declare import Method as Method
     from swamp.models.declare import ModelType as ModelType
     from swamp.models.declare import OutputSpec as OutputSpec
@@ -20,6 +20,6 @@ __all__ = ["Arguments", "Context", "Method", "ModelType", "OutputSpec"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from swamp.models import declare
+    from importlib import import_module
 
-    return getattr(declare, name)
+    return getattr(import_module(f"swamp.models.{'context' if name == 'Context' else 'declare'}"), name)

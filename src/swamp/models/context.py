@@ -76,13 +76,15 @@ class Log:
 
 
 @mutable
-class MethodContext:
-    """Implements `declare.Context` on the data of the repository that a method runs in."""
+class Context:
+    """What a method may do: write versions, read others' data, say what it is doing, notice that it shall stop."""
 
     run: MethodRun
     global_arguments: Any
     scratch: Path
+    """A directory of this run's own, removed when the method ends."""
     environment: Mapping[str, str]
+    """What a child process is given: the user's environment and what swamp tells its children."""
     writer_log: Log
     output_id: str
     written: list[DataVersion] = field(default_factory=list)
@@ -91,7 +93,7 @@ class MethodContext:
         self.definition, self.cancel, self.reads = self.run.request.definition, self.run.cancel, self.run.reads
         parts = self.run.context
         self.masker, self.data, self.lookup, self.repo_dir = parts.masker, parts.data, parts.lookup, parts.repo.path
-        self.spark, self.check = parts.spark, self.run.change.check
+        self.check = self.run.change.check
 
     @property
     def model_name(self) -> str:
@@ -102,7 +104,7 @@ class MethodContext:
         return self.definition.id
 
     def write_resource(self, name: str, value: Any, *, spec: str | None = None, **overrides: Any) -> Written:
-        """JSON, without the secrets that this run knows."""
+        """Save a JSON value as the next version of `name`, without the secrets that this run knows."""
         text = json.dumps(self.masker.value(value), ensure_ascii=False, indent=2, default=str)
         overrides.setdefault("content_type", "application/json")
         return self._save(name, text.encode(), "resource", spec, overrides)
@@ -110,7 +112,10 @@ class MethodContext:
     def write_file(
         self, name: str, content: bytes | str | Path, *, spec: str | None = None, **overrides: Any
     ) -> Written:
-        """Bytes and files are kept as they are: they are the method's own. Text goes through the mask."""
+        """Save bytes, text, a file or a directory of parts as the next version of `name`.
+
+        Bytes and files are kept as they are: they are the method's own. Text goes through the mask.
+        """
         if isinstance(content, str):
             overrides.setdefault("content_type", "text/plain")
             content = self.masker.text(content).encode()
@@ -121,6 +126,7 @@ class MethodContext:
 
     @contextmanager
     def open_file(self, name: str, *, spec: str | None = None, **overrides: Any) -> Iterator[BinaryIO]:
+        """Write a version bit by bit; it exists once the block ends without an error."""
         data, draft = self._draft(name, "file", spec, {"streaming": True, **overrides})
         claim = self.data.allocate_version(data, draft)
         with claim.raw.open("wb") as out:
@@ -128,7 +134,10 @@ class MethodContext:
         self.written.append(self.data.finalize_version(claim, draft))
 
     def write_dataset(self, name: str, frame: Any, *, spec: str | None = None, **overrides: Any) -> Written:
-        """Spark's tasks upload the parts and one commit makes the version; then this cache takes it in."""
+        """Save a Spark DataFrame as the next version of `name`.
+
+        Spark's tasks upload the parts and one commit makes the version; then this cache takes it in.
+        """
         self.check()
         overrides.setdefault("content_type", "application/vnd.apache.parquet")
         data, draft = self._draft(name, "dataset", spec, overrides)
@@ -175,25 +184,35 @@ class MethodContext:
             )
 
     def read(self, model: str, name: str, version: int | None = None) -> Path:
+        """The content of a version (the newest by default) as a local file or directory."""
         return self.locate(model, name, version)[0]
 
     def locate(self, model: str, name: str, version: int | None = None) -> tuple[Path, str]:
+        """The same, with its content type."""
         with noting(self.reads):  # also in a thread that the method has started
             found = self.lookup.find(model, name, version)
         return self.data.raw(found), found.meta.content_type
 
     def note(self, model: str, name: str, version: int | None = None) -> int:
+        """Say that this version (the newest by default) is read by other means; its number."""
         with noting(self.reads):
             return self.lookup.find(model, name, version).version
 
     def log(self, line: str) -> None:
+        """Show a line now and keep it in the run's log."""
         self.writer_log.write(line)
 
     def mask(self, text: str) -> str:
+        """`text` without the secrets that this run knows. Mask before you shorten: half a secret is not found."""
         return self.masker.text(text)
 
     def mask_stream(self) -> MaskStream:
+        """The same for a text that comes in pieces."""
         return self.masker.stream()
+
+    def spark(self) -> Any:
+        """The one SparkSession of this run."""
+        return self.run.context.spark()
 
 
 def _with(spec: OutputSpec, overrides: Mapping[str, Any]) -> OutputSpec:

@@ -19,11 +19,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -33,8 +32,7 @@ from swamp.errors import NotFound, UsageError
 from swamp.values import value
 
 if TYPE_CHECKING:
-    from swamp.models.mask import MaskStream
-    from swamp.sync.progress import Cancel
+    from swamp.models.context import Context
 
 EXTENSIONS = Path("extensions") / "models"
 
@@ -69,81 +67,6 @@ class Written:
     version: int
     model_name: str
     path: str
-
-
-class Context(Protocol):
-    """What a method may do: write versions, read others' data, say what it is doing, notice that it shall stop."""
-
-    @property
-    def model_name(self) -> str: ...
-
-    @property
-    def model_id(self) -> str: ...
-
-    @property
-    def global_arguments(self) -> Any: ...
-
-    @property
-    def repo_dir(self) -> Path: ...
-
-    @property
-    def scratch(self) -> Path:
-        """A directory of this run's own, removed when the method ends."""
-        ...
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """What a child process is given: the user's environment and what swamp tells its children."""
-        ...
-
-    @property
-    def cancel(self) -> Cancel: ...
-
-    def write_resource(self, name: str, value: Any, *, spec: str | None = None, **overrides: Any) -> Written:
-        """Save a JSON value as the next version of `name`."""
-        ...
-
-    def write_file(
-        self, name: str, content: bytes | str | Path, *, spec: str | None = None, **overrides: Any
-    ) -> Written:
-        """Save bytes, text, a file or a directory of parts as the next version of `name`."""
-        ...
-
-    def open_file(self, name: str, *, spec: str | None = None, **overrides: Any) -> AbstractContextManager[BinaryIO]:
-        """Write a version bit by bit; it exists once the block ends without an error."""
-        ...
-
-    def write_dataset(self, name: str, frame: Any, *, spec: str | None = None, **overrides: Any) -> Written:
-        """Save a Spark DataFrame as the next version of `name`, written by Spark's own tasks."""
-        ...
-
-    def read(self, model: str, name: str, version: int | None = None) -> Path:
-        """The content of a version (the newest by default) as a local file or directory."""
-        ...
-
-    def locate(self, model: str, name: str, version: int | None = None) -> tuple[Path, str]:
-        """The same, with its content type."""
-        ...
-
-    def note(self, model: str, name: str, version: int | None = None) -> int:
-        """Say that this version (the newest by default) is read by other means; its number."""
-        ...
-
-    def log(self, line: str) -> None:
-        """Show a line now and keep it in the run's log."""
-        ...
-
-    def mask(self, text: str) -> str:
-        """`text` without the secrets that this run knows. Mask before you shorten: half a secret is not found."""
-        ...
-
-    def mask_stream(self) -> MaskStream:
-        """The same for a text that comes in pieces."""
-        ...
-
-    def spark(self) -> Any:
-        """The one SparkSession of this run."""
-        ...
 
 
 @value

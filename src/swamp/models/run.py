@@ -24,7 +24,7 @@ from swamp.data.records import Output, Provenance, StoredDefinition, decode_outp
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
 from swamp.errors import Failed, Interrupted, SwampError, UsageError
-from swamp.models.context import Log, MethodContext, OnLog, Origin
+from swamp.models.context import Context, Log, OnLog, Origin
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition, model_item
 from swamp.models.expressions import evaluate
@@ -203,7 +203,7 @@ class MethodRun:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _method_context(self, prepared: PreparedRun, output: Output, scratch: Path, log: Log) -> MethodContext:
+    def _method_context(self, prepared: PreparedRun, output: Output, scratch: Path, log: Log) -> Context:
         context, request = self.context, self.request
         withheld = too_short_to_pass_on(context.environment)
         for name in withheld:
@@ -215,9 +215,9 @@ class MethodRun:
         if request.origin is not None:
             told |= {"SWAMP_WORKFLOW_RUN_ID": request.origin.run_id, "SWAMP_STEP_NAME": request.origin.step}
         environment = self.change.child_environment({**given, **told})
-        return MethodContext(self, prepared.global_arguments, scratch, environment, log, output.id)
+        return Context(self, prepared.global_arguments, scratch, environment, log, output.id)
 
-    def _call(self, prepared: PreparedRun, given: MethodContext) -> SwampError | None:
+    def _call(self, prepared: PreparedRun, given: Context) -> SwampError | None:
         """The method's own failure, as one of our errors. What it wrote stays. inv[model.failure-keeps]"""
         try:
             self.method.run(prepared.arguments, given)

@@ -10,14 +10,17 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Self, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from swamp.env import SYSTEM
 from swamp.errors import Failed, Interrupted, UsageError
-from swamp.models.declare import Arguments, Context, Method, ModelType, OutputSpec
+from swamp.models.declare import Arguments, Method, ModelType, OutputSpec
 from swamp.models.process import Finished, run_process
+
+if TYPE_CHECKING:
+    from swamp.models.context import Context
 
 PARQUET = "application/vnd.apache.parquet"
 _TYPES = {".parquet": PARQUET, ".jsonl": "application/x-ndjson", ".ndjson": "application/x-ndjson"}

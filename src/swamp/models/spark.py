@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
 from swamp.errors import Failed, UsageError
-from swamp.models.declare import Arguments, Context, Method, ModelType, OutputSpec, import_file
+from swamp.models.declare import Arguments, Method, ModelType, OutputSpec, import_file
 from swamp.models.shell import PARQUET, Code, source_file
+
+if TYPE_CHECKING:
+    from swamp.models.context import Context
 
 _READERS = {
     PARQUET: ("parquet", {}),
