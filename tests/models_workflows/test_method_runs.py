@@ -251,6 +251,6 @@ def test_the_log_is_kept_in_the_tree(bench):
 def test_the_evaluated_definition_is_what_ran(bench):
     shell_model(bench, run="echo ${{ 1 + 2 }}")
     bench.method("web")
-    saved = bench.context.evaluated.get(SHELL, "web").document
+    saved = next(bench.context.evaluated.search("web")).document
     assert saved["methods"]["execute"]["arguments"]["run"] == "echo 3"
     json.dumps(saved)
