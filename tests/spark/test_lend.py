@@ -189,9 +189,39 @@ def test_bytes_of_two_versions_are_never_joined(bucket, monkeypatch):
     found = made.chunks(path, 0, 50)
     assert bytes(next(found)) == b"a" * 20
     store.put("a/part-1", b"b" * 50)
-    with pytest.raises(Unavailable, match="changed while it was read"):
-        next(found)
+    for other in (made.chunks(path, 25, 35), found, made.chunks(path, 0, 50), made.chunks(path, 40, 50)):
+        with pytest.raises(Unavailable, match="changed while it was read"):  # whoever is the first to notice
+            next(other)
+    path = urlsplit(made.lend(place, FileRef("p/part-1", "a/part-1", 50))).path
     assert b"".join(made.chunks(path, 0, 50)) == b"b" * 50 and b"".join(made.chunks(path, 40, 50)) == b"b" * 10
+
+
+def test_who_reads_on_finds_the_next_piece_fetched_and_its_trouble_told(bucket, monkeypatch):
+    monkeypatch.setattr(lend, "END_BYTES", 10)
+    monkeypatch.setattr(lend, "FIRST_BYTES", 10)
+    monkeypatch.setattr(lend, "MOST_BYTES", 20)
+    store, place, made = bucket.open(), Bucket(bucket, Root("", 0, "", "", "", {})), lend.Lender()
+    body = bytes(range(200))
+    store.put("a/part-1", body)
+    path = urlsplit(made.lend(place, FileRef("p/part-1", "a/part-1", 200))).path
+    whole, asked, come = lend._whole, [], threading.Event()
+
+    def fetched(place, file, start, length):
+        asked.append((start, length))
+        if start == 90:
+            come.set()
+            raise Unavailable("the store is gone", hint="wait")
+        return whole(place, file, start, length)
+
+    assert b"".join(made.chunks(path, 5, 200)) == body[5:]
+    monkeypatch.setattr(lend, "_whole", fetched)
+    found = made.chunks(path, 0, 200)
+    taken = [bytes(next(found)) for _ in range(2)]
+    assert asked == [(0, 10), (10, 20)], "nothing is fetched for a reader that may leave"
+    taken += [bytes(next(found)) for _ in range(3)]
+    assert come.wait(60) and b"".join(taken) == body[:90], "the piece after the last one was asked for"
+    with pytest.raises(Unavailable, match="the store is gone"):
+        next(found)
 
 
 @pytest.mark.inv("store.pinned-read")

@@ -18,6 +18,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -36,6 +37,9 @@ KEPT_BYTES: Final = 64 << 20
 FIRST_BYTES: Final = 256 << 10
 MOST_BYTES: Final = 4 << 20
 """Who reads on is sent more at a time: a reader of one column leaves early, one of all of them goes to the end."""
+SURE_AFTER: Final = 2
+"""So many pieces were taken: from there on the next one is fetched while the reader has this one to work on."""
+FETCHERS: Final = 8
 SECOND_THOUGHT: Final = 0.01
 """Seconds. Parquet's reader opens a part at its start and leaves at once for the footer; not worth a request."""
 _PREFIX: Final = "/webhdfs/v1"
@@ -52,16 +56,18 @@ class Lender:
         self._ends: OrderedDict[str, bytes] = OrderedDict()
         self._tokens: dict[str, Token] = {}
         self._lock = threading.Lock()
+        self._ahead = ThreadPoolExecutor(FETCHERS, "swamp-lend-ahead")
         self._server = _Server(self)
         threading.Thread(target=self._server.serve_forever, name="swamp-lend", daemon=True).start()
 
     def lend(self, place: Bucket, file: FileRef) -> str:
-        """The address at which the JVM of this machine reads a part; the same one for the same part."""
+        """The address at which the JVM of this machine reads a part; the same one for the same part, unless that has
+        changed meanwhile."""
         known = (repr(place.spec), file.key)
         with self._lock:
             if known not in self._paths:
                 name = _ODD.sub("-", file.path.rpartition("/")[2])
-                self._paths[known] = f"/{self._secret}/{len(self._paths)}/part{'' if name[:4] == 'part' else '-'}{name}"
+                self._paths[known] = f"/{self._secret}/{len(self._lent)}/part{'' if name[:4] == 'part' else '-'}{name}"
                 self._lent[self._paths[known]] = place.keys_only(), file
             return f"webhdfs://127.0.0.1:{self._server.server_port}{self._paths[known]}"
 
@@ -73,16 +79,22 @@ class Lender:
     def chunks(self, path: str, start: int, stop: int) -> Iterator[memoryview]:
         """The bytes from `start` up to `stop`, as far as somebody takes them. Raises StoreErrors, CorruptData."""
         place, file = self._lent[path]
-        length = FIRST_BYTES
         if slice_of(file.key) is not None or start >= file.size - END_BYTES:
             end = self._end(path)
             at = start - (file.size - len(end))
             yield memoryview(end)[at : at + stop - start]
             return
-        while start < stop:
-            take = min(length, stop - start)
-            yield memoryview(self._pinned(path, _whole(place, file, start, take)))
-            start, length = start + take, min(2 * length, MOST_BYTES)
+
+        def fetch(piece: tuple[int, int]) -> bytes:
+            return self._pinned(path, _whole(place, file, *piece))
+
+        ahead: Future[bytes] | None = None
+        pieces = list(_pieces(start, stop))
+        for number, piece in enumerate(pieces):
+            body = fetch(piece) if ahead is None else ahead.result()
+            sure = number >= SURE_AFTER and number + 1 < len(pieces)
+            ahead = self._ahead.submit(fetch, pieces[number + 1]) if sure else None
+            yield memoryview(body)
 
     def _end(self, path: str) -> bytes:
         with self._lock:
@@ -103,13 +115,23 @@ class Lender:
 
     def _pinned(self, path: str, found: Fetched) -> bytes:
         """inv[store.pinned-read]: a part under a plain key can be written over, and bytes of two versions are never
-        joined, nor a kept end with another's beginning. Who reads again reads what is there then."""
+        joined, whoever has noticed: what changed is not to be read at this address any more. Lent again, it has
+        another one."""
         with self._lock:
             if self._tokens.setdefault(path, found.meta.token) == found.meta.token:
                 return found.body
-            del self._tokens[path]
             self._ends.pop(path, None)
+            self._paths = {known: at for known, at in self._paths.items() if at != path}
         raise Unavailable(f"{found.meta.key} changed while it was read", hint="read it again")
+
+
+def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """From where, how many bytes: small ones first."""
+    length = FIRST_BYTES
+    while start < stop:
+        take = min(length, stop - start)
+        yield start, take
+        start, length = start + take, min(2 * length, MOST_BYTES)
 
 
 def _whole(place: Bucket, file: FileRef, start: int, length: int) -> Fetched:

@@ -22,6 +22,7 @@ from swamp.datasets.options import check_content_options
 from swamp.datasets.place import Bucket, FileRef, Folder, open_place
 from swamp.datasets.reuse import frame_again, identity_of, keep
 from swamp.datasets.source import data_source, find_asked, note_read
+from swamp.index.entry import is_payload_key
 from swamp.index.keys import object_of
 from swamp.store.open import is_plugin_type, parse_target
 from swamp.store.walk import plain_path
@@ -63,7 +64,7 @@ def read_native(
     session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format, options: Mapping[str, str]
 ) -> DataFrame | None:
     """The content by Spark's own reader, or None with the reason in the log."""
-    known = identity_of(artifact) if _is_described(session, artifact, kind) else None
+    known = identity_of(artifact) if _never_changes(session, place, artifact, kind) else None
     if known is not None and (again := frame_again(session, known)) is not None:
         return again
     filled = [file for file in artifact.files if file.size]
@@ -87,9 +88,12 @@ def read_native(
     return frame
 
 
-def _is_described(session: SparkSession, artifact: Artifact, kind: Format) -> bool:
-    """Whether nothing that the session's settings may say decides which columns there are: these stay as they are."""
-    return kind == "parquet" and isinstance(artifact.meta.extra.get("schema"), dict) and not _is_remote(session)
+def _never_changes(session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format) -> bool:
+    """Whether a relation of it can be kept: no setting of the session decides which columns there are, and nobody
+    writes over a part, as may happen to an object that was adopted. inv[store.pinned-read]"""
+    described = kind == "parquet" and isinstance(artifact.meta.extra.get("schema"), dict)
+    own = isinstance(place, Folder) or all(is_payload_key(object_of(file.key)) for file in artifact.files)
+    return described and own and not _is_remote(session)
 
 
 def _frame(
