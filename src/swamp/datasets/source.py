@@ -38,8 +38,6 @@ from swamp.datasets.content import (
     read_pieces,
     tasks_of,
 )
-from swamp.datasets.deliver import DatasetWriter, VersionSink, target_of
-from swamp.datasets.follow import CommitStream
 from swamp.datasets.options import (
     asked_version,
     check_content_options,
@@ -99,10 +97,14 @@ class SwampDataSource(DataSource):
         if self.options.get("table"):
             raise _refused("tables are read-only", 'write an artifact: .option("model", …).option("name", …)')
         check_write_options(self.options)
+        from swamp.datasets.deliver import DatasetWriter, target_of  # here: every read is planned in two processes
+
         return DatasetWriter(target_of(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         check_stream_options(self.options)
+        from swamp.datasets.follow import CommitStream
+
         place = open_place(self.options, empty=True)
         if isinstance(place, Folder):
             raise _refused(
@@ -115,6 +117,8 @@ class SwampDataSource(DataSource):
         """Every micro-batch is a version: with output mode `complete` the whole result, with `append` what is new."""
         del overwrite
         check_sink_options(self.options)
+        from swamp.datasets.deliver import VersionSink, target_of
+
         return VersionSink(target_of(self.options, schema), schema)
 
 
