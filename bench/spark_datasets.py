@@ -1,12 +1,14 @@
 """Datasets beside plain Spark on the same Parquet files, warm: by Spark's own reader, and by the Python source.
 
-    .venv/bin/python bench/spark_datasets.py [--rows 10000000] [--runs 3] [--stores file,s3] [--parts 1000]
+    .venv/bin/python bench/spark_datasets.py [--rows 10000000] [--runs 3] [--stores file,s3] [--minutes 20]
 
 One session (`local[2]`), 9 columns. Plain Spark reads copies of the very parts of the dataset, on this machine's disk.
 Each run does every case once for each reader, one after the other, after one round that is thrown away (a tenth of the
 rows, for writes); medians of the time and of the CPU of all processes (JVM and Python workers). The Python source is
-told the columns of a query (`columns`, and an empty schema for a count), because Spark does not tell it. Writes
-bench/results/spark-datasets.md.
+told the columns of a query (`columns`, and an empty schema for a count), because Spark does not tell it. `floor` is
+what Spark's API for Python sources costs by itself: a source that hands over the same ready batch again and again, as
+many rows, the same columns, nothing read. Writes bench/results/spark-datasets.md after every figure; once the minutes
+are over, no further run is begun.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu import cpu_of_all
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from run import server
 from spark_all import note
@@ -59,7 +61,10 @@ def main():
     parser.add_argument("--stores", default="file,s3")
     parser.add_argument("--parts", type=int, default=1000, help="how many the dataset of small parts has")
     parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--minutes", type=float, default=20.0)
     asked = parser.parse_args()
+    asked.until = time.monotonic() + 60 * asked.minutes
+    asked.phases = 2 * len(asked.stores.split(","))
     home = Path(tempfile.mkdtemp(prefix="swamp-datasets-"))
     rows, loads = [], []
     try:
@@ -109,17 +114,29 @@ def cells_of(found):
 def measured(spark, home, store, asked):
     """Every case on one store: (store, run, case, reader, seconds, CPU seconds); run -1 warms up."""
     repo = repository(home, store)
-    for run in range(-1, asked.runs):
+    for run in in_time(asked):
         rows = asked.rows if run >= 0 else asked.rows // 10
         frame = spark.range(0, rows, 1, 8).selectExpr(*COLUMNS)
         for one in written(frame, home, repo, run):
             yield store, run, *one
     write_small_parts(spark, repo, asked.parts)
     readers = {name: list(readers_of(spark, home, repo, name)) for name in ("events", "small")}
-    for run in range(-1, asked.runs):
+    for run in in_time(asked):
         for case, name, query in cases(asked):
             for reader, opened in readers[name]:
+                if reader == "floor" and case.endswith("small parts"):
+                    continue
                 yield store, run, case, reader, *timed(lambda o=opened, q=query, c=case: q(o(c)))
+
+
+def in_time(asked):
+    """The numbers of the runs, -1 first; at least one that counts, and no more once this phase's time is over."""
+    begun = time.monotonic()
+    limit = begun + max(0.0, asked.until - begun) / asked.phases
+    asked.phases -= 1
+    for run in range(-1, asked.runs):
+        if run <= 0 or time.monotonic() < limit:
+            yield run
 
 
 def write_small_parts(spark, repo, count):
@@ -183,6 +200,55 @@ def readers_of(spark, home, repo, name):
         return (reader.schema(StructType([])) if case == "count(*)" else reader).load()
 
     yield "source", source
+    if name == "events" and "file" in repo.parent.name:
+        part = str(next(links.glob("*.parquet")))
+        yield "floor", lambda case: floor(spark, schema, case, part)
+
+
+def floor(spark, schema, case, part):
+    if "floor" not in REGISTERED:
+        spark.dataSource.register(Floor)
+        REGISTERED.append("floor")
+    columns = [] if case == "count(*)" else [schema[SAID[case]]] if case in SAID else list(schema)
+    rows = spark.read.parquet(str(Path(part).parent)).count() if not ROWS_OF else ROWS_OF[0]
+    ROWS_OF[:] = [rows]
+    options = {"part": part, "rows": str(rows), "tasks": str(len(list(Path(part).parent.iterdir())))}
+    return spark.read.format("floor").schema(StructType(columns)).options(**options).load()
+
+
+REGISTERED, ROWS_OF = [], []
+
+
+class Floor(DataSource):
+    """Hands over ready batches of a part's first rows until there were as many rows as in all parts."""
+
+    @classmethod
+    def name(cls):
+        return "floor"
+
+    def reader(self, schema):
+        return FloorReader(dict(self.options), schema)
+
+
+class FloorReader(DataSourceReader):
+    def __init__(self, options, schema):
+        self.options, self.schema = options, schema
+
+    def partitions(self):
+        tasks = int(self.options["tasks"])
+        return [InputPartition(int(self.options["rows"]) // tasks) for _ in range(tasks)]
+
+    def read(self, partition):
+        import pyarrow.parquet as pq
+
+        from swamp.datasets.batches import arrow_target
+        from swamp.datasets.content import GROUP_BATCH_ROWS, shaped
+
+        target = arrow_target(self.schema)
+        opened = pq.ParquetFile(self.options["part"])
+        ready = shaped(next(opened.iter_batches(GROUP_BATCH_ROWS, columns=target.names)), target)
+        for left in range(partition.value, 0, -ready.num_rows):
+            yield ready if left >= ready.num_rows else ready.slice(0, left)
 
 
 def timed(work):
@@ -201,15 +267,15 @@ def report(found, asked, loads):
         f"it ran: {min(loads):.1f} to {max(loads):.1f}, so that of the times only the ratios say something; CPU is of "
         "the JVM and of all Python processes.",
         "",
-        "| store | case | plain | native | lent | Python source |",
-        "|---|---|---|---|---|---|",
+        "| store | case | plain | native | lent | Python source | floor of its API |",
+        "|---|---|---|---|---|---|---|",
     ]
     for (store, case), by_reader in cells.items():
         if "plain" not in by_reader:
             continue
         plain = [statistics.median(column) for column in zip(*by_reader["plain"], strict=True)]
         shown = [f"{plain[0]:.2f} s, CPU {plain[1]:.2f} s"]
-        for reader in ("native", "lent", "source"):
+        for reader in ("native", "lent", "source", "floor"):
             runs = by_reader.get(reader)
             middle = [statistics.median(column) for column in zip(*runs, strict=True)] if runs else []
             shown.append(" / ".join(f"{m:.2f} s ({m / p:.2f})" for m, p in zip(middle, plain, strict=False) if p))
