@@ -39,10 +39,18 @@ settings.load_profile("swamp")
 _FIRST = ("tests/spark/", "tests/docs/test_documents.py", "tests/regressions/test_L54_restarted_job.py")
 
 
+_NO_WARNING = ("tests/unit/", "tests/property/", "tests/models/", "tests/cache/")
+"""Where a warning is an error, also of a file, a connection or a process that was left open (pytest hears of those when
+they are freed). The other rooms run servers, Spark and browsers; they have not been read for this yet."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long ones first: workers begin at different places and steal from the end of each other's list, so that Spark
     stays in the worker that has a session, and nobody is left alone with a long one at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
+    for item in items:
+        if item.nodeid.startswith(_NO_WARNING):
+            item.add_marker(pytest.mark.filterwarnings("error"))
 
 
 @pytest.fixture

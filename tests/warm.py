@@ -186,7 +186,7 @@ class Nursery:
             with theirs:
                 number = theirs.fileno()
                 self._forks = subprocess.Popen(
-                    [sys.executable, "-P", __file__, str(number), str(self._command.parent)],
+                    [sys.executable, "-P", __file__, str(number), str(self._command.parent), _source()],
                     env={**self._born, "PATH": env.get("PATH", os.defpath)},
                     pass_fds=(number,),
                     stdin=subprocess.DEVNULL,
@@ -207,6 +207,13 @@ class Nursery:
                 given.append(writing)
             socket.send_fds(channel, [packed], [theirs.fileno(), nothing.fileno(), *given])
         return Process(ours, ends, args)
+
+
+def _source() -> str:
+    """Where the tests have swamp from, which need not be where it is installed from: what they say is about one."""
+    import swamp
+
+    return str(Path(swamp.__file__).parent.parent)
 
 
 def _interpreter(env: Mapping[str, str]) -> dict[str, str]:
@@ -350,6 +357,8 @@ def _build_commands() -> None:
 if __name__ == "__main__":
     import gc
 
+    if sys.argv[3] not in sys.path:
+        sys.path.insert(0, sys.argv[3])
     sys.path.insert(0, sys.argv[2])
     _import_everything()
     gc.freeze()

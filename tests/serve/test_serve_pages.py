@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 import requests
 
-from browsing import Visit, visiting
+from browsing import Visit, browsing, visiting
 from machines import Machine, Team
 from serving import Serving, add_workflow, serving, until
 
@@ -63,10 +64,16 @@ def pictures(tmp_path: Path) -> Path:
     return Path(os.environ.get("SWAMP_PICTURES") or tmp_path / "pictures")
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browsing() as found:
+        yield found
+
+
 @pytest.fixture
-def visit(server: Serving, pictures: Path) -> Iterator[Visit]:
+def visit(browser: Any, server: Serving, pictures: Path) -> Iterator[Visit]:
     assert server.login is not None
-    with visiting(server.login, server.url, pictures) as found:
+    with visiting(browser, server.login, server.url, pictures) as found:
         yield found
         found.check_clean()
 
@@ -244,9 +251,9 @@ def test_names_are_shown_as_text(machine: Machine, server: Serving, visit: Visit
     assert visit.page.query_selector("#list script, #list b") is None
 
 
-def test_a_phone_and_the_dark_see_the_same(server: Serving, pictures: Path) -> None:
+def test_a_phone_and_the_dark_see_the_same(browser: Any, server: Serving, pictures: Path) -> None:
     assert server.login is not None
-    with visiting(server.login, server.url, pictures, color_scheme="dark", is_mobile=False) as visit:
+    with visiting(browser, server.login, server.url, pictures, color_scheme="dark", is_mobile=False) as visit:
         visit.page.set_viewport_size({"width": 390, "height": 800})
         for path in ("/", "/data", "/runs", "/datastore"):
             visit.open(path)
