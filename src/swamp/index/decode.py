@@ -252,8 +252,9 @@ def _deltas(reader: Reader, count: int) -> list[int]:
     while len(found) < count:
         least, widths = reader.integer(), reader.take(parts)
         for width in widths[: -((len(found) - count) // each)]:
-            steps = _unpacked(reader.take(width * each // 8), width, min(each, count - len(found)))
-            found += accumulate((step + least for step in steps[1:]), initial=found[-1] + steps[0] + least)
+            steps = _unpacked(reader.take(width * each // 8), width, min(each, count - len(found)), least)
+            steps[0] += found[-1]
+            found += accumulate(steps)
     return found
 
 
@@ -275,17 +276,17 @@ def hybrid(body: bytes, at: int, end: int, width: int, count: int) -> list[int]:
     return found
 
 
-def _unpacked(packed: bytes, width: int, count: int) -> list[int]:
-    """`count` numbers of `width` bits each, the lowest bits first."""
+def _unpacked(packed: bytes, width: int, count: int, least: int = 0) -> list[int]:
+    """`count` numbers of `width` bits each, the lowest bits first, and `least` more."""
     if not width:
-        return [0] * count
+        return [least] * count
     if len(packed) * 8 < count * width or width > 64:
         raise ValueError("a page that ends too early")
-    if width == 8:
+    if width == 8 and not least:
         return list(packed[:count])
     mask, found = (1 << width) - 1, list[int]()
     shifts, each = range(0, 32 * width, width), 4 * width
     for at in range(0, (count * width + 7) // 8, each):  # 32 of them at a time: a number that is short to shift
         some = int.from_bytes(packed[at : at + each], "little")
-        found += [some >> shift & mask for shift in shifts]
+        found += [(some >> shift & mask) + least for shift in shifts]
     return found[:count]

@@ -60,7 +60,11 @@ class Reader:
 
     def varint(self) -> int:
         """An unsigned number of at most 64 bits."""
-        found = shift = 0
+        byte = self.data[self.at]
+        self.at += 1
+        if byte < 0x80:  # most are as short as that
+            return byte
+        found, shift = byte & 0x7F, 7
         while shift < 70:
             byte = self.data[self.at]
             self.at += 1
