@@ -90,6 +90,8 @@ def main():
 def ratios(found):
     """Every reader beside plain Spark, by the medians: of time, of CPU."""
     for (store, case), by_reader in cells_of(found).items():
+        if "plain" not in by_reader:
+            continue
         plain = [statistics.median(column) for column in zip(*by_reader.pop("plain"), strict=True)]
         for reader, runs in by_reader.items():
             yield (
@@ -126,7 +128,12 @@ def measured(spark, home, store, asked):
             for reader, opened in readers[name]:
                 if reader == "floor" and case.endswith("small parts"):
                     continue
-                yield store, run, case, reader, *timed(lambda o=opened, q=query, c=case: q(o(c)))
+                try:
+                    taken = timed(lambda o=opened, q=query, c=case: q(o(c)))
+                except Exception as error:  # noqa: BLE001  (its cell stays empty; the figures of the others are not lost)
+                    print(f"{store}, {case}, {reader} FAILED: {error}", file=sys.stderr, flush=True)
+                    continue
+                yield store, run, case, reader, *taken
 
 
 def in_time(asked):
