@@ -85,8 +85,10 @@ from pathlib import Path
 from swamp.errors import CorruptData
 from swamp.index.entry import Entry
 from swamp.index.segment import Segment, read_segment, write_segment
-from swamp.bulk.indexing import ReadSegments, ref_row
-from swamp.bulk.schemas import SEGMENTS
+from dataclasses import replace
+from swamp.bulk.indexing import OfRanges
+from swamp.index.lookup import all_rows
+from swamp.index.root import Writer, first_root
 from swamp.store.open import StoreSpec
 
 def in_process(file):
@@ -103,7 +105,8 @@ def on_spark(file):
     folder.mkdir()
     spec = StoreSpec(folder.as_uri())
     spec.open().put(ref.key, data)
-    return ReadSegments(spec, usable_only=True)(iter([SEGMENTS.batch([ref_row(ref)])]))
+    root = first_root("store", "op", "2026-01-01T00:00:00.000Z", Writer("repo", "host", "user", 1, "0"))
+    return OfRanges(spec, replace(root, segments=(ref,)), all_rows)([("", None)])
 
 def rows_of(data):
     import pyarrow as pa, pyarrow.parquet as pq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from dataclasses import replace
 from itertools import pairwise
@@ -12,17 +13,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from swamp.bulk.indexing import JudgeObjects
 from swamp.bulk.ranges import by_weight
 from swamp.cache.files import fingerprint_of
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import ScanProblem, landmarks, names_below, scan
 from swamp.cache.state import State
+from swamp.commit.collect import Ages, Claims, Marked, MarkTerms, claims, segments_live
 from swamp.commit.compact import merge_range
+from swamp.commit.repack import PackSurvey, survey
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.lookup import merge_segments
+from swamp.index.keys import object_of
+from swamp.index.lookup import all_rows, merge_segments, rows_between
 from swamp.index.root import SegmentRef, Writer, first_root
 from swamp.index.segment import AnyRow, read_segment, write_segment
 from swamp.store.open import open_store
+from swamp.store.port import ObjectMeta
 from swamp.sync.gather import Gathered, Gatherer, Snapshot
 from swamp.sync.units import cut_before, unit_of
 from swamp.sync.view import View
@@ -178,6 +184,63 @@ def test_a_compaction_in_ranges_is_the_compaction(groups: list[list[AnyRow]], cu
     ]
     told, drops = newest_drops(parts), newest_drops(whole)
     assert {place: told[place] for place in drops} == drops
+
+
+UPLOADS = st.sampled_from(["data/a~01JD0000000000000000000001", "data/a~01JD0000000000000000000002"])
+PACKED = st.builds("_packs/01JD000000000000000000000{}@{}+3".format, st.integers(1, 2), st.integers(12, 14))
+CLAIMED = UPLOADS | PACKED | st.sampled_from(["files/plain", "_index/01JD0000000000000000000003.parquet"])
+CLAIMING = st.one_of(
+    st.builds(Entry, FEW.filter(bool), CLAIMED, st.just(3), HASHES, st.just("t"), NUMBERS),
+    st.builds(Tombstone, FEW.filter(bool), CLAIMED, st.just(3), HASHES, NUMBERS),
+    st.builds(Unreferenced, CLAIMED, FEW, NUMBERS, st.just(3), HASHES),
+)
+
+
+@pytest.mark.inv("pack.live-if-any", "gc.objects")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(CLAIMING, max_size=6), min_size=1, max_size=4), st.lists(FEW, max_size=3), st.integers(0, 4))
+def test_what_tasks_mark_by_range_and_by_object_is_what_one_process_marks(
+    groups: list[list[AnyRow]], cuts: list[str], old: int
+) -> None:
+    """Claims of any ranges, sorted by object with the listing, as Spark brings them to a task."""
+    segments = [write_segment(rows) for rows in groups]
+    bodies = {f"_index/{n}.parquet": segment.data for n, segment in enumerate(segments)}
+    refs = tuple(s.ref(key, 4) for key, s in zip(bodies, segments, strict=True))
+    layer = groups[0] if len(groups) > 1 else []
+    root = first_root("store", "op", "2026-01-01T00:00:00.000Z", Writer("repo", "host", "user", 1, "0"))
+    root = replace(root, segments=refs, seq=4)
+    root.entries.update({r.path: r for r in layer if isinstance(r, Entry)})
+    root.dropped.update({r.key: r for r in layer if isinstance(r, Unreferenced)})
+    now, week = dt.datetime(2026, 1, 9, tzinfo=dt.UTC), dt.timedelta(days=7)
+    ages = Ages(now, (old, 4) if old < 4 else (4,), (now - week, now) if old < 4 else (now,))
+    terms = MarkTerms(root, ages, week, now - week, ())
+    objects = {object_of(row.key) for rows in groups for row in rows} | {"_packs/01JD0000000000000000000009", "data/x"}
+    listed = [ObjectMeta(name, 3, "t", now - week) for name in objects]
+
+    def fetch(ref: SegmentRef) -> bytes:
+        return bodies[ref.key]
+
+    def marked(ranges: list[tuple[str, str | None]]) -> Marked:
+        told: list[tuple[str, ObjectMeta | Claims]] = [(meta.key, meta) for meta in listed]
+        told += segments_live(root)
+        for start, stop in ranges:
+            told += claims(terms, root, fetch, start, stop)
+        return terms.marked(found for _, _, found in JudgeObjects(terms)(sorted(told, key=lambda one: one[0])))
+
+    live = {object_of(row.key) for row in rows_between(root, fetch) if isinstance(row, Entry)}
+    gone = [row for row in all_rows(root, fetch) if not isinstance(row, Entry)]
+    waiting = {object_of(row.key) for row in gone if not ages.older(row.seq, week)}
+    expired = {object_of(row.key) for row in gone} - waiting - live
+    known = {row.key for row in gone if row.sha256}
+    truth = (objects - live - waiting - {"files/plain", "data/x"}) | ({"files/plain"} & expired & known)
+    assert {meta.key for meta in marked([("", None)]).garbage} == truth
+    assert marked(spans(cuts)) == marked([("", None)])
+    whole = {one.pack: one for one in survey(ages, week, root, fetch)}
+    parts: dict[str, PackSurvey] = {}
+    for start, stop in spans(cuts):
+        for one in survey(ages, week, root, fetch, start, stop):
+            parts[one.pack] = parts[one.pack] + one if one.pack in parts else one
+    assert parts == whole
 
 
 @pytest.mark.inv("gc.plain-unchanged")

@@ -14,14 +14,13 @@ from types import ModuleType
 from typing import Any, Final
 
 from swamp.cache.damage import Damage
-from swamp.commit.collect import _live_objects, _swept
+from swamp.commit.collect import Claims, _swept, both
 from swamp.commit.commit import Committer
 from swamp.commit.sweep import Sweeper
 from swamp.env import ULID_LENGTH
 from swamp.errors import CorruptData, NewerFormat, ObjectMissing, StoreError
 from swamp.index.entry import Entry
-from swamp.index.keys import is_pack, object_of, pack_key
-from swamp.index.lookup import all_rows
+from swamp.index.keys import is_pack, pack_key
 from swamp.index.root import ROOT_KEY, check_version, decode
 from swamp.store.trial import Trial
 from swamp.sync.decide import decide
@@ -100,9 +99,8 @@ def _there_is_enough(store: Any, key: str, _dropped: Any) -> Any:
         return None
 
 
-def _dead_if_any_is_dropped(committer: Any, root: Any) -> set[str]:
-    gone = {object_of(row.key) for row in all_rows(root, committer.fetch) if not isinstance(row, Entry)}
-    return _live_objects(committer, root) - {name for name in gone if is_pack(name)}
+def _dead_if_any_is_dropped(name: str, one: Claims, other: Claims) -> Claims:
+    return min(one, other, key=lambda claim: claim.state) if is_pack(name) else both(name, one, other)
 
 
 def _newest_layer_only(_parts: Any, root: Any, entries: list[Entry]) -> frozenset[str]:
@@ -291,7 +289,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
         ("swamp.sync.push:Push._now", lambda _self, action, _root: action.facts.remote),
     ),
     # a pack is live while any winning row has bytes in it
-    "pack.live-if-any": (("swamp.commit.collect:_live_objects", _dead_if_any_is_dropped),),
+    "pack.live-if-any": (("swamp.commit.collect:both", _dead_if_any_is_dropped),),
     # a repack moves exactly the rows that still are what it read
     "pack.moved-only-unchanged": (("swamp.commit.repack:is_what_was_read", _yes),),
 }

@@ -15,11 +15,12 @@ from spark_files import write_files
 from swamp.bulk import compare
 from swamp.bulk import maintain as bulk
 from swamp.bulk.choose import Chooser, choose_engine
+from swamp.bulk.indexing import live_entries
 from swamp.bulk.maintain import OnStore
 from swamp.bulk.transfer import FIRST_COST, OnSpark, at_hand
 from swamp.cache.layout import CacheDir
 from swamp.commit.collect import collect, mark
-from swamp.commit.compact import compact
+from swamp.commit.compact import Compacted, compact
 from swamp.commit.log import names
 from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM
@@ -315,9 +316,9 @@ def test_compaction_on_spark_says_the_same_of_every_path(machine, bucket, jobs):
     before = committer.read().root
     assert len(before.segments) > 1
     truth = list(winning_rows(before, committer.fetch))
-    counts = on_store(jobs, bucket).compact()
+    done = compact(committer, lambda: None, merge=on_store(jobs, bucket).merged)
     after = committer.read().root
-    assert counts == (len(before.segments), 1, after.segments[0].rows)
+    assert done == Compacted(len(before.segments), 1, after.segments[0].rows)
     assert list(winning_rows(after, committer.fetch)) == truth
     assert {d.key for d in after.dropped.values()} >= {s.key for s in before.segments}
     assert compact(committer, lambda: None).segments_after == 1
@@ -331,7 +332,7 @@ def test_a_compaction_in_ranges_says_the_same_of_every_path(machine, bucket, job
     monkeypatch.setattr(bulk, "SEGMENT_TARGET", sum(ref.rows for ref in before.segments) // 2)
     # As many rows as have a second row group would take minutes to push.
     monkeypatch.setattr(bulk, "row_groups", lambda store, ref, each: [(ref.min_path, 1), ("data/t/m3/", 1)])
-    on_store(jobs, bucket).compact()
+    compact(committer, lambda: None, merge=on_store(jobs, bucket).merged)
     after = committer.read().root
     assert len(after.segments) > 1
     assert all(one.max_path < other.min_path for one, other in pairwise(after.segments))
@@ -349,8 +350,7 @@ def test_both_engines_mark_the_same_garbage(machine, bucket, jobs):
     for keep in (dt.timedelta(0), dt.timedelta(days=7)):
         spark_marks = on_store(jobs, bucket).mark(root, keep)
         inline = mark(committer, root, keep)
-        assert {m.key for m in spark_marks.garbage} == {m.key for m in inline.garbage}
-        assert spark_marks.records == inline.records
+        assert (spark_marks.garbage, spark_marks.records) == (inline.garbage, inline.records)
     assert not inline.garbage
     done = collect(committer, lambda: None, keep=dt.timedelta(0), marker=on_store(jobs, bucket).mark)
     assert done.deleted == done.candidates > 40
@@ -386,7 +386,7 @@ def test_both_engines_mark_the_same_plain_keys_and_know_what_was_dropped_there(m
     spark_marks, inline = on_store(jobs, bucket).mark(root, dt.timedelta(0)), mark(committer, root, dt.timedelta(0))
     assert [m.key for m in spark_marks.garbage] == sorted(m.key for m in inline.garbage)
     assert len(inline.garbage) == 19
-    assert {key: spark_marks.held[key] for key in files} == {key: inline.held[key] for key in files}
+    assert spark_marks == inline and len(inline.held) == 19
 
 
 def test_a_bucket_is_copied_whole_and_read_by_others(machine, bucket, jobs, tmp_path):
@@ -433,20 +433,17 @@ def test_what_a_bulk_command_looks_at_twice_is_read_once(machine, bucket, jobs, 
     told.mkdir()
     place = str(told)
 
-    class Telling(bulk.ReadSegments):  # of this function, so that it travels by value
-        def __call__(self, batches):
-            import os
-            import uuid
+    def telling(root, fetch, start, stop):  # of this function, so that it travels by value
+        import os
+        import uuid
 
-            def seen():
-                for batch in batches:
-                    for key in batch.column("key").to_pylist():
-                        open(os.path.join(place, f"{os.path.basename(key)}~{uuid.uuid4()}"), "w").close()
-                    yield batch
+        def seen(ref):
+            open(os.path.join(place, f"{os.path.basename(ref.key)}~{uuid.uuid4()}"), "w").close()
+            return fetch(ref)
 
-            return bulk.ReadSegments(self.store, self.usable_only)(seen())
+        return live_entries(root, seen, start, stop)
 
-    monkeypatch.setattr(bulk, "ReadSegments", Telling)
+    monkeypatch.setattr(bulk, "live_entries", telling)
 
     def reads():
         found = sorted(file.name.split("~")[0] for file in told.iterdir())

@@ -8,33 +8,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from spark_files import write_files
 
 from swamp.bulk import kernels
 from swamp.bulk.balance import bins_for, by_object, by_pack, cost_of, pack
 from swamp.bulk.beacon import Beacon, Beat, Heard
 from swamp.bulk.clients import opened
-from swamp.bulk.indexing import _ODD, AdoptObjects, ReadSegments, WriteSegments, index_row, ref_row, row_from
-from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries, rows_of
-from swamp.bulk.ranges import cut, pages_of
-from swamp.bulk.schemas import DOWNLOADS, HASHES, INDEX, RANGES, SEGMENTS, UPLOADS
-from swamp.bulk.spread import OnBytes, as_bytes, batches_of
-from swamp.index.entry import Entry, Tombstone, Unreferenced, is_payload_key
+from swamp.bulk.indexing import OfListings, WriteSegments, adopted
+from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries
+from swamp.bulk.ranges import KeyRange, cut, pages_of
+from swamp.bulk.spread import InArrow, OnShares, named_batch, values_of
+from swamp.errors import CorruptData
+from swamp.index.entry import Entry, is_payload_key
 from swamp.index.keys import object_of, pack_key
 from swamp.index.pack import PackWriter
-from swamp.index.root import SegmentRef
-from swamp.index.segment import read_segment, write_segment
+from swamp.index.segment import read_segment
 from swamp.store.layers import MeterStore
 from swamp.store.open import StoreSpec
-from swamp.sync.bulk import Download, Upload
+from swamp.sync.bulk import Download, Hash, Upload
 from swamp.sync.pool import IN_HAND, pooled
-from swamp.sync.view import usable
-
-
-def run(kernel, boundary, rows):
-    return list(rows_of(kernel(iter([boundary.batch(rows)]))))
 
 
 def sha(body):
@@ -51,42 +43,41 @@ ODD = {
 @pytest.mark.inv("object.key-once")
 def test_uploads_are_hashed_sent_and_each_call_has_its_own_key(tree, bucket):
     write_files(tree, ODD)
-    rows = [{"path": p, "file": str(tree / p), "size": len(b)} for p, b in ODD.items()]
-    first, second = run(SendFiles(bucket), UPLOADS, rows), run(SendFiles(bucket), UPLOADS, rows)
-    assert {r["path"]: r["sha256"] for r in first} == {p: sha(b) for p, b in ODD.items()}
-    keys = [r["key"] for r in first + second]
+    jobs = [Upload(p, str(tree / p), len(b)) for p, b in ODD.items()]
+    first, second = list(SendFiles(bucket)(jobs)), list(SendFiles(bucket)(jobs))
+    assert {sent.path: sent.sha256 for sent in first} == {p: sha(b) for p, b in ODD.items()}
+    keys = [sent.key for sent in first + second]
     assert len(set(keys)) == 6
     assert all(is_payload_key(key) for key in keys)
     store = bucket.open()
-    assert all(store.get(r["key"]).body == ODD[r["path"]] for r in first)
-    assert [r["h_size"] for r in first] == [r["size"] for r in first]
+    assert all(store.get(sent.key).body == ODD[sent.path] for sent in first)
+    assert [sent.hint.size for sent in first] == [sent.size for sent in first]
 
 
 def test_one_unreadable_file_is_its_own_result(tree, bucket):
     write_files(tree, ODD)
-    rows = [{"path": p, "file": str(tree / p), "size": 1} for p in [*ODD, "data/a/1/gone/1/raw"]]
-    found = run(SendFiles(bucket), UPLOADS, rows)
-    assert [r["path"] for r in found if r["error"]] == ["data/a/1/gone/1/raw"]
-    assert sum(r["key"] is not None for r in found) == 3
+    jobs = [Upload(p, str(tree / p), 1) for p in [*ODD, "data/a/1/gone/1/raw"]]
+    found = list(SendFiles(bucket)(jobs))
+    assert [sent.path for sent in found if sent.error] == ["data/a/1/gone/1/raw"]
+    assert sum(sent.key is not None for sent in found) == 3
 
 
 def test_downloads_are_verified_and_a_wrong_or_missing_one_is_reported(tree, bucket):
     store = bucket.open()
     store.put("k1~x", b"right")
     staging = str(tree / "staging")
-    common = {"staging": staging, "mtime_ns": 1_000_000_000}
-    rows = [
-        {**common, "path": "a", "key": "k1~x", "size": 5, "sha256": sha(b"right")},
-        {**common, "path": "b", "key": "k1~x", "size": 5, "sha256": sha(b"wrong")},
-        {**common, "path": "c", "key": "none", "size": 5, "sha256": None},
-        {**common, "path": "d", "key": "k1~x", "size": 5, "sha256": None},
+    jobs = [
+        Download("a", "k1~x", 5, sha(b"right"), staging, 1_000_000_000),
+        Download("b", "k1~x", 5, sha(b"wrong"), staging, 1_000_000_000),
+        Download("c", "none", 5, None, staging, 1_000_000_000),
+        Download("d", "k1~x", 5, None, staging, 1_000_000_000),
     ]
-    found = {r["path"]: r for r in run(FetchFiles(bucket), DOWNLOADS, rows)}
-    assert Path(found["a"]["file"]).read_bytes() == b"right"
-    assert os.stat(found["a"]["file"]).st_mtime_ns == 1_000_000_000
-    assert found["b"]["file"] is None and "not the bytes" in found["b"]["error"]
-    assert [found[path]["cause"] for path in "abcd"] == [None, "corrupt", "missing", None]
-    assert found["d"]["sha256"] == sha(b"right")  # an adopted object's hash is learned
+    found = {got.path: got for got in FetchFiles(bucket)(jobs)}
+    assert Path(found["a"].file).read_bytes() == b"right"
+    assert os.stat(found["a"].file).st_mtime_ns == 1_000_000_000
+    assert found["b"].file is None and "not the bytes" in found["b"].error
+    assert [found[path].cause for path in "abcd"] == [None, "corrupt", "missing", None]
+    assert found["d"].sha256 == sha(b"right")  # an adopted object's hash is learned
     assert len(os.listdir(staging)) == 2
 
 
@@ -100,34 +91,38 @@ def test_a_batch_of_downloads_is_durable_before_it_is_reported(tree, bucket, mon
     monkeypatch.setattr(kernels, "can_flush_together", lambda directory: together)
     monkeypatch.setattr(kernels, "flush_together", lambda directory: events.append(f"all {directory}"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: events.append("one"))
-    row = {"staging": str(staging), "mtime_ns": 1, "key": "k~x", "size": 5, "sha256": sha(b"right")}
-    rows = [{**row, "path": f"p{n}"} for n in range(20)]
-    for batch in FetchFiles(bucket)(iter(DOWNLOADS.batches(rows, 10))):
-        events.append(f"reported {batch.num_rows}")
-    assert events == ([f"all {staging}", "reported 20"] if together else ["one"] * 20 + ["reported 20"])
+    jobs = [Download(f"p{n}", "k~x", 5, sha(b"right"), str(staging), 1) for n in range(20)]
+    for _ in FetchFiles(bucket)(jobs):
+        events.append("reported")
+    assert events == ([f"all {staging}"] if together else ["one"] * 20) + ["reported"] * 20
 
 
 def test_hashing_gives_the_stat_from_before_the_first_byte(tree):
     write_files(tree, ODD)
-    rows = [{"path": p, "file": str(tree / p), "size": 1} for p in ODD]
-    for row in run(HashFiles(), HASHES, rows):
-        assert row["sha256"] == sha(ODD[row["path"]])
-        assert row["h_inode"] == os.stat(tree / row["path"]).st_ino
+    for hashed in HashFiles()([Hash(p, str(tree / p), 1) for p in ODD]):
+        assert hashed.sha256 == sha(ODD[hashed.path])
+        assert hashed.hint.inode == os.stat(tree / hashed.path).st_ino
 
 
 def test_verify_tells_missing_from_rotten(bucket):
     store = bucket.open()
     store.put("good", b"abc")
-    rows = [
-        index_row(Entry("p/good", "good", 3, sha(b"abc"), "")),
-        index_row(Entry("p/unread", "good", 3, None, "")),
-        index_row(Entry("p/rotten", "good", 3, sha(b"abd"), "")),
-        index_row(Entry("p/short", "good", 9, sha(b"abc"), "")),
-        index_row(Entry("p/gone", "nowhere", 3, sha(b"abc"), "")),
+    entries = [
+        Entry("p/good", "good", 3, sha(b"abc"), ""),
+        Entry("p/unread", "good", 3, None, ""),
+        Entry("p/rotten", "good", 3, sha(b"abd"), ""),
+        Entry("p/short", "good", 9, sha(b"abc"), ""),
+        Entry("p/gone", "nowhere", 3, sha(b"abc"), ""),
     ]
-    found = {r["path"]: r["problem"] for r in run(VerifyEntries(bucket), INDEX, rows)}
-    expected = {"p/good": None, "p/unread": None, "p/rotten": "corrupt", "p/short": "corrupt", "p/gone": "missing"}
-    assert found == expected
+    assert found_bad(VerifyEntries(bucket), entries) == {
+        "p/rotten": "corrupt",
+        "p/short": "corrupt",
+        "p/gone": "missing",
+    }
+
+
+def found_bad(kernel, entries):
+    return {finding.entry.path: finding.verdict for _, _, finding in kernel(entries)}
 
 
 def test_verify_reads_a_pack_once_and_tells_which_file_of_it_is_rotten(bucket):
@@ -138,12 +133,11 @@ def test_verify_reads_a_pack_once_and_tells_which_file_of_it_is_rotten(bucket):
     body[placed["p/11"].offset] ^= 1
     store.put(pack, bytes(body))
     gone = Entry("p/gone", f"{pack[:-1]}1@12+3", 3, sha(b"abc"), "")
-    rows = [index_row(Entry(p, placed[p].slice(pack).key, len(b), sha(b), "")) for p, b in files.items()]
-    rows += [index_row(gone), index_row(replace(gone, path="p/gone2", key=f"{pack[:-1]}1@20+3"))]
+    entries = [Entry(p, placed[p].slice(pack).key, len(b), sha(b), "") for p, b in files.items()]
+    entries += [gone, replace(gone, path="p/gone2", key=f"{pack[:-1]}1@20+3")]
     metered = Metered(bucket)
-    found = {r["path"]: r["problem"] for r in run(VerifyEntries(metered), INDEX, rows)}
     wrong = {"p/11": "corrupt", "p/gone": "missing", "p/gone2": "missing"}
-    assert found == dict.fromkeys(files, None) | wrong
+    assert found_bad(VerifyEntries(metered), entries) == wrong
     assert opened(metered).meter.calls["get"] == 3, "the pack, the rotten file again, and the pack that is gone"
 
 
@@ -157,43 +151,16 @@ class Metered:
         return MeterStore(self.spec.open())
 
 
-@pytest.mark.inv("segment.added-seq")
-def test_segments_round_trip_and_numberless_rows_take_their_number(bucket):
-    rows = [
-        Entry("a", "a~1", 1, "h", "t", 0),
-        Tombstone("b", "b~1", 2, None, 4),
-        Unreferenced("c~1", "c", 3),
-        Entry("ü", "u~1", 1, None, "", 2, missing=True, extra='{"x": 1}'),
-    ]
-    written = run(WriteSegments(bucket, 7), INDEX, [index_row(r) for r in rows])
-    assert [(r["rows"], r["added_seq"], r["min_path"], r["max_path"]) for r in written] == [(4, 7, "a", "ü")]
-    found = [row_from(r) for r in run(ReadSegments(bucket), SEGMENTS, written)]
-    assert found == [rows[0].at(7), *rows[1:]]
-    ref = SegmentRef(**written[0])
-    assert list(read_segment(bucket.open().get(ref.key).body, 7)) == found
-
-
-def test_a_segment_that_is_not_what_the_root_says_is_corrupt(bucket):
-    from swamp.errors import CorruptData
-
-    segment = write_segment([Entry("a", "a~1", 1, "h", "t", 1)])
-    bucket.open().put("_index/x.parquet", segment.data + b"!")
-    with pytest.raises(CorruptData):
-        run(ReadSegments(bucket), SEGMENTS, [ref_row(segment.ref("_index/x.parquet", 1))])
-
-
-def test_segments_are_cut_between_paths_only(bucket, monkeypatch):
-    monkeypatch.setattr("swamp.bulk.indexing.SEGMENT_ROWS", 3)
-    rows = [
-        Entry("a", "a~1", 1, "h", "t", 1),
-        *(Unreferenced(f"b~{n}", "b", n) for n in range(1, 7)),
-        Entry("c", "c~1", 1, "h", "t", 1),
-    ]
-    batches = [INDEX.batch([index_row(r) for r in rows[i : i + 2]]) for i in range(0, len(rows), 2)]
-    written = list(rows_of(WriteSegments(bucket, 9)(iter(batches))))
-    assert [(r["rows"], r["min_path"], r["max_path"]) for r in written] == [(7, "a", "a"), (1, "c", "c")]
-    found = [row_from(r) for r in run(ReadSegments(bucket), SEGMENTS, written)]
-    assert found == rows
+@pytest.mark.inv("segment.added-seq", "rebuild.newest-identity")
+def test_segments_hold_the_newest_upload_of_each_path_and_are_cut_between_paths(bucket, monkeypatch):
+    monkeypatch.setattr("swamp.bulk.indexing.SEGMENT_ROWS", 2)
+    ulids = [f"01JD000000000000000000000{n}" for n in range(3)]
+    entries = [Entry(path, f"{path}~{ulid}", 1, None, "t") for path in ("a", "b", "ü") for ulid in ulids]
+    written = [ref for _, _, ref in WriteSegments(bucket, 7)(entries)]
+    told = [(ref.rows, ref.added_seq, ref.min_path, ref.max_path) for ref in written]
+    assert told == [(2, 7, "a", "b"), (1, 7, "ü", "ü")]
+    found = [row for ref in written for row in read_segment(bucket.open().get(ref.key).body, 7)]
+    assert found == [entry.at(7) for entry in entries if entry.key.endswith("2")]
 
 
 def test_a_bucket_without_an_index_is_cut_into_ranges_that_hold_every_object_once(bucket):
@@ -210,16 +177,15 @@ def test_a_bucket_without_an_index_is_cut_into_ranges_that_hold_every_object_onc
     listed += [m.key for m in pieces.objects]
     assert len(listed) == len(set(listed))
     assert set(listed) >= wanted | flat
-    found = run(AdoptObjects(bucket), RANGES, [r.row() for r in pieces.ranges])
-    paths = {r["path"] for r in found}
+    paths = {path for path, _, _ in OfListings(bucket, adopted)(pieces.listed)}
     assert wanted - {"data/.lock"} <= paths | {m.key for m in pieces.objects}
     assert not any("other" in p or p.endswith(".lock") for p in paths)
 
 
 def test_L48_a_payload_name_in_the_listing_forbids_publishing(bucket):
     bucket.open().put("data/t/m/n/1/raw~01JD0000000000000000000000", b"x")
-    found = run(AdoptObjects(bucket), RANGES, [{"prefix": "data/"}])
-    assert [r["kind"] for r in found] == ["lost"]
+    with pytest.raises(CorruptData, match="lost"):
+        list(OfListings(bucket, adopted)([KeyRange("data/")]))
 
 
 def test_one_huge_file_has_a_bin_of_its_own_and_is_first():
@@ -258,14 +224,14 @@ def test_the_files_of_a_pack_are_one_tasks_and_tasks_cost_about_the_same():
     assert sum(map(len, shares)) == 1_020 and len(shares) == 4
 
 
-def test_a_kernel_on_bytes_is_the_kernel_on_batches(tree, bucket):
+def test_a_kernel_on_shares_or_in_a_table_is_the_kernel_on_jobs(tree):
     write_files(tree, ODD)
-    rows = [{"path": p, "file": str(tree / p), "size": len(b)} for p, b in ODD.items()]
-    parts = [as_bytes(batch) for batch in HASHES.batches(rows, 2)]
-    found = [
-        row for part in OnBytes(HashFiles())(iter(parts)) for batch in batches_of(part) for row in batch.to_pylist()
-    ]
-    assert sorted(found, key=str) == sorted(run(HashFiles(), HASHES, rows), key=str)
+    jobs = [Hash(p, str(tree / p), len(b)) for p, b in ODD.items()]
+    truth = sorted(HashFiles()(jobs), key=str)
+    assert sorted(OnShares(HashFiles())([jobs[:2], jobs[2:]]), key=str) == truth
+    batches = [named_batch([("", 0, jobs[:2])]), named_batch([("", 0, jobs[2:])])]
+    made = InArrow(OnShares(HashFiles(), named=True))(iter(batches))
+    assert sorted((value for batch in made for value in values_of(batch)), key=str) == truth
 
 
 def test_results_come_as_they_are_ready_and_a_slow_one_holds_up_nobody():
@@ -367,19 +333,3 @@ def test_small_files_are_a_few_large_tasks():
     assert bins_for(100_000, 200_000_000, 2) < 40
     assert bins_for(3, 30, 2) == 3
     assert bins_for(8, 80 << 30, 2) == 8  # a file is never cut
-
-
-PARTS = st.sampled_from(["a", "1", "22", "raw", "metadata.yaml", "x y", "ü", "٣"])
-
-
-@given(st.text(max_size=12) | st.lists(PARTS | st.sampled_from([".", "..", "latest", ".lock"])).map("/".join))
-def test_only_odd_names_are_looked_at_and_no_bad_one_is_missed(text):
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        odd = pc.match_substring_regex(pa.array([text]), _ODD)[0].as_py()
-    except UnicodeEncodeError:
-        return  # not valid Unicode: Arrow could not have brought it here
-    if not usable(text):
-        assert odd

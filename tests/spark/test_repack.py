@@ -6,8 +6,8 @@ import pytest
 from spark_files import write_files
 from test_engine import Machine, many, on_store
 
-from swamp.bulk import moving
-from swamp.bulk.moving import Moving
+from swamp.bulk import maintain
+from swamp.bulk.maintain import OnStore
 from swamp.commit.collect import collect
 from swamp.commit.repack import Repacked, repack
 from swamp.datasets.publish import committer_for
@@ -47,8 +47,8 @@ def rows(spec) -> dict[str, Entry]:
 @pytest.mark.inv("pack.identity")
 @pytest.mark.inv("pack.moved-only-unchanged")
 def test_a_repack_on_spark_moves_what_one_in_process_would(packed, bucket, jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(moving, "TASK_BYTES", 100)  # a task for each pack
-    committer, bulk = committer_for(bucket), Moving(on_store(jobs, bucket))
+    monkeypatch.setattr(maintain, "TASK_BYTES", 100)  # a task for each pack
+    committer, bulk = committer_for(bucket), on_store(jobs, bucket)
     before = rows(bucket)
     planned = repack(committer, lambda: None, keep=NOW, dry_run=True)
     assert planned == repack(committer, lambda: None, keep=NOW, dry_run=True, bulk=bulk)
@@ -72,7 +72,7 @@ def test_a_repack_on_spark_leaves_what_has_changed_meanwhile(packed, bucket, job
     """Copied and then overwritten by somebody else: only what still is what was read is moved."""
     committer, path = committer_for(bucket), min(rows(bucket))
 
-    class Slow(Moving):
+    class Slow(OnStore):
         def move(self, root, packs):
             moved = list(super().move(root, packs))
             with packed.engine.announce([path]):
@@ -80,6 +80,6 @@ def test_a_repack_on_spark_leaves_what_has_changed_meanwhile(packed, bucket, job
             packed.engine.push()
             return moved
 
-    repack(committer, lambda: None, keep=NOW, bulk=Slow(on_store(jobs, bucket)))
+    repack(committer, lambda: None, keep=NOW, bulk=Slow(**vars(on_store(jobs, bucket))))
     assert rows(bucket)[path].size == len(b"newer")
     assert len(rows(bucket)) == 100

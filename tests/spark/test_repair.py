@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jobs import require_java
-from swamp.bulk.indexing import ENTRY
 from swamp.bulk.maintain import OnStore
 from swamp.datasets.publish import committer_for
+from swamp.index.lookup import live_rows
 from swamp.index.root import ROOT_KEY
 from swamp.repo.repair import propose_from_listing, publish_segments
 from swamp.sync.progress import IdleTimeout
@@ -44,9 +44,8 @@ def test_L48_a_listing_on_spark_proposes_what_one_in_memory_proposes(jobs, bucke
         assert files == len(in_memory) == 41
         assert committer.read().root is None  # nothing is published before somebody agrees
         publish_segments(committer, lambda: None, write)
-    root = committer.read().root
-    rows = on.index(root).where(f"kind = '{ENTRY}'").toArrow().to_pylist()
-    assert {r["path"]: (r["key"], r["size"]) for r in rows} == {p: (e.key, e.size) for p, e in in_memory.items()}
+    rows = live_rows(committer.read().root, committer.fetch)
+    assert {r.path: (r.key, r.size) for r in rows} == {p: (e.key, e.size) for p, e in in_memory.items()}
 
 
 def test_L73_footers_on_spark_propose_what_they_propose_in_memory(jobs, bucket):
@@ -72,8 +71,8 @@ def test_L73_footers_on_spark_propose_what_they_propose_in_memory(jobs, bucket):
     with on.proposal() as (files, write):
         assert files == len(in_memory) == 44
         publish_segments(committer, lambda: None, write)
-    rows = on.index(committer.read().root).where(f"kind = '{ENTRY}'").toArrow().to_pylist()
-    found = {r["path"]: (r["key"], r["size"], r["sha256"], r["id"] or "") for r in rows}
+    rows = live_rows(committer.read().root, committer.fetch)
+    found = {r.path: (r.key, r.size, r.sha256, r.id) for r in rows}
     assert found == {p: (e.key, e.size, e.sha256, e.id) for p, e in in_memory.items()}
     assert found["files/a"][0].startswith(old)
 

@@ -104,6 +104,7 @@ def _runs(jobs: list[Upload], bins: int) -> list[list[Upload]]:
     return runs
 
 
-def chunked(items: Sequence[T], length: int) -> list[Sequence[T]]:
-    """Pieces of at most `length`: how a directory with a million names becomes many rows."""
-    return [items[i : i + length] for i in range(0, len(items), length)]
+def by_count(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    """At most so many shares of about as many items."""
+    shares = min(len(items), most)
+    return [items[number::shares] for number in range(shares)]

@@ -10,17 +10,16 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.bulk.balance import tasks_for
 from swamp.bulk.beacon import Address, Beat
 from swamp.bulk.clients import StoreAddress, opened
-from swamp.bulk.kernels import Batches, rows_of
 from swamp.bulk.ranges import by_weight
-from swamp.bulk.schemas import GATHERED, PATHS
 from swamp.cache.layout import FOLDER_PREFIX, CacheDir
 from swamp.cache.scan import ScanProblem, landmarks
 from swamp.cache.state import State
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 RANGE_ROWS: Final = 250_000
 """Rows of base and index that one range has, if there are enough of them for every core."""
 PORTION: Final = 2_000
+Told = tuple[str, str, list[ScanProblem]]
+"""Where a range starts, the file that holds its facts, and what could not be looked at there."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,18 @@ class GatherRanges:
     portion: int
     beacon: Address | None = None
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, ranges: Iterable[tuple[str, str | None]]) -> Iterator[Told]:
         state = State.open(Path(self.database))
         try:
             with Beat(self.beacon) as beat:
                 view = View(store=opened(self.store), **self.view)
                 gatherer = Gatherer(state=state, view=view, **self.gatherer)
-                for row in rows_of(batches):
-                    yield self._written(replace(gatherer, start=row["start"], stop=row["stop"]), beat)
+                for start, stop in ranges:
+                    yield self._written(replace(gatherer, start=start, stop=stop), beat)
         finally:
             state.close()
 
-    def _written(self, gatherer: Gatherer, beat: Beat) -> Any:
+    def _written(self, gatherer: Gatherer, beat: Beat) -> Told:
         """Under a name of its own: a task may run twice, and only the file that the driver is told of counts."""
         file = Path(self.folder) / SYSTEM.ulid()
         problems: list[ScanProblem] = []
@@ -71,7 +72,7 @@ class GatherRanges:
                 problems = portion.problems
                 pickle.dump((portion.facts, portion.hidden), out, pickle.HIGHEST_PROTOCOL)
                 beat.add(len(portion.facts))
-        return GATHERED.batch([{"start": gatherer.start, "file": file.name, "problems": pickle.dumps(problems)}])
+        return gatherer.start, file.name, problems
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,14 @@ class SparkComparison:
         folder = self.cache.staging / f"{FOLDER_PREFIX}{os.getpid()}-{SYSTEM.ulid()}"
         folder.mkdir()
         try:
-            batches = [PATHS.batch([{"start": start, "stop": stop}]) for start, stop in self.ranges()]
+            shares = [[found] for found in self.ranges()]
             kernel = self.kernel(folder, PORTION if most is None else min(PORTION, most))
             jobs = self.on.jobs
-            told = jobs.run("compare", lambda: jobs.spread(batches, kernel, GATHERED), self.idle_timeout)
-            rows = sorted(told.to_pylist(), key=lambda row: str(row["start"]))
+            told = jobs.run("compare", lambda: jobs.spread(shares, kernel), self.idle_timeout)
+            ranges: list[Told] = sorted(told, key=itemgetter(0))
             # An obstacle on the border of two ranges was met by both.
-            problems = list(dict.fromkeys(problem for row in rows for problem in pickle.loads(row["problems"])))
-            yield from _portions((folder / row["file"] for row in rows), problems, most)
+            problems = list(dict.fromkeys(problem for _, _, met in ranges for problem in met))
+            yield from _portions((folder / name for _, name, _ in ranges), problems, most)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import swamp.errors as errors
 from swamp.bulk.beacon import Address, Beacon
-from swamp.bulk.schemas import Boundary
 from swamp.bulk.session import Spark, application_id, context_of, session_of
 from swamp.bulk.spread import Kernel, on_context, on_session
 from swamp.env import SYSTEM, Env
@@ -19,7 +18,6 @@ from swamp.errors import Failed, SwampError
 from swamp.sync.progress import IdleTimeout, Progress, Silent
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -85,11 +83,11 @@ class Jobs:
             if bar:
                 self.progress.end()
 
-    def spread(self, batches: Sequence[pa.RecordBatch], kernel: Kernel, out: Boundary) -> pa.Table:
-        """A task for each batch, without a query; waits for all of them."""
+    def spread(self, shares: Sequence[Sequence[Any]], kernel: Kernel) -> list[Any]:
+        """A task for each share of jobs, without a query; the results of all of them."""
         if self._context is not None:
-            return on_context(self._context, batches, kernel, out)
-        return on_session(self.session, batches, kernel, out)
+            return on_context(self._context, shares, kernel)
+        return on_session(self.session, shares, kernel)
 
     def begin(self, stage: str, action: Callable[[], T]) -> Running[T]:
         """Starts `action`; whoever begins a job finishes or cancels it."""

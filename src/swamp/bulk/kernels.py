@@ -1,47 +1,40 @@
-"""The work inside tasks: plain `Iterator[RecordBatch] -> Iterator[RecordBatch]` functions, testable without Spark.
+"""What tasks do with files and payloads: plain functions of an iterator of jobs, testable without Spark.
 
-Each kernel is a frozen value with what it needs (a store's address, a directory, the beacon) and is called with
-batches. File bodies are streamed by the worker and never enter Arrow. Everything written has a key of its own and is
-harmless if nobody publishes it, so a task may run twice. inv[object.key-once]
+Each kernel is a frozen value with what it needs (a store's address, the beacon). File bodies are streamed by the worker
+and never enter Arrow. Everything written has a key of its own and is harmless if nobody publishes it, so a task may run
+twice. inv[object.key-once]
 """
 
 from __future__ import annotations
 
-import hashlib
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from swamp.bulk.beacon import Address, Beat
-from swamp.bulk.clients import StoreAddress, opened
-from swamp.bulk.schemas import DOWNLOADS, FINDINGS, GOT, HASHED, SENT
-from swamp.cache.files import StatFingerprint
+from swamp.bulk.clients import StoreAddress, opened, put_patiently, spool_dir
+from swamp.bulk.spread import Named
 from swamp.cache.places import can_flush_together, flush_together
+from swamp.commit.repack import PackCopier
 from swamp.env import SYSTEM
-from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
-from swamp.index.keys import object_of
-from swamp.index.payload import open_payload
+from swamp.errors import CorruptData, ObjectMissing, SwampError
+from swamp.index.entry import Entry, Row
+from swamp.index.keys import object_of, slice_of
+from swamp.index.pack import unpacked, verified
 from swamp.store.port import ObjectStore
 from swamp.sync import fetch, pack
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.pool import pooled
-from swamp.sync.transfer import hash_one
+from swamp.sync.transfer import download_one, hash_one, retried
+from swamp.sync.verify import inspect_all
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Batches = Iterator["pa.RecordBatch"]
 TASK_THREADS: Final = 16
-VERIFY_SECONDS: Final = 30.0
-
-
-def rows_of(batches: Batches) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        yield from batch.to_pylist()
+FLUSHED_TOGETHER: Final = 500
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ class SendFiles:
     beacon: Address | None = None
     threads: int = TASK_THREADS
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, jobs: Iterable[Upload]) -> Iterator[Sent]:
         store = opened(self.store)
         with Beat(self.beacon) as beat:
 
@@ -64,9 +57,7 @@ class SendFiles:
                 return sent
 
             room = threading.Semaphore(pack.AT_ONCE)
-            jobs = (Upload(r["path"], r["file"], r["size"] or 0, bool(r["packed"])) for r in rows_of(batches))
-            found = pooled(pack.groups(jobs), send, self.threads)
-            yield from SENT.batches(map(sent_row, chain.from_iterable(found)), 500)
+            yield from chain.from_iterable(pooled(pack.groups(jobs), send, self.threads))
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ class FetchFiles:
     beacon: Address | None = None
     threads: int = TASK_THREADS
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, jobs: Iterable[Download]) -> Iterator[Got]:
         store = opened(self.store)
         flush = _Flush()
         with Beat(self.beacon) as beat:
@@ -89,16 +80,16 @@ class FetchFiles:
                 return got
 
             room = threading.Semaphore(fetch.AT_ONCE)
-            jobs = map(flush.later, map(download_of, rows_of(batches)))
-            found = pooled(fetch.groups(jobs), bring, self.threads)
-            for batch in GOT.batches(map(got_row, chain.from_iterable(found)), 500):
+            groups = pooled(fetch.groups(map(flush.later, jobs)), bring, self.threads)
+            found = chain.from_iterable(groups)
+            while page := list(islice(found, FLUSHED_TOGETHER)):
                 flush.now()
-                yield batch
+                yield from page
 
 
 @dataclass
 class _Flush:
-    """One flush for a batch of downloads, where this machine's file system keeps that promise."""
+    """One flush for a page of downloads, where this machine's file system keeps that promise."""
 
     directory: Path | None = None
 
@@ -122,7 +113,7 @@ class HashFiles:
     beacon: Address | None = None
     threads: int = 2  # hashing is bound by the core of the task, reading ahead is all that a second thread brings
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, jobs: Iterable[Hash]) -> Iterator[Hashed]:
         with Beat(self.beacon) as beat:
 
             def read(job: Hash) -> Hashed:
@@ -131,145 +122,123 @@ class HashFiles:
                 beat.add(1, hashed.size)
                 return hashed
 
-            jobs = (Hash(r["path"], r["file"], r["size"] or 0) for r in rows_of(batches))
-            yield from HASHED.batches(map(hashed_row, pooled(jobs, read, self.threads)), 500)
+            yield from pooled(jobs, read, self.threads)
 
 
 @dataclass(frozen=True)
 class VerifyEntries:
-    """Entries -> findings: read, hash, compare. An entry without a hash is only read."""
+    """Entries -> findings that are not good (`sync.verify.inspect_all`)."""
 
     store: StoreAddress
     beacon: Address | None = None
     threads: int = TASK_THREADS
 
-    def __call__(self, batches: Batches) -> Batches:
-        store = opened(self.store)
+    def __call__(self, entries: Iterable[Entry]) -> Iterator[Named]:
         with Beat(self.beacon) as beat:
-
-            def look(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-                with room if len(rows) > 1 else nullcontext():
-                    found = verify_group(store, rows, beat)
-                beat.add(len(rows))
-                return found
-
-            room = threading.Semaphore(fetch.AT_ONCE)
-            jobs = chain.from_iterable(fetch.grouped(rows, _key_of) for rows in by_object(rows_of(batches)))
-            yield from FINDINGS.batches(chain.from_iterable(pooled(jobs, look, self.threads)), 500)
+            for finding in inspect_all(opened(self.store), entries, self.threads, beat.sent):
+                beat.add(1)
+                if finding.verdict != "good":
+                    yield "", 0, finding
 
 
-def by_object(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The rows of one pack that come one after the other (`stages.balanced`) together, every other by itself."""
-    for name, group in groupby(rows, lambda row: object_of(row["key"])):
+@dataclass(frozen=True)
+class CopySlices:
+    """Rows of packs, those of one pack together -> the same rows with the place of their copy.
+
+    A second attempt copies under other names; what nobody commits is an orphan. inv[object.key-once]
+    """
+
+    store: StoreAddress
+    beacon: Address | None = None
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[tuple[Row, str]]:
+        store = opened(self.store)
+        with Beat(self.beacon) as beat, beat.at_work():
+            copier = PackCopier(store, SYSTEM, lambda key, body: put_patiently(store, key, body))
+            for moved in copier.copy(rows, lambda: None):
+                beat.add(1)
+                yield moved
+
+
+@dataclass(frozen=True)
+class CopyObjects:
+    """Entries -> why some were not copied: each object under the same key, verified on the way, skipped where it is.
+
+    The files of a pack come one after the other, and the pack is copied once, as it is.
+    """
+
+    source: StoreAddress
+    target: StoreAddress
+    beacon: Address | None = None
+    threads: int = TASK_THREADS
+
+    def __call__(self, entries: Iterable[Entry]) -> Iterator[Named]:
+        source, target = opened(self.source), opened(self.target)
+        room = threading.Semaphore(fetch.AT_ONCE)  # packs in memory
+        with tempfile.TemporaryDirectory(prefix="swamp-copy-", dir=spool_dir()) as folder, Beat(self.beacon) as beat:
+
+            def copy(files: list[Entry]) -> str | None:
+                with beat.at_work():
+                    if object_of(files[0].key) == files[0].key:
+                        problem = _copied(source, target, files[0], folder)
+                    else:
+                        with room:
+                            problem = _copied_pack(source, target, files)
+                beat.add(len(files), sum(file.size for file in files))
+                return problem and f"{files[0].key}: {problem}"
+
+            yield from (("", 0, said) for said in pooled(_by_object(entries), copy, self.threads) if said)
+
+
+def _by_object(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """The files of one pack that come one after the other together, every other by itself."""
+    for name, group in groupby(entries, lambda entry: object_of(entry.key)):
         found = list(group)
-        yield from ([found] if found[0]["key"] != name else ([row] for row in found))
+        yield from ([found] if found[0].key != name else ([entry] for entry in found))
 
 
-def _key_of(row: dict[str, Any]) -> str:
-    return str(row["key"])
-
-
-def verify_group(store: ObjectStore, rows: list[dict[str, Any]], beat: Beat) -> list[dict[str, Any]]:
-    """A finding for each file of one range of a pack; what one request does not show to be right is read by itself."""
-    if len(rows) == 1:
-        return [verify_one(store, rows[0], beat)]
-    found = [{name: row.get(name) for name in FINDINGS.columns} for row in rows]
+def _copied_pack(source: ObjectStore, target: ObjectStore, files: list[Entry]) -> str | None:
+    """The whole pack, once every file in it that the index names has been seen to be right; else why it was not."""
+    name = object_of(files[0].key)
     try:
-        sound = fetch.sound_slices(store, [(row["key"], row["size"], row["sha256"]) for row in rows])
-    except ObjectMissing as error:
-        return [{**finding, "problem": "missing", "detail": error.message} for finding in found]
-    except SwampError:
-        sound = [False] * len(rows)  # whoever reads it by itself is told why
-    beat.add(size=sum(row["size"] for row, good in zip(rows, sound, strict=True) if good))
-    good = {"problem": None, "detail": None}
-    judged = zip(rows, found, sound, strict=True)
-    return [{**finding, **good} if right else verify_one(store, row, beat) for row, finding, right in judged]
+        if not _is_there(target, name, source.head(name).size):
+            target.put(name, retried(lambda: _checked_pack(source, name, files), SYSTEM, None, also=CorruptData))
+    except SwampError as error:
+        return error.message
+    return None
 
 
-def verify_one(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, Any]:
-    """A finding for every entry; `problem` is null when the bytes are what the index promises."""
-    finding = {name: row.get(name) for name in FINDINGS.columns}
-    until = SYSTEM.clock.monotonic() + VERIFY_SECONDS
-    while True:
-        try:
-            return {**finding, **_compared(store, row, beat)}
-        except ObjectMissing as error:
-            return {**finding, "problem": "missing", "detail": error.message}
-        except CorruptData as error:
-            return {**finding, "problem": "corrupt", "detail": error.message}
-        except Unavailable as error:
-            if SYSTEM.clock.monotonic() > until:
-                # Not read is not rotten: only bytes that were seen can be called corrupt.
-                return {**finding, "problem": "unread", "detail": error.message}
-            SYSTEM.clock.sleep(SYSTEM.jitter(0.5))
-        except SwampError as error:
-            return {**finding, "problem": "unread", "detail": error.message}
+def _checked_pack(source: ObjectStore, name: str, files: list[Entry]) -> bytes:
+    """Raises CorruptData for the first file that is not what the index says."""
+    body = source.get(name).body
+    view = memoryview(body)
+    for file in files:
+        cut = slice_of(file.key)
+        assert cut is not None
+        if not verified(unpacked(cut, view[cut.offset : cut.end], file.size), file.size, file.sha256):
+            raise CorruptData(f"{file.path} in {name} is not what the index says", details={"key": file.key})
+    return body
 
 
-def _compared(store: ObjectStore, row: dict[str, Any], beat: Beat) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-    with open_payload(store, row["key"], row["size"]) as body:
-        for chunk in body:
-            digest.update(chunk)
-            size += len(chunk)
-            beat.add(size=len(chunk))
-    if size != row["size"]:
-        return {"problem": "corrupt", "detail": f"{size} bytes instead of {row['size']}"}
-    found = digest.hexdigest()
-    if row["sha256"] is not None and found != row["sha256"]:
-        return {"problem": "corrupt", "detail": f"sha256 {found} instead of {row['sha256']}"}
-    return {"problem": None, "detail": None}
+def _is_there(target: ObjectStore, key: str, size: int) -> bool:
+    """Keys are never re-used, so an object of that key and size there is this one."""
+    try:
+        return target.head(key).size == size
+    except ObjectMissing:
+        return False
 
 
-def hint_row(hint: StatFingerprint | None) -> dict[str, Any]:
-    if hint is None:
-        return {}
-    return {"h_size": hint.size, "h_mtime": hint.mtime_ns, "h_ctime": hint.ctime_ns, "h_inode": hint.inode}
-
-
-def hint_from(row: dict[str, Any]) -> StatFingerprint | None:
-    if row["h_size"] is None:
+def _copied(source: ObjectStore, target: ObjectStore, file: Entry, folder: str) -> str | None:
+    """One object; else why it was not."""
+    if _is_there(target, file.key, file.size):
         return None
-    return StatFingerprint(row["h_size"], row["h_mtime"], row["h_ctime"], row["h_inode"])
-
-
-def sent_row(sent: Sent) -> dict[str, Any]:
-    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "cause")
-    return {**{name: getattr(sent, name) for name in named}, **hint_row(sent.hint)}
-
-
-def sent_from(row: dict[str, Any]) -> Sent:
-    named = ("path", "key", "size", "sha256", "last_modified", "changed", "error", "cause")
-    return Sent(**{name: row[name] for name in named}, hint=hint_from(row))
-
-
-def download_of(row: dict[str, Any]) -> Download:
-    named = ("path", "key", "size", "sha256", "staging", "mtime_ns")
-    return Download(**{name: row[name] for name in named})
-
-
-def got_row(got: Got) -> dict[str, Any]:
-    return {name: getattr(got, name) for name in GOT.columns}
-
-
-def got_from(row: dict[str, Any]) -> Got:
-    return Got(**{name: row[name] for name in GOT.columns})
-
-
-def hashed_row(hashed: Hashed) -> dict[str, Any]:
-    named = ("path", "size", "sha256", "error")
-    return {**{name: getattr(hashed, name) for name in named}, **hint_row(hashed.hint)}
-
-
-def hashed_from(row: dict[str, Any]) -> Hashed:
-    named = ("path", "size", "sha256", "error")
-    return Hashed(**{name: row[name] for name in named}, hint=hint_from(row))
-
-
-def upload_row(job: Upload | Hash) -> dict[str, Any]:
-    packed = isinstance(job, Upload) and job.packed
-    return {"path": job.path, "file": job.file, "size": job.size, "packed": packed}
-
-
-def download_row(job: Download) -> dict[str, Any]:
-    return {name: getattr(job, name) for name in DOWNLOADS.columns}
+    got = download_one(source, Download(file.path, file.key, file.size, file.sha256, folder))
+    if got.file is None:
+        return got.error
+    try:
+        target.put_file(file.key, Path(got.file))
+    except SwampError as error:
+        return error.message
+    finally:
+        Path(got.file).unlink(missing_ok=True)
+    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import ObjectMissing
@@ -30,8 +30,9 @@ class KeyRange:
     after: str | None = None
     until: str | None = None
 
-    def row(self) -> dict[str, Any]:
-        return {"prefix": self.prefix, "after": self.after, "until": self.until}
+
+Listed = KeyRange | list[ObjectMeta]
+"""What a task lists, or has at hand."""
 
 
 @dataclass
@@ -40,6 +41,11 @@ class Pieces:
 
     ranges: list[KeyRange]
     objects: list[ObjectMeta]
+
+    @property
+    def listed(self) -> list[Listed]:
+        met = sorted(self.objects, key=lambda meta: meta.key)
+        return [*self.ranges, *([met] if met else [])]
 
 
 def cut(store: ObjectStore, wanted: int, tops: Sequence[str] = TIER_DIRECTORIES) -> Pieces:
@@ -88,8 +94,11 @@ def _is_foreign(store: ObjectStore, prefix: str) -> bool:
     return False
 
 
-def pages_of(store: ObjectStore, found: KeyRange) -> Iterator[list[ObjectMeta]]:
+def pages_of(store: ObjectStore, found: Listed) -> Iterator[list[ObjectMeta]]:
     """The listing of one range, a page at a time."""
+    if isinstance(found, list):
+        yield found
+        return
     for page in store.list(found.prefix, start_after=found.after):
         inside = [meta for meta in page if found.until is None or meta.key <= found.until]
         yield inside

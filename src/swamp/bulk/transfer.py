@@ -13,25 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from swamp.bulk.balance import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
 from swamp.bulk.compare import SparkComparison
 from swamp.bulk.executors import check_cache_visible, check_executors, check_store
 from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
-from swamp.bulk.kernels import (
-    FetchFiles,
-    HashFiles,
-    SendFiles,
-    download_row,
-    got_from,
-    hashed_from,
-    sent_from,
-    upload_row,
-)
+from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles
 from swamp.bulk.launch import check_startable
 from swamp.bulk.maintain import OnStore
-from swamp.bulk.schemas import DOWNLOADS, GOT, HASHED, HASHES, SENT, UPLOADS, Boundary
 from swamp.bulk.session import Spark, begin_context, live_spark, of_session, open_spark, stop_session
 from swamp.bulk.settings import SparkSettings
 from swamp.bulk.spread import Kernel
@@ -45,15 +35,12 @@ from swamp.sync.progress import IdleTimeout, Progress, Silent
 from swamp.sync.result import EngineName
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from swamp.commit.bootstrap import Bootstrapped
     from swamp.store.open import StoreSpec
     from swamp.sync.gather import Gathered, Gatherer
     from swamp.sync.record import EngineContext
 
 J = TypeVar("J", Upload, Download, Hash)
-R = TypeVar("R")
 M = TypeVar("M", Sent, Got)
 BATCH_JOBS: Final = 50_000
 BATCH_SECONDS: Final = 45.0
@@ -101,30 +88,27 @@ class OnSpark:
         return "session" in self.__dict__ and self.session.done() and self.session.exception() is not None
 
     def upload(self, jobs: Iterable[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
-        def stage() -> _Stage[Upload]:
-            return _Stage(UPLOADS, by_pack, upload_row, SendFiles(self.store, self.jobs.beacon), SENT)
-
         if self.store.serialize_mkdir:
             opening, jobs = firsts(jobs)
             yield from self._made(opening, idle_timeout)
         source, helper = iter(jobs), self._helper(jobs)
         if helper is not None:
             yield from self._counted(helper.upload(self._until_up(source), idle_timeout))
-        yield from self._batches("upload", source, stage, sent_from, idle_timeout)
+        yield from self._batches(
+            "upload", source, by_pack, lambda: SendFiles(self.store, self.jobs.beacon), idle_timeout
+        )
 
     def _made(self, opening: list[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
         """One upload into every directory, from here and one at a time in each, before workers meet in them."""
         yield from self._counted((self.here or Inline(self.store.open())).upload(opening, idle_timeout))
 
     def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]:
-        def stage() -> _Stage[Download]:
-            kernel = FetchFiles(self.store, self.jobs.beacon)
-            return _Stage(DOWNLOADS, by_object, download_row, kernel, GOT)
-
         source, helper = iter(jobs), self._helper(jobs)
         if helper is not None:
             yield from self._counted(helper.download(self._until_up(source), idle_timeout))
-        yield from self._batches("download", source, stage, got_from, idle_timeout)
+        yield from self._batches(
+            "download", source, by_object, lambda: FetchFiles(self.store, self.jobs.beacon), idle_timeout
+        )
 
     def _helper(self, jobs: Iterable[J]) -> Inline | None:
         """Who moves some of many files while the session starts, with few threads because it needs the cores too. A
@@ -144,10 +128,7 @@ class OnSpark:
             yield result
 
     def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]:
-        def stage() -> _Stage[Hash]:
-            return _Stage(HASHES, by_size, upload_row, HashFiles(self.jobs.beacon), HASHED)
-
-        return self._batches("hash", jobs, stage, hashed_from, idle_timeout)
+        return self._batches("hash", jobs, by_size, lambda: HashFiles(self.jobs.beacon), idle_timeout)
 
     def on_store(self, committer: Committer, idle_timeout: IdleTimeout) -> OnStore:
         """Bulk commands on the same store: verify, mark, compact."""
@@ -190,32 +171,31 @@ class OnSpark:
         self,
         name: Literal["upload", "download", "hash"],
         jobs: Iterable[J],
-        stage: Callable[[], _Stage[J]],
-        result: Callable[[dict[str, Any]], R],
+        shared: Callable[[list[J], int], list[list[J]]],
+        kernel: Callable[[], Kernel],
         idle_timeout: IdleTimeout,
-    ) -> Iterator[R]:
-        """While the caller records what one batch has done, the next one is under way."""
+    ) -> Iterator[Any]:
+        """While the caller records what one batch has done, the next one is under way. `shared` says who gets which
+        jobs; the kernel is made when the session is up."""
         source, pace = iter(jobs), _Pace()
 
-        def begin() -> Running[pa.Table] | None:
+        def begin() -> Running[list[Any]] | None:
             batch = pace.take(source)
             if not batch:
                 return None
             bins = bins_for(len(batch), sum(job.size for job in batch), self.jobs.parallelism)
-            work = stage()
-            tasks = work.tasks(batch, bins)
-            return self.jobs.begin(name, lambda: self.jobs.spread(tasks, work.kernel, work.out))
+            shares, work = shared(batch, bins), kernel()
+            return self.jobs.begin(name, lambda: self.jobs.spread(shares, work))
 
         with self._bar(name):
             self._await_session(idle_timeout)
             running = begin()
             try:
                 while running is not None:
-                    done, table, running = running, self.jobs.finish(running, idle_timeout), None
+                    done, results, running = running, self.jobs.finish(running, idle_timeout), None
                     pace.learn(done.seconds)
                     running = begin()
-                    for page in table.to_batches(1000):
-                        yield from map(result, page.to_pylist())
+                    yield from results
             finally:
                 if running is not None:
                     running.cancel()
@@ -238,20 +218,6 @@ class OnSpark:
             yield
         finally:
             self.progress.end()
-
-
-@dataclass(frozen=True)
-class _Stage(Generic[J]):
-    """What is done with a batch of jobs: how they are shared out, and what a task does with its share."""
-
-    boundary: Boundary
-    share: Callable[[list[J], int], list[list[J]]]
-    row: Callable[[J], dict[str, Any]]
-    kernel: Kernel
-    out: Boundary
-
-    def tasks(self, jobs: list[J], bins: int) -> list[pa.RecordBatch]:
-        return [self.boundary.batch(map(self.row, shared)) for shared in self.share(jobs, bins)]
 
 
 def firsts(jobs: Iterable[Upload]) -> tuple[list[Upload], list[Upload]]:

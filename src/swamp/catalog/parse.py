@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from swamp.bulk.balance import by_count
 from swamp.bulk.beacon import Address, Beat
 from swamp.bulk.choose import Chooser
 from swamp.bulk.jobs import Jobs
-from swamp.bulk.kernels import Batches, rows_of
-from swamp.bulk.schemas import Boundary
-from swamp.bulk.stages import frame_of
-from swamp.data.metadata import decode
+from swamp.data.metadata import Metadata, decode
 from swamp.data.names import VersionRef
 from swamp.data.versions import DataVersion, VersionReader
 from swamp.errors import CorruptData, NotFound
@@ -22,32 +20,26 @@ from swamp.sync.port import Tree
 from swamp.sync.progress import IdleTimeout
 from swamp.values import value
 
-METADATA: Final = Boundary("metadata", (("path", "string"),))
-PARSED: Final = Boundary("parsed", (("path", "string"), ("metadata", "binary"), ("error", "string")))
 CHUNK: Final = 50_000
 
 
 @value
 class ParseMetadata:
-    """Paths of metadata files -> what they say, pickled: reading that back costs the driver next to nothing."""
+    """Paths of metadata files -> what they say."""
 
     tree: str
     beacon: Address | None = None
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, paths: Iterable[str]) -> Iterator[tuple[str, Metadata | CorruptData]]:
         with Beat(self.beacon) as beat:
-            yield from PARSED.batches(self._parsed(batches, beat))
-
-    def _parsed(self, batches: Batches, beat: Beat) -> Iterator[dict[str, Any]]:
-        for row in rows_of(batches):
-            beat.add(1)
-            try:
-                raw = (Path(self.tree) / row["path"]).read_bytes()
-                yield {"path": row["path"], "metadata": pickle.dumps(decode(raw, row["path"]))}
-            except CorruptData as error:
-                yield {"path": row["path"], "error": error.message}
-            except OSError:
-                continue  # gone meanwhile: it is no version any more
+            for path in paths:
+                beat.add(1)
+                try:
+                    yield path, decode((Path(self.tree) / path).read_bytes(), path)
+                except CorruptData as error:
+                    yield path, CorruptData(error.message)
+                except OSError:
+                    continue  # gone meanwhile: it is no version any more
 
 
 def chosen_parser(
@@ -87,18 +79,10 @@ def parser(
         paths = list(by_path)
         for start in range(0, len(paths), CHUNK):
             chunk = paths[start : start + CHUNK]
-            frame = frame_of(jobs.session, METADATA, ({"path": path} for path in chunk))
-            spread = frame.repartition(jobs.parallelism * 4)
-            parsed = spread.mapInArrow(ParseMetadata(str(tree), jobs.beacon), PARSED.ddl)
-            table = jobs.run("catalog", parsed.toArrow, idle_timeout, files=len(chunk))
-            for row in table.to_pylist():
-                ref = by_path[row["path"]]
-                yield ref, _result(ref, row)
+            kernel, shares = ParseMetadata(str(tree), jobs.beacon), by_count(chunk, jobs.parallelism * 4)
+            parsed = jobs.run("catalog", partial(jobs.spread, shares, kernel), idle_timeout, files=len(chunk))
+            for path, found in parsed:
+                ref = by_path[path]
+                yield ref, found if isinstance(found, CorruptData) else DataVersion(ref, found)
 
     return parse
-
-
-def _result(ref: VersionRef, row: dict[str, Any]) -> DataVersion | CorruptData:
-    if row["error"] is not None:
-        return CorruptData(row["error"])
-    return DataVersion(ref, pickle.loads(row["metadata"]))

@@ -10,7 +10,7 @@ import datetime as dt
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
-from itertools import chain
+from itertools import chain, groupby
 from typing import Final
 
 from swamp.commit.bootstrap import tier_pages
@@ -19,9 +19,9 @@ from swamp.commit.commit import Committer, Pace
 from swamp.commit.log import LogName, names, put_log, refuse_later_formats
 from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
 from swamp.index.adopt import own_objects
-from swamp.index.entry import Entry, Tombstone, Unreferenced
+from swamp.index.entry import Entry
 from swamp.index.keys import PACK_PREFIX, is_pack, object_of
-from swamp.index.lookup import all_rows, winning_rows
+from swamp.index.lookup import FetchSegment, all_rows, rows_between
 from swamp.index.root import SEGMENT_PREFIX, Root
 from swamp.index.segment import AnyRow
 from swamp.locks.acquire import store_now
@@ -85,20 +85,6 @@ class Ages:
         place = bisect_left(self.seqs, seq)
         return self.times[place] if place < len(self.times) else None
 
-    def young(self, than: dt.timedelta) -> list[tuple[int, int | None]]:
-        """The numbers that are not `older`, as ranges `low <= seq <= high` (None: without end), for a query."""
-        spans: list[tuple[int, int | None]] = []
-        low = 0
-        for seq, at in zip(self.seqs, self.times, strict=True):
-            if self.now - at < than:
-                if spans and spans[-1][1] == low - 1:
-                    low = spans.pop()[0]
-                spans.append((low, seq))
-            low = seq + 1
-        if spans and spans[-1][1] == low - 1:
-            low = spans.pop()[0]
-        return [*spans, (low, None)]
-
 
 Marker = Callable[[Root, dt.timedelta], Marked]
 
@@ -157,32 +143,88 @@ def _swept(committer: Committer, pace: Pace, marked: Marked) -> Iterator[Collect
 
 def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
     """Objects that no live row names: dropped, deleted or never published longer ago than `keep`."""
-    store = committer.store
-    records = list(names(store))
-    ages = Ages.of(records, store_now(store))
-    keys = _keys(committer, root, ages, keep)
-    garbage = []
+    terms = MarkTerms.now(committer.store, root, keep)
+    claimed: dict[str, Claims] = {}
+    for name, claim in chain(segments_live(root), claims(terms, root, committer.fetch)):
+        claimed[name] = both(name, claimed[name], claim) if name in claimed else claim
     # Only below the tier directories, `_index/` and `_packs/`; never internal names, the log, other tenants (L34).
-    below_tiers = (meta for meta in own_objects(tier_pages(store)) if may_condemn(meta.key))
-    for meta in chain(below_tiers, internal_objects(store)):
-        if meta.key in keys.live or meta.key in keys.waiting:
-            continue
-        if is_own_key(meta.key):
-            if meta.key in keys.expired or may_be_orphan(meta, root, ages, keep):
-                garbage.append(meta)
-        elif meta.key in keys.expired and may_hold(meta, keys.held):
-            garbage.append(meta)
-    return Marked(root, tuple(garbage), tuple(old_records(records, ages)), keys.held)
+    listed = chain(own_objects(tier_pages(committer.store)), internal_objects(committer.store))
+    found = ((meta, claimed.get(meta.key, UNCLAIMED)) for meta in listed)
+    return terms.marked((meta, claim.held) for meta, claim in found if is_garbage(meta, claim, terms))
 
 
-def may_be_orphan(meta: ObjectMeta, root: Root, ages: Ages, keep: dt.timedelta) -> bool:
-    """Whether an object that no row names has lain there long enough, and no lost commit can have named it."""
-    until = orphans_until(root, ages, keep)
-    return until is not None and meta.last_modified <= until
+@value
+class Claims:
+    """What rows say of one object together, the strongest of `LIVE`, `WAITING` for the end of an undo window, and
+    `EXPIRED`; and of a plain one what commits of ours dropped there."""
+
+    state: int
+    held: frozenset[tuple[int, str]] = frozenset()
+
+
+NAMELESS, EXPIRED, WAITING, LIVE = range(4)
+UNCLAIMED, _EXPIRED, _WAITING, _LIVE = map(Claims, (NAMELESS, EXPIRED, WAITING, LIVE))
+
+
+@value
+class MarkTerms:
+    """By what one collection judges: its root, the commits' ages, and until when what no row names may go."""
+
+    root: Root
+    ages: Ages
+    keep: dt.timedelta
+    orphans: dt.datetime | None
+    records: tuple[ObjectMeta, ...]
+
+    @classmethod
+    def now(cls, store: ObjectStore, root: Root, keep: dt.timedelta) -> MarkTerms:
+        recorded = list(names(store))
+        ages = Ages.of(recorded, store_now(store))
+        return cls(root, ages, keep, orphans_until(root, ages, keep), tuple(old_records(recorded, ages)))
+
+    def marked(self, garbage: Iterable[tuple[ObjectMeta, frozenset[tuple[int, str]]]]) -> Marked:
+        found = sorted(garbage, key=lambda one: one[0].key)
+        held = {meta.key: dropped for meta, dropped in found if dropped}
+        return Marked(self.root, tuple(meta for meta, _ in found), self.records, held)
+
+
+def claims(
+    terms: MarkTerms, root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None
+) -> Iterator[tuple[str, Claims]]:
+    """What the rows of a range of paths say of objects, an object perhaps several times: in process all of them, in a
+    task its own."""
+    live = (object_of(row.key) for row in rows_between(root, fetch, start, stop) if isinstance(row, Entry))
+    yield from ((name, _LIVE) for name, _ in groupby(live))  # the files of a pack are neighbours
+    for row in all_rows(root, fetch, start, stop):
+        if not isinstance(row, Entry):
+            name = object_of(row.key)
+            claim = _EXPIRED if terms.ages.older(row.seq, terms.keep) else _WAITING
+            plain = row.sha256 is not None and not is_own_key(name)
+            yield name, Claims(claim.state, held_by((row,))[row.key]) if plain else claim
+
+
+def segments_live(root: Root) -> Iterator[tuple[str, Claims]]:
+    return ((ref.key, _LIVE) for ref in root.segments)
+
+
+def both(name: str, one: Claims, other: Claims) -> Claims:
+    """What two claims say of an object: it is live while any winning row has bytes in it. inv[pack.live-if-any]"""
+    del name
+    return Claims(max(one.state, other.state), one.held | other.held)
+
+
+def is_garbage(meta: ObjectMeta, claim: Claims, terms: MarkTerms) -> bool:
+    """Whether a listed object may go by all that the index says of it."""
+    if claim.state > EXPIRED or not may_condemn(meta.key):
+        return False
+    if not is_own_key(meta.key):
+        return claim.state == EXPIRED and may_hold(meta, claim.held)
+    return claim.state == EXPIRED or (terms.orphans is not None and meta.last_modified <= terms.orphans)
 
 
 def orphans_until(root: Root, ages: Ages, keep: dt.timedelta) -> dt.datetime | None:
-    """Objects that no row names may go if they are from before then; None: no such object may. inv[rebuild.keeps]"""
+    """Objects that no row names may go if they are from before then, and no lost commit can have named them; None: no
+    such object may. inv[rebuild.keeps]"""
     until = ages.now - keep
     if REBUILT_FROM in root.extra:
         seq = root.extra[REBUILT_FROM]
@@ -203,38 +245,9 @@ def _placed_again(root: Root) -> tuple[int, int]:
     return 0, 0
 
 
-def may_hold(meta: ObjectMeta, held: Held) -> bool:
+def may_hold(meta: ObjectMeta, held: frozenset[tuple[int, str]]) -> bool:
     """Whether a plain object has the size of something that we dropped there: the cheap half of the proof."""
-    return any(size == meta.size for size, _ in held.get(meta.key, ()))
-
-
-@value
-class _Keys:
-    """Objects that are live, whose undo window is over, that still wait for it; and what plain ones held."""
-
-    live: set[str]
-    expired: set[str]
-    waiting: set[str]
-    held: Held
-
-
-def _keys(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> _Keys:
-    live = _live_objects(committer, root)
-    expired: set[str] = set()
-    waiting: set[str] = set()
-    plain: list[AnyRow] = []
-    for row in all_rows(root, committer.fetch):
-        name = object_of(row.key)
-        if isinstance(row, Unreferenced | Tombstone) and name not in live:
-            (expired if ages.older(row.seq, keep) else waiting).add(name)
-            plain += [] if is_own_key(name) else [row]
-    return _Keys(live, expired - waiting, waiting, held_by(plain))
-
-
-def _live_objects(committer: Committer, root: Root) -> set[str]:
-    """An object is live while any winning row has bytes in it. inv[pack.live-if-any]"""
-    named = {object_of(row.key) for row in winning_rows(root, committer.fetch) if isinstance(row, Entry)}
-    return named | {ref.key for ref in root.segments}
+    return any(size == meta.size for size, _ in held)
 
 
 def held_by(rows: Iterable[AnyRow]) -> Held:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from swamp.commit.build import survive
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.index.entry import Unreferenced
-from swamp.index.lookup import FetchSegment, forgettable, merge_segments
+from swamp.index.lookup import FetchSegment, forgettable, merge_segments, within_range
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import Segment, listed_rows, write_segment
 from swamp.locks.acquire import store_now
@@ -26,44 +27,51 @@ class Compacted:
     rows: int
 
 
-def compact(committer: Committer, pace: Pace, *, keys: frozenset[str] | None = None) -> Compacted:
-    """Merges all segments (or those in `keys`) into one; starts over when an input is no longer listed."""
+Merge = Callable[[Root, Sequence[SegmentRef], int], Sequence[SegmentRef]]
+"""Writes these segments of a root as fewer ones, and forgets tombstones up to a number."""
+
+
+def compact(
+    committer: Committer, pace: Pace, *, keys: frozenset[str] | None = None, merge: Merge | None = None
+) -> Compacted:
+    """Merges all segments (or those in `keys`) into one, or into what a `merge` in bulk makes of them; starts over when
+    an input is no longer listed."""
     while True:
         read = committer.read()
         if read.root is None:
             return Compacted(0, 0, 0)
-        done = _once(committer, pace, read.root, keys)
+        done = _once(committer, pace, read.root, keys, merge or partial(_merged, committer))
         if done is not None:
             return done
 
 
-def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | None) -> Compacted | None:
+def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | None, merge: Merge) -> Compacted | None:
     inputs = [s for s in root.segments if keys is None or s.key in keys]
     before = len(root.segments)
     if len(inputs) < 2:
         return Compacted(before, before, sum(s.rows for s in inputs))
     horizon = horizon_of(committer)
-    merged = _merged(committer, root, inputs, horizon)
+    merged = tuple(merge(root, inputs, horizon))
     taken = frozenset(s.key for s in inputs)
 
     def propose(now: Root) -> Changes | None:
         if not taken <= {s.key for s in now.segments}:
             return None
-        if not survive(committer.store, now, (merged.key,), root.gc_epoch):
+        if not survive(committer.store, now, [ref.key for ref in merged], root.gc_epoch):
             return None
         dropped = tuple(Unreferenced(key, "") for key in sorted(taken))
-        return Changes(segments=(merged,), unlisted=taken, dropped=dropped, horizon_seq=horizon)
+        return Changes(segments=merged, unlisted=taken, dropped=dropped, horizon_seq=horizon)
 
     done = committer.commit(propose, pace)
-    return None if done is None else Compacted(before, len(done.root.segments), merged.rows)
+    return None if done is None else Compacted(before, len(done.root.segments), sum(ref.rows for ref in merged))
 
 
-def _merged(committer: Committer, root: Root, inputs: list[SegmentRef], horizon: int) -> SegmentRef:
+def _merged(committer: Committer, root: Root, inputs: Sequence[SegmentRef], horizon: int) -> list[SegmentRef]:
     """The inputs as one uploaded segment under the highest number among them: no reader takes it for news."""
     segment = merge_range(root, inputs, horizon, committer.fetch)
     ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", max(s.added_seq for s in inputs))
     committer.put_segment(ref.key, segment.data)
-    return ref
+    return [ref]
 
 
 def merge_range(
@@ -75,21 +83,12 @@ def merge_range(
     stop: str | None = None,
 ) -> Segment:
     """What a compaction of `inputs` writes for the paths from `start` up to `stop`: in process all, in a task its own.
-
-    A segment's dropped rows may lie outside of the range that its descriptor names: they go with its first or last
-    deciding row, so that of all ranges together every row is read once.
-    """
+    Of all ranges together every row is read once."""
     streams = [
-        (ref, listed_rows(ref, fetch(ref), start=low, stop=high)) for ref, low, high in _met(inputs, start, stop)
+        (ref, listed_rows(ref, fetch(ref), start=low, stop=high))
+        for ref, low, high in within_range(inputs, start, stop)
     ]
     return write_segment(merge_segments(streams, forgettable(root, inputs, horizon)), presorted=True)
-
-
-def _met(inputs: Sequence[SegmentRef], start: str, stop: str | None) -> Iterator[tuple[SegmentRef, str, str | None]]:
-    for ref in inputs:
-        if ref.max_path >= start and (stop is None or ref.min_path < stop):
-            first, last = start <= ref.min_path, stop is None or ref.max_path < stop
-            yield ref, "" if first else start, None if last else stop
 
 
 def horizon_of(committer: Committer) -> int:

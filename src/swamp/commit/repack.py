@@ -22,7 +22,7 @@ from swamp.env import Env
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
-from swamp.index.lookup import all_rows, live_rows, lookup, winning_rows
+from swamp.index.lookup import FetchSegment, all_rows, lookup, rows_between, winning_rows
 from swamp.index.pack import Packed, PackWriter, unpacked, verified
 from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
@@ -134,46 +134,45 @@ class PackSurvey:
     waits: bool = False
     long_dead: bool = False
 
+    def __add__(self, more: PackSurvey) -> PackSurvey:
+        dead = self.waits or more.waits, self.long_dead or more.long_dead
+        return PackSurvey(self.pack, self.live + more.live, self.rows + more.rows, *dead)
+
 
 @mutable
 class _Pack:
     """What is known of one pack: its object, and what lives, waits and has long been dead in it."""
 
     meta: ObjectMeta
-    live: int = 0
-    rows: int = 0
-    waits: bool = False
-    long_dead: bool = False
+    told: PackSurvey
     held: int | None = None
     """Bytes of all its slices, as its footer says."""
 
-    def take(self, told: PackSurvey) -> None:
-        self.live += told.live
-        self.rows += told.rows
-        self.waits |= told.waits
-        self.long_dead |= told.long_dead
+    @property
+    def rows(self) -> int:
+        return self.told.rows
 
     @property
     def saves(self) -> int:
-        return max((self.meta.size if self.held is None else self.held) - self.live, 0)
+        return max((self.meta.size if self.held is None else self.held) - self.told.live, 0)
 
     @property
     def may_be_mostly_dead(self) -> bool:
         """By its size; a footer is part of that, and only reading it tells how much."""
-        return self.rows > 0 and not self.waits and self.live * 2 < self.meta.size
+        return self.rows > 0 and not self.told.waits and self.told.live * 2 < self.meta.size
 
     def worth_it(self, small: bool) -> bool:
         if not self.rows:
             return False  # nothing lives in it: it is collected as a whole
-        mostly_dead = self.may_be_mostly_dead and self.held is not None and self.live * 2 < self.held
-        return mostly_dead or self.long_dead or (small and self.meta.size < SMALL_PACK)
+        mostly_dead = self.may_be_mostly_dead and self.held is not None and self.told.live * 2 < self.held
+        return mostly_dead or self.told.long_dead or (small and self.meta.size < SMALL_PACK)
 
 
 class Bulk(Protocol):
     """The same work on many machines, for an index that is too large to be walked here."""
 
     def survey(self, root: Root, ages: Ages, keep: dt.timedelta) -> Iterable[PackSurvey]:
-        """What lives, waits and has long been dead in each pack that the index names."""
+        """`survey` of all paths."""
         ...
 
     def move(self, root: Root, packs: Sequence[str]) -> Iterable[tuple[Row, str]]:
@@ -215,19 +214,21 @@ def empty(committer: Committer, pace: Pace, packs: Iterable[str], moves: Callabl
     found: list[_Pack] = []
     for key in packs:
         with suppress(ObjectMissing):
-            found.append(_Pack(committer.store.head(key)))
+            found.append(_Pack(committer.store.head(key), PackSurvey(key)))
     return _moved(committer, pace, found, moves) if found else Repacked()
 
 
 def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bulk: Bulk | None) -> list[_Pack]:
     """Those that save most come first."""
-    packs = {meta.key: _Pack(meta) for meta in internal_objects(committer.store) if is_pack(meta.key)}
+    packs = {
+        meta.key: _Pack(meta, PackSurvey(meta.key)) for meta in internal_objects(committer.store) if is_pack(meta.key)
+    }
     if not packs:
         return []
     ages = Ages.of(list(names(committer.store)), store_now(committer.store))
-    for told in bulk.survey(root, ages, keep) if bulk else survey(committer, root, ages, keep):
+    for told in bulk.survey(root, ages, keep) if bulk else survey(ages, keep, root, committer.fetch):
         if told.pack in packs:
-            packs[told.pack].take(told)
+            packs[told.pack].told += told
     for pack in packs.values():
         if pack.may_be_mostly_dead:
             pack.held = packed_bytes(committer.store, pack.meta)
@@ -241,16 +242,27 @@ def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bul
     return taken
 
 
-def survey(committer: Committer, root: Root, ages: Ages, keep: dt.timedelta) -> Iterator[PackSurvey]:
-    """What each row of the index says of its pack: the live ones first, then the others."""
-    for entry in live_rows(root, committer.fetch):
-        cut = cut_of(entry.key)
+def survey(
+    ages: Ages, keep: dt.timedelta, root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None
+) -> list[PackSurvey]:
+    """What the rows of a range of paths say of each pack: in process all of them, in a task its own."""
+    found: dict[str, PackSurvey] = {}
+    for told in _surveyed(ages, keep, root, fetch, start, stop):
+        found[told.pack] = found[told.pack] + told if told.pack in found else told
+    return list(found.values())
+
+
+def _surveyed(
+    ages: Ages, keep: dt.timedelta, root: Root, fetch: FetchSegment, start: str, stop: str | None
+) -> Iterator[PackSurvey]:
+    for row in rows_between(root, fetch, start, stop):
+        cut = cut_of(row.key) if isinstance(row, Entry) else None
         if cut is not None:
             yield PackSurvey(cut.pack, live=cut.length, rows=1)
     long = max(OLD_DEAD, keep)
-    for row in all_rows(root, committer.fetch):
-        if not isinstance(row, Entry) and is_pack(name := object_of(row.key)):
-            yield PackSurvey(name, waits=not ages.older(row.seq, keep), long_dead=ages.older(row.seq, long))
+    for gone in all_rows(root, fetch, start, stop):
+        if not isinstance(gone, Entry) and is_pack(name := object_of(gone.key)):
+            yield PackSurvey(name, waits=not ages.older(gone.seq, keep), long_dead=ages.older(gone.seq, long))
 
 
 def _batches(packs: Iterable[_Pack]) -> Iterator[list[_Pack]]:

@@ -165,12 +165,24 @@ def mentioned_paths(root: Root, fetch: FetchSegment, prefix: str, naming: str) -
             yield from listed_paths(ref, fetch(ref), start=span.start, stop=span.stop, naming=naming)
 
 
-def all_rows(root: Root, fetch: FetchSegment) -> Iterator[AnyRow]:
-    """Every row of the layer and of every segment, overruled and dropped ones too, in no order: for collection."""
-    yield from _layer(root)
-    yield from root.dropped.values()
-    for ref in root.segments:
-        yield from listed_rows(ref, fetch(ref))
+def all_rows(root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None) -> Iterator[AnyRow]:
+    """Every row of the layer and of every segment, overruled and dropped ones too, in no order: for collection. Of all
+    ranges together every row is read once."""
+    span = _Span(start, stop)
+    yield from (row for row in (*_layer(root), *root.dropped.values()) if span.holds(row.path))
+    for ref, low, high in within_range(root.segments, start, stop):
+        yield from listed_rows(ref, fetch(ref), start=low, stop=high)
+
+
+def within_range(
+    refs: Iterable[SegmentRef], start: str, stop: str | None
+) -> Iterator[tuple[SegmentRef, str, str | None]]:
+    """The segments that one of several readers reads, and from where to where. A segment's dropped rows may lie outside
+    of the range that its descriptor names: they go with its first or last deciding row."""
+    for ref in refs:
+        if ref.max_path >= start and (stop is None or ref.min_path < stop):
+            first, last = start <= ref.min_path, stop is None or ref.max_path < stop
+            yield ref, "" if first else start, None if last else stop
 
 
 def _layer(root: Root) -> list[Row]:

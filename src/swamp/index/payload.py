@@ -1,16 +1,17 @@
-"""Reads a row's bytes by its key, wherever they lie: an object of its own, or a slice of a pack."""
+"""Reads a row's bytes by its key, wherever they lie: an object of its own, or a slice of a pack. Proposes rows of what
+lies there, where the index is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import is_proposed
-from swamp.index.entry import Entry
+from swamp.index.entry import Entry, is_payload_key, path_of_key
 from swamp.index.keys import Slice, slice_of
-from swamp.index.pack import TAIL_BYTES, FooterIsLonger, Packed, read_footer, unpacked
+from swamp.index.pack import TAIL_BYTES, FooterIsLonger, Packed, read_footer, unpacked, upload_of
 from swamp.store.port import ObjectMeta, ObjectStore
 
 
@@ -56,6 +57,24 @@ def packed_bytes(store: ObjectStore, pack: ObjectMeta) -> int | None:
         return sum(file.length for file in fetch_footer(store, pack))
     except (CorruptData, ObjectMissing):
         return None
+
+
+def propose_listed(objects: Iterable[ObjectMeta]) -> Iterator[Entry]:
+    """An entry for every listed object that could be a file's content, where the index is lost."""
+    for meta in objects:
+        if is_proposed(meta.key):
+            yield Entry(path_of_key(meta.key), meta.key, meta.size, None, rfc3339(meta.last_modified))
+
+
+def newest_upload(entries: Iterable[Entry]) -> Entry:
+    """Of what is proposed for one path, what was uploaded last, not what lies in the newest object: a repacked old file
+    is not newer than a later upload (L73). A plain key, which we never write, gives way to any upload of ours.
+    inv[rebuild.newest-identity]"""
+
+    def age(entry: Entry) -> tuple[bool, str, str]:
+        return is_payload_key(entry.key) or slice_of(entry.key) is not None, upload_of(entry.identity), entry.key
+
+    return max(entries, key=age)
 
 
 def propose_packed(store: ObjectStore, pack: ObjectMeta) -> Iterator[Entry]:

@@ -103,12 +103,7 @@ class Maintenance:
         """
         from swamp.commit.repack import RUN_ROWS, repack
 
-        keep, on_spark = dt.timedelta(days=keep_days), self._on_spark("compare")
-        bulk = None
-        if on_spark is not None:
-            from swamp.bulk.moving import Moving
-
-            bulk = Moving(on_spark)
+        keep, bulk = dt.timedelta(days=keep_days), self._on_spark("compare")
         rows = RUN_ROWS if most is None else most
         return repack(
             self._committer, self._datastore.idle_timeout().check, keep=keep, dry_run=dry_run, rows=rows, bulk=bulk
@@ -124,12 +119,10 @@ class Maintenance:
 
     def compact(self) -> Compacted:
         """Merges the index segments."""
-        from swamp.commit.compact import Compacted, compact
+        from swamp.commit.compact import compact
 
         bulk = self._on_spark("compare")
-        if bulk is None:
-            return compact(self._committer, self._datastore.idle_timeout().check)
-        return Compacted(*bulk.compact())
+        return compact(self._committer, self._datastore.idle_timeout().check, merge=bulk.merged if bulk else None)
 
     def _on_spark(self, stage: Stage) -> OnStore | None:
         """The bulk commands on Spark, when the index is large enough for it or the user demands it."""

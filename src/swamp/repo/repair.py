@@ -7,6 +7,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import hash_file
@@ -17,12 +18,11 @@ from swamp.commit.log import LogName, names, newest_whole
 from swamp.commit.restore import Findings, Purged, below, find_deleted, purge
 from swamp.env import Env, rfc3339
 from swamp.errors import CorruptData, Failed, ObjectMissing, UsageError
-from swamp.index.adopt import is_proposed, own_objects
-from swamp.index.entry import Entry, is_payload_key, path_of_key
-from swamp.index.keys import PACK_PREFIX, is_pack, slice_of
+from swamp.index.adopt import own_objects
+from swamp.index.entry import Entry
+from swamp.index.keys import PACK_PREFIX, is_pack
 from swamp.index.lookup import winning_rows
-from swamp.index.pack import upload_of
-from swamp.index.payload import propose_packed
+from swamp.index.payload import newest_upload, propose_listed, propose_packed
 from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, decode
 from swamp.repo.probe import probe_again
 from swamp.store.port import ObjectStore
@@ -42,22 +42,13 @@ def propose_from_listing(committer: Committer) -> Proposal:
     was the committed one, or what had been deleted: it is a guess, so a person agrees to it first (L48).
     """
     refuse_whole(committer)
-    newest: Proposal = {}
     store = committer.store
-    own = (meta for meta in own_objects(tier_pages(store)) if is_proposed(meta.key))
-    listed = (Entry(path_of_key(m.key), m.key, m.size, None, rfc3339(m.last_modified)) for m in own)
     packs = (meta for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key))
     packed = (entry for meta in packs for entry in propose_packed(store, meta))  # one ranged request each
-    for entry in (*listed, *packed):
-        if entry.path not in newest or _age(entry) > _age(newest[entry.path]):
-            newest[entry.path] = entry
+    newest: Proposal = {}
+    for entry in chain(propose_listed(own_objects(tier_pages(store))), packed):
+        newest[entry.path] = newest_upload((entry, newest.get(entry.path, entry)))
     return newest
-
-
-def _age(entry: Entry) -> tuple[bool, str, str]:
-    """By when its content was first uploaded, not by where it lies: a repacked old file is not newer than a later
-    upload (L73). A plain key, which we never write, gives way to any upload of ours. inv[rebuild.newest-identity]"""
-    return is_payload_key(entry.key) or slice_of(entry.key) is not None, upload_of(entry.identity), entry.key
 
 
 def refuse_whole(committer: Committer) -> None:
@@ -77,7 +68,7 @@ def publish_proposal(committer: Committer, pace: Pace, proposal: Proposal) -> No
     _publish(committer, pace, lambda root: replace(root, entries={p: e.at(root.seq) for p, e in proposal.items()}))
 
 
-def publish_segments(committer: Committer, pace: Pace, write: Callable[[int], list[SegmentRef]]) -> None:
+def publish_segments(committer: Committer, pace: Pace, write: Callable[[int], Sequence[SegmentRef]]) -> None:
     """Makes segments that `write` makes the root's: for a proposal that is too large to be held."""
     _publish(committer, pace, lambda root: replace(root, segments=tuple(write(root.seq))))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, islice
@@ -16,6 +16,7 @@ from typing import Final, Literal
 from swamp.cache.files import hash_file
 from swamp.commit.build import survive
 from swamp.commit.commit import Changes
+from swamp.env import SYSTEM
 from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError
 from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import live_rows, lookup
@@ -27,7 +28,7 @@ from swamp.sync.fetch import AT_ONCE, grouped, sound_slices
 from swamp.sync.pool import pooled
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext
-from swamp.sync.transfer import upload_one
+from swamp.sync.transfer import ignored, retried, upload_one
 from swamp.sync.units import unit_of
 from swamp.values import value
 
@@ -60,7 +61,7 @@ class VerifyReport:
         return not self.missing and not self.corrupt and not self.gone
 
 
-def inspect(store: ObjectStore, entry: Entry) -> Finding:
+def inspect(store: ObjectStore, entry: Entry, on_bytes: Callable[[int], None] = ignored) -> Finding:
     """One payload, streamed and hashed. An adopted entry without a hash is held to its size."""
     digest, size = hashlib.sha256(), 0
     try:
@@ -68,6 +69,7 @@ def inspect(store: ObjectStore, entry: Entry) -> Finding:
             for chunk in body:
                 digest.update(chunk)
                 size += len(chunk)
+                on_bytes(len(chunk))
     except ObjectMissing:
         return Finding(entry, "missing")
     except CorruptData:
@@ -76,37 +78,50 @@ def inspect(store: ObjectStore, entry: Entry) -> Finding:
     return Finding(entry, "good" if right else "corrupt", size)
 
 
-def inspect_group(store: ObjectStore, entries: list[Entry]) -> list[Finding]:
-    """One payload, or the files of one range of a pack by one request; what seems wrong is read again by itself."""
+def inspect_group(
+    store: ObjectStore, entries: list[Entry], on_bytes: Callable[[int], None], idle_timeout: IdleTimeout | None
+) -> list[Finding]:
+    """One payload, or the files of one range of a pack by one request; what seems wrong is read again by itself.
+
+    Not read is not rotten: what a store does not bring for half a minute stops the work instead (Unavailable).
+    """
+
+    env = idle_timeout.env if idle_timeout else SYSTEM
+
+    def alone(entry: Entry) -> Finding:
+        return retried(lambda: inspect(store, entry, on_bytes), env, idle_timeout)
+
     if len(entries) == 1:
-        return [inspect(store, entries[0])]
+        return [alone(entries[0])]
     try:
         sound = sound_slices(store, [(e.key, e.size, e.sha256) for e in entries])
     except ObjectMissing:
         return [Finding(entry, "missing") for entry in entries]
+    on_bytes(sum(entry.size for entry, good in zip(entries, sound, strict=True) if good))
     return [
-        Finding(entry, "good", entry.size) if good else inspect(store, entry)
-        for entry, good in zip(entries, sound, strict=True)
+        Finding(entry, "good", entry.size) if good else alone(entry) for entry, good in zip(entries, sound, strict=True)
     ]
 
 
 def inspect_all(
-    context: EngineContext, entries: Iterable[Entry], idle_timeout: IdleTimeout, threads: int
+    store: ObjectStore,
+    entries: Iterable[Entry],
+    threads: int,
+    on_bytes: Callable[[int], None] = ignored,
+    idle_timeout: IdleTimeout | None = None,
 ) -> Iterator[Finding]:
-    """Findings as they come. The files of a pack are read together, as far as they are among so many rows."""
-    store, room = context.committer.store, threading.Semaphore(AT_ONCE)
+    """Findings as they come, in process and inside Spark tasks. The files of a pack are read together, as far as they
+    are among so many rows."""
+    room = threading.Semaphore(AT_ONCE)
 
     def look(group: list[Entry]) -> list[Finding]:
         with room if len(group) > 1 else nullcontext():
-            return inspect_group(store, group)
+            return inspect_group(store, group, on_bytes, idle_timeout)
 
     rows = iter(entries)
     pages = iter(lambda: list(islice(rows, TOGETHER)), [])
     jobs = chain.from_iterable(grouped(page, lambda entry: entry.key) for page in pages)
-    for finding in chain.from_iterable(pooled(jobs, look, threads, idle_timeout.check)):
-        idle_timeout.progressed()
-        context.progress.advance(1, finding.size)
-        yield finding
+    return chain.from_iterable(pooled(jobs, look, threads, idle_timeout.check if idle_timeout else None))
 
 
 def verify(
@@ -125,7 +140,10 @@ def verify(
     checked = size = 0
     bad: list[Finding] = []
     try:
-        for finding in inspect_all(context, live_rows(root, context.committer.fetch), idle_timeout, threads):
+        live = live_rows(root, context.committer.fetch)
+        for finding in inspect_all(context.committer.store, live, threads, idle_timeout=idle_timeout):
+            idle_timeout.progressed()
+            context.progress.advance(1, finding.size)
             checked += 1
             size += finding.size
             if finding.verdict != "good":
