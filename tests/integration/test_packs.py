@@ -7,7 +7,7 @@ import pytest
 from machines import Machine, Place, Team
 from proxies import Proxy, proxy_to
 from swamp.index.keys import is_pack, slice_of
-from swamp.index.pack import read_pack
+from whole_packs import read_pack
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from machines import Team
 from swamp.commit.log import log_key
 from swamp.env import SYSTEM
 from swamp.index.keys import PACK_PREFIX, object_of, pack_key
-from swamp.index.pack import PackWriter, read_pack
+from swamp.index.pack import PackWriter
 from swamp.index.root import ROOT_KEY
+from whole_packs import read_pack
 
 
 def lose_index(team: Team) -> None:

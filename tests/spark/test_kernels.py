@@ -11,12 +11,11 @@ import pytest
 from spark_files import write_files
 
 from swamp.bulk import kernels
-from swamp.bulk.balance import bins_for, by_object, by_pack, cost_of, pack
 from swamp.bulk.beacon import Beacon, Beat, Heard
 from swamp.bulk.clients import opened
 from swamp.bulk.indexing import OfListings, WriteSegments, adopted
 from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries
-from swamp.bulk.ranges import KeyRange, cut, pages_of
+from swamp.bulk.shares import KeyRange, bins_for, by_object, by_pack, cost_of, cut, pack, pages_of
 from swamp.bulk.spread import InArrow, OnShares, named_batch, values_of
 from swamp.errors import CorruptData
 from swamp.index.entry import Entry, is_payload_key

@@ -18,9 +18,8 @@ from swamp.bulk import executors
 from swamp.bulk.beacon import Beacon, Beat
 from swamp.bulk.choose import Chooser
 from swamp.bulk.clients import spool_dir
-from swamp.bulk.java import find_java, parse_version
 from swamp.bulk.jobs import Jobs
-from swamp.bulk.launch import JAVA_OPTIONS, _java_options
+from swamp.bulk.launch import JAVA_OPTIONS, _java_options, find_java, parse_version
 from swamp.bulk.session import remote_answers
 from swamp.bulk.settings import SparkSettings, conf_of, python_of, resolve_settings
 from swamp.errors import Misconfigured, MissingTool, UsageError

@@ -23,12 +23,12 @@ from swamp.index.pack import (
     compressed,
     ranges,
     read_footer,
-    read_pack,
     unpacked,
     upload_of,
 )
 from swamp.sync.bulk import Upload
 from swamp.sync.pack import PACK_FILES, groups
+from whole_packs import read_pack
 
 PACK = "_packs/01JD0000000000000000000000"
 

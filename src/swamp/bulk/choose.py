@@ -142,7 +142,7 @@ class Chooser:
 
     def _obstacle(self, live: bool, work: Work) -> str | None:
         """Why Spark cannot do this, or not sooner, as far as that can be known without starting it."""
-        from swamp.bulk.java import find_java
+        from swamp.bulk.launch import find_java
         from swamp.bulk.settings import resolve_settings
 
         settings = resolve_settings(self.block)

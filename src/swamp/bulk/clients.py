@@ -7,12 +7,7 @@ import pickle
 import threading
 from typing import Final, Protocol
 
-from swamp.env import SYSTEM, Env
-from swamp.errors import Unavailable
-from swamp.store.port import ObjectMeta, ObjectStore
-from swamp.store.retry import Backoff
-
-PUT_SECONDS: Final = 30.0
+from swamp.store.port import ObjectStore
 
 
 class StoreAddress(Protocol):
@@ -41,14 +36,3 @@ def spool_dir(number: int = 0) -> str | None:
         place for place in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if place and os.access(place, os.W_OK)
     ]
     return found[number % len(found)] if found else None
-
-
-def put_patiently(store: ObjectStore, key: str, body: bytes, env: Env = SYSTEM) -> ObjectMeta:
-    """A small object under a key of its own: writing the same bytes to the same new key again changes nothing."""
-    backoff = Backoff(env, PUT_SECONDS)
-    while True:
-        try:
-            return store.put(key, body)
-        except Unavailable as error:
-            if not backoff.pause(error):
-                raise

@@ -16,10 +16,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.bulk.balance import tasks_for
 from swamp.bulk.beacon import Address, Beat
 from swamp.bulk.clients import StoreAddress, opened
-from swamp.bulk.ranges import by_weight
+from swamp.bulk.shares import by_weight, tasks_for
 from swamp.cache.layout import FOLDER_PREFIX, CacheDir
 from swamp.cache.scan import ScanProblem, landmarks
 from swamp.cache.state import State

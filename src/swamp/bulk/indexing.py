@@ -13,8 +13,8 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from swamp.bulk.beacon import Address, Beat
-from swamp.bulk.clients import StoreAddress, opened, put_patiently
-from swamp.bulk.ranges import Listed, pages_of
+from swamp.bulk.clients import StoreAddress, opened
+from swamp.bulk.shares import Listed, pages_of
 from swamp.bulk.spread import Named
 from swamp.commit.bootstrap import LeftOut
 from swamp.commit.collect import UNCLAIMED, Claims, MarkTerms, both, claims, is_garbage
@@ -29,6 +29,7 @@ from swamp.index.read import read_segment
 from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
 from swamp.index.segment import Segment, write_segment
 from swamp.store.port import ObjectMeta, ObjectStore
+from swamp.store.retry import put_again
 
 SEGMENT_ROWS: Final = 250_000
 Pages = Iterator[Sequence[ObjectMeta]]
@@ -95,7 +96,7 @@ def copied_index(
 def put_segment(store: ObjectStore, segment: Segment, added_seq: int) -> SegmentRef:
     """A second attempt writes under another name; only what the driver publishes exists. inv[object.key-once]"""
     ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", added_seq)
-    put_patiently(store, ref.key, segment.data)
+    put_again(store, SYSTEM, ref.key, segment.data)
     return ref
 
 

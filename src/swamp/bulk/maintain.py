@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.bulk.balance import ALONE, MOST_TASKS, bins_for, by_count, tasks_for
 from swamp.bulk.indexing import (
     JudgeObjects,
     OfListings,
@@ -33,7 +32,7 @@ from swamp.bulk.indexing import (
 )
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.kernels import CopyObjects, CopySlices, VerifyEntries
-from swamp.bulk.ranges import by_weight, cut
+from swamp.bulk.shares import ALONE, MOST_TASKS, bins_for, by_count, by_weight, cut, tasks_for
 from swamp.bulk.spread import COLUMNS, InArrow, Kernel, Named, frame_of, named_frame, values_of
 from swamp.commit.bootstrap import Bootstrapped, LeftOut
 from swamp.commit.collect import Ages, Marked, MarkTerms, internal_objects, segments_live

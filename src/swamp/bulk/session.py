@@ -83,16 +83,10 @@ def remote_answers(environ: Mapping[str, str] | None = None) -> bool:
 
 def open_session(settings: SparkSettings, *, log: Path | None = None) -> SparkSession:
     """The live session, or a new one as `settings` say. Every failure names what to do about it."""
-    live = live_session()
-    if live is not None:
-        return live
-    if settings.remote is not None:
-        return _connect(settings)
-    check_startable(settings)
-    return session_of(start_context(settings, log=log))
+    return session_of(open_spark(settings, log=log))
 
 
-def open_spark(settings: SparkSettings) -> Spark:
+def open_spark(settings: SparkSettings, *, log: Path | None = None) -> Spark:
     """The same for work that needs no SQL: the live session, a Spark Connect session, or a new context."""
     live = live_spark()
     if live is not None:
@@ -100,7 +94,7 @@ def open_spark(settings: SparkSettings) -> Spark:
     if settings.remote is not None:
         return _connect(settings)
     check_startable(settings)
-    return start_context(settings)
+    return start_context(settings, log=log)
 
 
 def begin_context(settings: SparkSettings) -> Future[Spark]:
@@ -138,8 +132,6 @@ def warm(context: SparkContext) -> None:
 
 def _load(rows: object) -> None:
     """In a worker: what its first task would load."""
-    import pyarrow.ipc  # noqa: F401
-
     import swamp.bulk.kernels
     import swamp.store.open  # noqa: F401
 

@@ -15,7 +15,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from swamp.bulk.balance import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
 from swamp.bulk.compare import SparkComparison
 from swamp.bulk.executors import check_cache_visible, check_executors, check_store
 from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
@@ -24,6 +23,7 @@ from swamp.bulk.launch import check_startable
 from swamp.bulk.maintain import OnStore
 from swamp.bulk.session import Spark, begin_context, live_spark, of_session, open_spark, stop_session
 from swamp.bulk.settings import SparkSettings
+from swamp.bulk.shares import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
 from swamp.bulk.spread import Kernel
 from swamp.cache.scan import names_below
 from swamp.commit.commit import Committer

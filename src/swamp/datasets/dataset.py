@@ -322,11 +322,11 @@ class Proposal:
 
     def _small(self, bucket: Bucket, path: str, body: bytes) -> Entry:
         """A small file, uploaded once per path and commit, before anything names it. inv[commit.root-last]"""
-        from swamp.bulk.clients import put_patiently
+        from swamp.store.retry import put_again
 
         if path not in self.staged:
             key = payload_key(path, SYSTEM.ulid())
-            meta = put_patiently(bucket.store, key, body)
+            meta = put_again(bucket.store, SYSTEM, key, body)
             digest = hashlib.sha256(body).hexdigest()
             self.staged[path] = Entry(path, key, len(body), digest, rfc3339(meta.last_modified))
         return self.staged[path]

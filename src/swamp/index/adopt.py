@@ -19,8 +19,8 @@ from swamp.values import value
 
 META_KEY: Final = SEGMENT_PREFIX + "_meta.json"
 MAX_SIZE: Final = 2**63 - 1
-_MARKERS: Final = (ROOT_KEY, ".namespace.json")
-_LAST_MARKER: Final = max(_MARKERS)
+MARKERS: Final = (ROOT_KEY, ".namespace.json")
+_LAST_MARKER: Final = max(MARKERS)
 
 
 @value
@@ -190,7 +190,7 @@ def own_objects(
         if foreign and meta.key.startswith(foreign):
             continue
         directory, _, name = meta.key.rpartition("/")
-        if name in _MARKERS:
+        if name in MARKERS:
             foreign = f"{directory}/"
             held = [m for m in held if not m.key.startswith(foreign)]
             continue

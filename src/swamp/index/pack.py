@@ -138,13 +138,6 @@ def unpacked(cut: Slice, stored: bytes | memoryview, size: int) -> bytes | memor
         raise CorruptData(f"{cut.key} cannot be unpacked: {error}", details={"key": cut.key}) from error
 
 
-def read_pack(body: bytes) -> list[Packed]:
-    """The files of a whole pack in hand."""
-    if len(body) < HEAD.size + TAIL.size or HEAD.unpack_from(body)[0] != MAGIC:
-        raise _damaged("it does not begin as one")
-    return read_footer(body, len(body))
-
-
 def read_footer(end: bytes, size: int) -> list[Packed]:
     """The files of a pack of `size` bytes whose last bytes are `end`. Raises `FooterIsLonger` if those are too few."""
     if len(end) < TAIL.size or size > MAX_PACK:

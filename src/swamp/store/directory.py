@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from swamp.env import SYSTEM, UTC, Env
 from swamp.errors import (
@@ -114,7 +114,7 @@ class DirectoryStore:
         self._check(key)
         with self._explained(key), self._temporary() as (file, path):
             file.write(body)
-            return self._publish(key, file.fileno(), path, condition)
+            return self._publish(key, file, path, condition)
 
     def put_file(self, key: str, path: Path) -> Uploaded:
         return self.put_file_if(key, path, None)
@@ -126,10 +126,12 @@ class DirectoryStore:
             while piece := source.read(CHUNK_BYTES):
                 digest.update(piece)
                 file.write(piece)
-            return Uploaded(self._publish(key, file.fileno(), temporary, condition), digest.hexdigest())
+            return Uploaded(self._publish(key, file, temporary, condition), digest.hexdigest())
 
-    def _publish(self, key: str, descriptor: int, temporary: Path, condition: Condition) -> ObjectMeta:
+    def _publish(self, key: str, file: BinaryIO, temporary: Path, condition: Condition) -> ObjectMeta:
         """Under the key's lock: check, stamp, rename. The bytes are durable before they get a name."""
+        file.flush()
+        descriptor = file.fileno()
         os.fsync(descriptor)
         with self._lock(key) as lock:
             present = self._locate(key)
@@ -278,15 +280,14 @@ class DirectoryStore:
         self._ready = True
 
     @contextmanager
-    def _temporary(self) -> Iterator[tuple[WholeWriter, Path]]:
+    def _temporary(self) -> Iterator[tuple[BinaryIO, Path]]:
         if not self._ready:
             self._prepare()
         path = self._root / INTERNAL / "unfinished" / self._env.ulid()
-        file = WholeWriter(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         try:
-            yield file, path
+            with path.open("xb") as file:
+                yield file, path
         finally:
-            file.close()
             path.unlink(missing_ok=True)
 
     @contextmanager
@@ -308,24 +309,6 @@ class DirectoryStore:
             yield
         except OSError as error:
             raise explain_os(error, self.url, key) from error
-
-
-class WholeWriter:
-    """A descriptor that writes everything it is given."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
-
-    def close(self) -> None:
-        os.close(self._descriptor)
 
 
 class FileBody:

@@ -63,17 +63,17 @@ class Backoff:
 
 
 def put_again(
-    store: ObjectStore, env: Env, key: str, body: bytes, condition: Condition = None, *, attempts: int
-) -> None:
+    store: ObjectStore, env: Env, key: str, body: bytes, condition: Condition = None, *, attempts: int = 10
+) -> ObjectMeta:
     """Writes an object of which there can be no other version, so that sending it twice is harmless: tried again while
     the store does not answer."""
-    backoff = Backoff(env)
-    for attempt in range(1, attempts + 1):
+    backoff, left = Backoff(env), attempts
+    while True:
         try:
-            store.put(key, body, condition)
-            return
+            return store.put(key, body, condition)
         except Unavailable as error:
-            if attempt == attempts:
+            left -= 1
+            if not left:
                 raise
             backoff.pause(error)
 

@@ -13,7 +13,7 @@ from swamp.commit.restore import undelete
 from swamp.errors import SwampError
 from swamp.index.entry import Unreferenced
 from swamp.index.keys import PACK_PREFIX, object_of, slice_of
-from swamp.index.pack import PackWriter, read_pack
+from swamp.index.pack import PackWriter
 from swamp.index.payload import read_payload
 from swamp.store.layers import MeterStore
 from swamp.sync.engine import Policy
@@ -21,6 +21,7 @@ from swamp.sync.progress import IdleTimeout
 from swamp.sync.units import unit_of
 from swamp.sync.verify import verify
 from swamp.testing.faulty import Fault, FaultyStore
+from whole_packs import read_pack
 
 PACKS = Policy(push_concurrency=4, pull_concurrency=4, packs=True)
 LAZY = Policy(push_concurrency=4, pull_concurrency=4, packs=True, hydrate="lazy")
