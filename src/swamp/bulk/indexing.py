@@ -17,6 +17,7 @@ from swamp.bulk.clients import StoreAddress, opened
 from swamp.bulk.shares import Listed, pages_of
 from swamp.bulk.spread import Named
 from swamp.commit.bootstrap import LeftOut
+from swamp.commit.build import put_segment
 from swamp.commit.collect import UNCLAIMED, Claims, MarkTerms, both, claims, is_garbage
 from swamp.commit.compact import merge_range
 from swamp.env import SYSTEM
@@ -26,10 +27,9 @@ from swamp.index.keys import object_of
 from swamp.index.lookup import FetchSegment, rows_between
 from swamp.index.payload import newest_upload, propose_listed, propose_packed
 from swamp.index.read import read_segment
-from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
-from swamp.index.segment import Segment, write_segment
-from swamp.store.port import ObjectMeta, ObjectStore
-from swamp.store.retry import put_again
+from swamp.index.root import Root, SegmentRef
+from swamp.index.segment import write_segment
+from swamp.store.port import ObjectMeta
 
 SEGMENT_ROWS: Final = 250_000
 Pages = Iterator[Sequence[ObjectMeta]]
@@ -80,7 +80,7 @@ def merged(
     """The segment that a compaction writes for a range, if there is anything in it."""
     segment = merge_range(root, inputs, horizon, fetch, start, stop)
     if segment.rows:
-        yield put_segment(opened(store), segment, max(ref.added_seq for ref in inputs))
+        yield put_segment(opened(store), SYSTEM, segment, max(ref.added_seq for ref in inputs))
 
 
 def copied_index(
@@ -90,14 +90,7 @@ def copied_index(
     live = (replace(entry, seq=0, id_seq=0) for _, _, entry in live_entries(root, fetch, start, stop))
     segment = write_segment(live, presorted=True)
     if segment.rows:
-        yield put_segment(opened(target), segment, seq)
-
-
-def put_segment(store: ObjectStore, segment: Segment, added_seq: int) -> SegmentRef:
-    """A second attempt writes under another name; only what the driver publishes exists. inv[object.key-once]"""
-    ref = segment.ref(f"{SEGMENT_PREFIX}{SYSTEM.ulid()}.parquet", added_seq)
-    put_again(store, SYSTEM, ref.key, segment.data)
-    return ref
+        yield put_segment(opened(target), SYSTEM, segment, seq)
 
 
 @dataclass(frozen=True)
@@ -154,7 +147,7 @@ class WriteSegments:
         store = opened(self.store)
         newest = (newest_upload(group) for _, group in groupby(entries, attrgetter("path")))
         while rows := list(islice(newest, SEGMENT_ROWS)):
-            yield "", 0, put_segment(store, write_segment(rows, presorted=True), self.added_seq)
+            yield "", 0, put_segment(store, SYSTEM, write_segment(rows, presorted=True), self.added_seq)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from swamp.index.entry import Entry, Row
 from swamp.index.keys import object_of, slice_of
 from swamp.index.pack import unpacked, verified
 from swamp.store.port import ObjectStore
-from swamp.store.retry import put_again
 from swamp.sync import fetch, pack
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.pool import pooled
@@ -155,7 +154,7 @@ class CopySlices:
     def __call__(self, rows: Iterable[Row]) -> Iterator[tuple[Row, str]]:
         store = opened(self.store)
         with Beat(self.beacon) as beat, beat.at_work():
-            copier = PackCopier(store, SYSTEM, lambda key, body: put_again(store, SYSTEM, key, body))
+            copier = PackCopier(store, SYSTEM)
             for moved in copier.copy(rows, lambda: None):
                 beat.add(1)
                 yield moved

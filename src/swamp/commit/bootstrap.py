@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Final
 
 from swamp.cache.paths import TIER_DIRECTORIES, is_internal_object
-from swamp.commit.build import REBUILT_FROM
+from swamp.commit.build import REBUILT_FROM, put_segment
 from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
 from swamp.commit.log import LOG_PREFIX, log_status, names, newest_whole, put_log
 from swamp.env import rfc3339
@@ -333,10 +333,7 @@ def _segments(committer: Committer, pace: Pace, entries: Iterator[Entry], seq: i
 
     while rows := list(islice(entries, SEGMENT_ROWS)):
         pace()
-        segment = write_segment(rows)
-        ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", seq)
-        committer.put_segment(ref.key, segment.data)
-        yield ref
+        yield put_segment(committer.store, committer.env, write_segment(rows), seq)
 
 
 def _has_log(committer: Committer) -> bool:

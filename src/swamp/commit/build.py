@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import Env, rfc3339
 from swamp.errors import ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import object_of
-from swamp.index.root import IGNORED, NEEDS, Root, SegmentRef, Writer, successor
+from swamp.index.root import IGNORED, NEEDS, SEGMENT_PREFIX, Root, SegmentRef, Writer, successor
 from swamp.store.port import ObjectStore
+from swamp.store.retry import put_again
 from swamp.values import value
+
+if TYPE_CHECKING:
+    from swamp.index.segment import Segment
 
 _ROW_BYTES: Final = 190  # what a row costs in the root besides its path and key, measured on real roots
 
@@ -147,6 +151,14 @@ def _segments(root: Root, changes: Changes, flush: Flush | None, seq: int) -> tu
     stay = [s for s in root.segments if s.key not in changes.unlisted]
     listed = [*changes.segments, *((replace(flush.ref, added_seq=seq),) if flush else ())]
     return (*stay, *(s if s.added_seq else replace(s, added_seq=seq) for s in listed))
+
+
+def put_segment(store: ObjectStore, env: Env, segment: Segment, added_seq: int = 0) -> SegmentRef:
+    """Uploads a segment before anything names it. inv[commit.root-last] Its name is new, so sending it twice is
+    harmless, and who does it again uses another: only what a root lists exists. inv[object.key-once]"""
+    ref = segment.ref(f"{SEGMENT_PREFIX}{env.ulid()}.parquet", added_seq)
+    put_again(store, env, ref.key, segment.data)
+    return ref
 
 
 def survive(store: ObjectStore, root: Root, names: Iterable[str], epoch: int) -> bool:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import Final, Protocol, TypeVar
 
-from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, rebuilt, survive
+from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, put_segment, rebuilt, survive
 from swamp.commit.conditions import ConditionsVerdict
 from swamp.commit.log import has_op, log_key, log_status, newest_whole, put_log, refuse_later_formats
 from swamp.env import Env, rfc3339
@@ -27,9 +27,9 @@ from swamp.errors import (
 )
 from swamp.index.entry import Row
 from swamp.index.read import read_root, read_segment
-from swamp.index.root import NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, Writer, encode, first_root
+from swamp.index.root import NEWEST, ROOT_KEY, Root, SegmentRef, Writer, encode, first_root
 from swamp.store.port import CREATE, Condition, Match, ObjectStore, Token
-from swamp.store.retry import Backoff, put_again
+from swamp.store.retry import Backoff
 from swamp.trace import traced
 from swamp.values import value
 
@@ -286,7 +286,7 @@ class Committer:
         return Committed(root, read.body, read.token if root.op == op else None)
 
     def _flush(self, root: Root, changes: Changes, staged: Flush | None) -> Flush | None:
-        """A layer past its bound moves into a segment, uploaded before anything names it. inv[commit.root-last]"""
+        """A layer past its bound moves into a segment."""
         if staged and staged.changes == changes and survive(self.store, root, (staged.ref.key,), staged.epoch):
             return staged
         if root.layer_rows + changes.rows <= LAYER_ROWS and layer_bytes(root, changes) <= LAYER_BYTES:
@@ -299,13 +299,8 @@ class Committer:
         gone = {d.key for d in changes.dropped}
         dropped = [d for d in root.dropped.values() if d.key not in gone]
         segment = write_segment([*layer, *dropped, *numbered(changes, 0)])
-        ref = segment.ref(f"{SEGMENT_PREFIX}{self.env.ulid()}.parquet")
-        self.put_segment(ref.key, segment.data)
+        ref = put_segment(self.store, self.env, segment)
         return Flush(changes, ref, frozenset(layer), frozenset(dropped), root.gc_epoch)
-
-    def put_segment(self, key: str, data: bytes) -> None:
-        """Uploads a segment; its name is new, so sending it twice is harmless."""
-        put_again(self.store, self.env, key, data, attempts=5)
 
     def _swap(
         self, read: RootRead, new: Root, body: bytes, pace: Pace, held: CommitLease | None = None

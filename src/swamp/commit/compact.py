@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from swamp.commit.build import survive
+from swamp.commit.build import put_segment, survive
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.index.entry import Unreferenced
 from swamp.index.lookup import FetchSegment, forgettable, merge_segments, within_range
-from swamp.index.root import SEGMENT_PREFIX, Root, SegmentRef
+from swamp.index.root import Root, SegmentRef
 from swamp.index.segment import Segment, listed_rows, write_segment
 from swamp.locks.acquire import store_now
 from swamp.values import value
@@ -69,9 +69,7 @@ def _once(committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | N
 def _merged(committer: Committer, root: Root, inputs: Sequence[SegmentRef], horizon: int) -> list[SegmentRef]:
     """The inputs as one uploaded segment under the highest number among them: no reader takes it for news."""
     segment = merge_range(root, inputs, horizon, committer.fetch)
-    ref = segment.ref(f"{SEGMENT_PREFIX}{committer.env.ulid()}.parquet", max(s.added_seq for s in inputs))
-    committer.put_segment(ref.key, segment.data)
-    return [ref]
+    return [put_segment(committer.store, committer.env, segment, max(s.added_seq for s in inputs))]
 
 
 def merge_range(

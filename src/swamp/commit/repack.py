@@ -28,6 +28,7 @@ from swamp.index.payload import packed_bytes
 from swamp.index.root import Root
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
+from swamp.store.retry import put_again
 from swamp.values import mutable, value
 
 PACK_BYTES: Final = 8 << 20
@@ -41,7 +42,6 @@ class PackCopier:
 
     store: ObjectStore
     env: Env
-    send: Callable[[str, bytes], object]
     _waiting: list[tuple[Row, Slice, bytes]] = field(default_factory=list)
     _size: int = 0
 
@@ -80,7 +80,7 @@ class PackCopier:
             file = Packed(entry.path, 0, cut.length, entry.size, entry.sha256 or "", cut.zstd)
             files[entry] = writer.copy(file, stored, entry.identity)
         key = pack_key(self.env.ulid())
-        self.send(key, writer.seal())
+        put_again(self.store, self.env, key, writer.seal())
         moved = [(entry, files[entry].key(key)) for entry, _, _ in self._waiting]
         self._waiting, self._size = [], 0
         yield from moved
@@ -286,7 +286,7 @@ def _moved(
         return Repacked()
     wanted = {pack.meta.key: pack for pack in batch}
     rows = [row for row in winning_rows(root, committer.fetch) if object_of(row.key) in wanted and moves(row)]
-    copier = PackCopier(committer.store, committer.env, committer.put_segment)
+    copier = PackCopier(committer.store, committer.env)
     places = dict(copier.copy(rows, pace))
     return _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
 

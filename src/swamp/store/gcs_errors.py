@@ -36,15 +36,7 @@ _NEVER_CONNECTED: Final = (
     "Connection refused",
     "SSLError",
 )
-CAUGHT: Final = (
-    api.GoogleAPIError,
-    auth.GoogleAuthError,
-    media.InvalidResponse,
-    media.DataCorruption,
-    media.InvalidPathError,
-    http.RequestException,
-    wire.HTTPError,
-)
+CAUGHT: Final = tuple(FOREIGN)
 
 
 def read_refusal(error: BaseException, verb: str, key: str | None) -> Refusal:

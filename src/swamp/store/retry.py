@@ -63,7 +63,7 @@ class Backoff:
 
 
 def put_again(
-    store: ObjectStore, env: Env, key: str, body: bytes, condition: Condition = None, *, attempts: int = 10
+    store: ObjectStore, env: Env, key: str, body: bytes, condition: Condition = None, *, attempts: int = 5
 ) -> ObjectMeta:
     """Writes an object of which there can be no other version, so that sending it twice is harmless: tried again while
     the store does not answer."""
