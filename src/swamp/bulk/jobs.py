@@ -37,7 +37,9 @@ class Jobs:
 
     def __post_init__(self) -> None:
         self._context: Any = context_of(self.spark)
-        self._beacon = Beacon(self._conf("spark.driver.host") or "127.0.0.1", self.env.ulid(), self._bound())
+        self._beacon = Beacon(
+            self._conf("spark.driver.host") or "127.0.0.1", self.env.ulid(), self._conf("spark.driver.bindAddress")
+        )
         self._remote = RemoteStages()
         if self._context is None:
             self._server.registerProgressHandler(self._remote)
@@ -140,10 +142,6 @@ class Jobs:
         if self._context is None or self._beacon.heard or str(self._context.master).startswith("local"):
             return False
         return any(stage.numActiveTasks for stage in job.stage_infos())
-
-    def _bound(self) -> str | None:
-        """Where the driver listens, if that is not where it is found."""
-        return self._conf("spark.driver.bindAddress")
 
     def _conf(self, name: str) -> str | None:
         return None if self._context is None else self._context.getConf().get(name)

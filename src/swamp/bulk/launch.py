@@ -51,7 +51,7 @@ def launch(settings: SparkSettings, log: Path) -> SparkContext:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     pairs = SparkConf(loadDefaults=False)
     pairs.setAll(list(conf.items()))
-    handler = _current_handler()
+    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
     try:
         gateway = None
         if SparkContext._gateway is None:
@@ -62,7 +62,8 @@ def launch(settings: SparkSettings, log: Path) -> SparkContext:
         raise _start_failed(settings, log) from error
     finally:
         # Spark puts its own SIGINT handler in; ours stops starting work and releases leases.
-        _restore_handler(handler)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager
@@ -90,17 +91,6 @@ def _start_failed(settings: SparkSettings, log: Path) -> MissingTool:
         hint=f"the reason is at the end of {log}; --engine inline works without Spark",
         details={"log": str(log), "tail": tail},
     )
-
-
-def _current_handler() -> Any:
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    return signal.getsignal(signal.SIGINT)
-
-
-def _restore_handler(handler: Any) -> None:
-    if handler is not None:
-        signal.signal(signal.SIGINT, handler)
 
 
 def log_file() -> Path:

@@ -89,18 +89,15 @@ class OnSpark:
 
     def upload(self, jobs: Iterable[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
         if self.store.serialize_mkdir:
+            # One upload into every directory, from here and one at a time in each, before workers meet in them.
             opening, jobs = firsts(jobs)
-            yield from self._made(opening, idle_timeout)
+            yield from self._counted((self.here or Inline(self.store.open())).upload(opening, idle_timeout))
         source, helper = iter(jobs), self._helper(jobs)
         if helper is not None:
             yield from self._counted(helper.upload(self._until_up(source), idle_timeout))
         yield from self._batches(
             "upload", source, by_pack, lambda: SendFiles(self.store, self.jobs.beacon), idle_timeout
         )
-
-    def _made(self, opening: list[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
-        """One upload into every directory, from here and one at a time in each, before workers meet in them."""
-        yield from self._counted((self.here or Inline(self.store.open())).upload(opening, idle_timeout))
 
     def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]:
         source, helper = iter(jobs), self._helper(jobs)
