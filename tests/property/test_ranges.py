@@ -19,7 +19,7 @@ from swamp.cache.files import fingerprint_of
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import ScanProblem, landmarks, names_below, scan
 from swamp.cache.state import State
-from swamp.commit.collect import Ages, Claims, Marked, MarkTerms, claims, segments_live
+from swamp.commit.collect import Ages, Marked, MarkTerms, ObjectClaim, claims, segments_live
 from swamp.commit.compact import merge_range
 from swamp.commit.repack import PackSurvey, survey
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
@@ -202,7 +202,7 @@ CLAIMING = st.one_of(
 def test_what_tasks_mark_by_range_and_by_object_is_what_one_process_marks(
     groups: list[list[AnyRow]], cuts: list[str], old: int
 ) -> None:
-    """Claims of any ranges, sorted by object with the listing, as Spark brings them to a task."""
+    """ObjectClaim of any ranges, sorted by object with the listing, as Spark brings them to a task."""
     segments = [write_segment(rows) for rows in groups]
     bodies = {f"_index/{n}.parquet": segment.data for n, segment in enumerate(segments)}
     refs = tuple(s.ref(key, 4) for key, s in zip(bodies, segments, strict=True))
@@ -221,7 +221,7 @@ def test_what_tasks_mark_by_range_and_by_object_is_what_one_process_marks(
         return bodies[ref.key]
 
     def marked(ranges: list[tuple[str, str | None]]) -> Marked:
-        told: list[tuple[str, ObjectMeta | Claims]] = [(meta.key, meta) for meta in listed]
+        told: list[tuple[str, ObjectMeta | ObjectClaim]] = [(meta.key, meta) for meta in listed]
         told += segments_live(root)
         for start, stop in ranges:
             told += claims(terms, root, fetch, start, stop)

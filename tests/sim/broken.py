@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from swamp.cache.damage import Damage
-from swamp.commit.collect import Claims, _swept, both
+from swamp.commit.collect import ObjectClaim, _swept, both
 from swamp.commit.commit import Committer
 from swamp.commit.sweep import Sweeper
 from swamp.env import ULID_LENGTH
@@ -99,7 +99,7 @@ def _there_is_enough(store: Any, key: str, _dropped: Any) -> Any:
         return None
 
 
-def _dead_if_any_is_dropped(name: str, one: Claims, other: Claims) -> Claims:
+def _dead_if_any_is_dropped(name: str, one: ObjectClaim, other: ObjectClaim) -> ObjectClaim:
     return min(one, other, key=lambda claim: claim.state) if is_pack(name) else both(name, one, other)
 
 

@@ -18,7 +18,7 @@ from swamp.bulk.shares import Listed, pages_of
 from swamp.bulk.spread import Named
 from swamp.commit.bootstrap import LeftOut
 from swamp.commit.build import put_segment
-from swamp.commit.collect import UNCLAIMED, Claims, MarkTerms, both, claims, is_garbage
+from swamp.commit.collect import UNCLAIMED, MarkTerms, ObjectClaim, both, claims, is_garbage
 from swamp.commit.compact import merge_range
 from swamp.env import SYSTEM
 from swamp.index.adopt import adopt_listing, own_objects
@@ -156,7 +156,7 @@ class JudgeObjects:
 
     terms: MarkTerms
 
-    def __call__(self, told: Iterable[tuple[str, ObjectMeta | Claims]]) -> Iterator[Named]:
+    def __call__(self, told: Iterable[tuple[str, ObjectMeta | ObjectClaim]]) -> Iterator[Named]:
         for name, group in groupby(told, itemgetter(0)):
             meta, claim = None, UNCLAIMED
             for _, one in group:

@@ -144,7 +144,7 @@ def _swept(committer: Committer, pace: Pace, marked: Marked) -> Iterator[Collect
 def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
     """Objects that no live row names: dropped, deleted or never published longer ago than `keep`."""
     terms = MarkTerms.now(committer.store, root, keep)
-    claimed: dict[str, Claims] = {}
+    claimed: dict[str, ObjectClaim] = {}
     for name, claim in chain(segments_live(root), claims(terms, root, committer.fetch)):
         claimed[name] = both(name, claimed[name], claim) if name in claimed else claim
     # Only below the tier directories, `_index/` and `_packs/`; never internal names, the log, other tenants (L34).
@@ -154,7 +154,7 @@ def mark(committer: Committer, root: Root, keep: dt.timedelta) -> Marked:
 
 
 @value
-class Claims:
+class ObjectClaim:
     """What rows say of one object together, the strongest of `LIVE`, `WAITING` for the end of an undo window, and
     `EXPIRED`; and of a plain one what commits of ours dropped there."""
 
@@ -163,7 +163,7 @@ class Claims:
 
 
 NAMELESS, EXPIRED, WAITING, LIVE = range(4)
-UNCLAIMED, _EXPIRED, _WAITING, _LIVE = map(Claims, (NAMELESS, EXPIRED, WAITING, LIVE))
+UNCLAIMED, _EXPIRED, _WAITING, _LIVE = map(ObjectClaim, (NAMELESS, EXPIRED, WAITING, LIVE))
 
 
 @value
@@ -190,7 +190,7 @@ class MarkTerms:
 
 def claims(
     terms: MarkTerms, root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None
-) -> Iterator[tuple[str, Claims]]:
+) -> Iterator[tuple[str, ObjectClaim]]:
     """What the rows of a range of paths say of objects, an object perhaps several times: in process all of them, in a
     task its own."""
     live = (object_of(row.key) for row in rows_between(root, fetch, start, stop) if isinstance(row, Entry))
@@ -200,20 +200,20 @@ def claims(
             name = object_of(row.key)
             claim = _EXPIRED if terms.ages.older(row.seq, terms.keep) else _WAITING
             plain = row.sha256 is not None and not is_own_key(name)
-            yield name, Claims(claim.state, held_by((row,))[row.key]) if plain else claim
+            yield name, ObjectClaim(claim.state, held_by((row,))[row.key]) if plain else claim
 
 
-def segments_live(root: Root) -> Iterator[tuple[str, Claims]]:
+def segments_live(root: Root) -> Iterator[tuple[str, ObjectClaim]]:
     return ((ref.key, _LIVE) for ref in root.segments)
 
 
-def both(name: str, one: Claims, other: Claims) -> Claims:
+def both(name: str, one: ObjectClaim, other: ObjectClaim) -> ObjectClaim:
     """What two claims say of an object: it is live while any winning row has bytes in it. inv[pack.live-if-any]"""
     del name
-    return Claims(max(one.state, other.state), one.held | other.held)
+    return ObjectClaim(max(one.state, other.state), one.held | other.held)
 
 
-def is_garbage(meta: ObjectMeta, claim: Claims, terms: MarkTerms) -> bool:
+def is_garbage(meta: ObjectMeta, claim: ObjectClaim, terms: MarkTerms) -> bool:
     """Whether a listed object may go by all that the index says of it."""
     if claim.state > EXPIRED or not may_condemn(meta.key):
         return False
