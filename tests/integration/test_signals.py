@@ -54,8 +54,10 @@ def test_a_holder_that_is_told_to_stop_releases_its_lease(moto, tmp_path, fresh_
         while not proxy.count(lambda r: r.is_write and r.is_payload) and time.monotonic() < deadline:
             time.sleep(0.05)
         running.send_signal(signal.SIGTERM)
-        running.communicate(timeout=60)
+        _, err = running.communicate(timeout=60)
         assert running.returncode == 130
+        error = json.loads(err.strip().splitlines()[-1])
+        assert "the work is kept here" in error["error"] and "again" not in error["hint"], "it is not to be done twice"
         proxy.behave()
         assert a("datastore", "lock", "status").ok() == {"held": False, "models": []}
         assert a.status()["pending"]["writes"] >= 1

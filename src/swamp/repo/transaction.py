@@ -95,15 +95,16 @@ class Change:
 
 @contextmanager
 def _work_is_kept() -> Iterator[None]:
-    """A store that is lost during the push loses nothing: the error says where the work is and what delivers it."""
+    """Whatever ends a push loses nothing: the error says where the work is and what delivers it. Who were to run the
+    command again, after Ctrl-C or on a disk that has room again, would do it twice. C18"""
     try:
         yield
-    except StoreError as error:
+    except SwampError as error:
         unknown = isinstance(error, OutcomeUnknown)  # a commit may have landed
         delivered = "whether it was delivered is not known" if unknown else "not all of it was delivered"
         error.message = f"{error.message}; the work is kept here, {delivered}"
         error.args = (error.message,)
-        error.hint = f"{error.hint}; then " if error.hint else ""
+        error.hint = f"{error.hint}; then " if error.hint and not isinstance(error, Interrupted) else ""
         error.hint += "`swamp datastore sync` delivers it"
         raise
 
