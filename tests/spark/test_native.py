@@ -100,6 +100,17 @@ def test_a_version_that_is_read_again_is_not_looked_at_again(spark, shared_repo,
     assert swamp.spark.read(spark, "web", "events", version=1, repo=shared_repo).count() == 100 == first.count()
 
 
+def test_a_copy_of_a_bucket_is_read_where_it_lies(spark, shared_repo, tmp_path):
+    """It has the same names and ids: a restored backup, while the first one is still there, or is gone."""
+    swamp.spark.write(spark.range(7), "web", "events", repo=shared_repo)
+    assert swamp.spark.read(spark, "web", "events", repo=shared_repo).count() == 7
+    shutil.copytree(tmp_path / "bucket", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "bucket")
+    write_config(shared_repo, {"datastore": {"type": "file", "url": (tmp_path / "copy").as_uri()}})
+    found = swamp.spark.read(spark, "web", "events", repo=shared_repo)
+    assert "/copy/" in found.inputFiles()[0] and found.count() == 7
+
+
 def test_of_many_relations_the_last_ones_are_kept(spark, shared_repo, monkeypatch):
     from swamp.datasets import reuse
 

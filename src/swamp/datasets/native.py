@@ -64,7 +64,7 @@ def read_native(
     session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format, options: Mapping[str, str]
 ) -> DataFrame | None:
     """The content by Spark's own reader, or None with the reason in the log."""
-    known = identity_of(artifact) if _never_changes(session, place, artifact, kind) else None
+    known = identity_of(place, artifact) if _never_changes(session, place, artifact, kind) else None
     if known is not None and (again := frame_again(session, known)) is not None:
         return again
     filled = [file for file in artifact.files if file.size]

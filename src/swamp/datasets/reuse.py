@@ -12,6 +12,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from swamp.datasets.place import Bucket, Folder
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -23,14 +25,17 @@ _kept: Final[WeakKeyDictionary[SparkSession, OrderedDict[Identity, Any]]] = Weak
 
 
 class Identity(NamedTuple):
-    """What a relation was made of: a version, by the id that only it has, and its parts."""
+    """What a relation was made of: a version, by the id that only it has, its parts, and where they lie. A copy of a
+    bucket has the same names: who reads it does not read the first one."""
 
+    place: str
     version: str
     parts: tuple[tuple[str, int], ...]
 
 
-def identity_of(artifact: Artifact) -> Identity:
-    return Identity(artifact.meta.id, tuple((file.key, file.size) for file in artifact.files))
+def identity_of(place: Bucket | Folder, artifact: Artifact) -> Identity:
+    where = place.tree if isinstance(place, Folder) else repr(place.spec)
+    return Identity(where, artifact.meta.id, tuple((file.key, file.size) for file in artifact.files))
 
 
 def frame_again(session: SparkSession, identity: Identity) -> DataFrame | None:
