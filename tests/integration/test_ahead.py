@@ -10,6 +10,7 @@ import pytest
 from swamp import open_repo
 from swamp.cache.rows import BaseRow
 from swamp.cache.state import State
+from swamp.cli import main
 from swamp.repo import ahead
 from swamp.repo.config import init_repo, write_config
 
@@ -75,3 +76,12 @@ def test_a_repository_that_says_nothing_of_use_is_left_to_the_command(guessed, t
     assert guessed("sync", "--repo-dir", str(tmp_path)) is None
     assert guessed("sync", "--repo-dir", str(tmp_path / "nowhere")) is None
     assert guessed("sync", "--repo-dir") is None
+
+
+def test_a_command_that_is_interrupted_while_it_is_loaded_says_so(monkeypatch, capsys):
+    def impatient(_: object) -> nullcontext[None]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "looking_ahead", impatient)
+    assert main.main(["data", "list"]) == 130
+    assert capsys.readouterr().err.startswith("Error: interrupted\n")

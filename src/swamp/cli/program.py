@@ -151,6 +151,11 @@ def _failed(error: Exception, common: Common) -> int:
     return error.exit_code if isinstance(error, SwampError) else 1
 
 
+def interrupted(args: list[str]) -> int:
+    """What is said, and the exit code, where somebody did not even wait for the command to begin."""
+    return _failed(Interrupted("interrupted", hint="nothing was lost: run the same command again"), _guess(args))
+
+
 def _guess(args: list[str]) -> Common:
     """The options that matter for reporting an error, read before (and even if) the line can be parsed."""
     words = args[: args.index("--")] if "--" in args else args
