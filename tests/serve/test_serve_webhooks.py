@@ -15,7 +15,7 @@ import requests
 
 from machines import Machine
 from serving import SECRET, Serving, add_hooks, add_workflow, serving, signed, start, until
-from swamp.serve.receive import WINDOW_S, NotSigned, verify
+from swamp.serve.api_events import WINDOW_S, NotSigned, verify
 
 NOW = 1_800_000_000.0
 

@@ -186,7 +186,7 @@ def run_workflow(name: str, inputs: list[str] | None, input_file: str | None, ta
 def plan_workflow(name: str, inputs: list[str] | None, input_file: str | None) -> None:
     """`workflow run NAME --plan`: nothing is leased, written or run."""
     from swamp.models.inputs import parse_inputs
-    from swamp.workflows.plan import plan_run
+    from swamp.workflows.decide import plan_run
 
     values = parse_inputs(inputs or (), Path(input_file) if input_file else None)
     with session(reading=True) as s, asking(s) as driver:

@@ -11,46 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swamp.data.lifetimes import Lifetime, Retention
-from swamp.data.metadata import Draft, Owner
+from swamp.data.metadata import Draft
 from swamp.data.names import DataName
 from swamp.data.reads import noting
 from swamp.data.versions import DataVersion
 from swamp.errors import Failed
 from swamp.models.declare import OutputSpec, Written
-from swamp.models.define import Definition
 from swamp.models.mask import Masker, MaskStream
-from swamp.values import mutable, value
+from swamp.values import mutable
 
 if TYPE_CHECKING:
     from swamp.models.run import MethodRun
 
 OnLog = Callable[[str], None]
-
-
-@value
-class Origin:
-    """The workflow step that a run is for."""
-
-    workflow_id: str
-    workflow_name: str
-    run_id: str
-    job: str
-    step: str
-
-
-def owner_of(definition: Definition, origin: Origin | None) -> Owner:
-    """The model owns its data, whoever runs it: by hand today, in a workflow tomorrow."""
-    owner = Owner("model-method", definition.id)
-    if origin is None:
-        return owner
-    return replace(
-        owner,
-        workflow_id=origin.workflow_id,
-        workflow_run_id=origin.run_id,
-        workflow_name=origin.workflow_name,
-        job_name=origin.job,
-        step_name=origin.step,
-    )
 
 
 class Log:
@@ -164,7 +137,7 @@ class Context:
         wanted = _with(self.run.method.spec(spec or name), overrides)
         tags = {"type": kind, "specName": wanted.name, "modelName": self.model_name}
         draft = Draft(
-            owner=owner_of(self.definition, request.origin),
+            owner=request.owner,
             content_type=wanted.content_type,
             lifetime=Lifetime.parse(wanted.lifetime),
             retention=Retention.parse(wanted.garbage_collection),

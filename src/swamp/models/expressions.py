@@ -168,18 +168,23 @@ def _named_uses(expression: Expression) -> Iterator[str]:
 # -- checking without evaluating
 
 
-def check_expressions(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Every expression below `value` that is not CEL or names something unknown, with its place."""
-    if isinstance(value, str) and OPEN in value:
-        message = _fault(value)
-        if message is not None:
-            yield path, message
+def texts_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Every text below `value`, with its place."""
+    if isinstance(value, str):
+        yield path, value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from check_expressions(inner, (*path, str(key)))
+            yield from texts_in(inner, (*path, str(key)))
     elif isinstance(value, list | tuple):
         for position, inner in enumerate(value):
-            yield from check_expressions(inner, (*path, position))
+            yield from texts_in(inner, (*path, position))
+
+
+def check_expressions(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Every expression below `value` that is not CEL or names something unknown, with its place."""
+    for where, text in texts_in(value, path):
+        if OPEN in text and (message := _fault(text)) is not None:
+            yield where, message
 
 
 def _fault(text: str) -> str | None:

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles
+from swamp.data.metadata import Owner
 from swamp.data.names import suggest, version_of_directory
 from swamp.data.reads import READS, Read, Reads, noting
 from swamp.data.records import Output, Provenance, StoredDefinition, decode_output
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339
 from swamp.errors import Failed, Interrupted, SwampError, UsageError
-from swamp.models.context import Context, Log, OnLog, Origin
+from swamp.models.context import Context, Log, OnLog
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition, model_item
 from swamp.models.expressions import evaluate
@@ -51,7 +52,8 @@ class Request:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     shown_inputs: Mapping[str, Any] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
-    origin: Origin | None = None
+    step: Owner | None = None
+    """The workflow step that it is for."""
     run_facts: Mapping[str, Any] = field(default_factory=dict)
     scope: tuple[str, ...] = ()
     read_before: tuple[Read, ...] = ()
@@ -60,6 +62,11 @@ class Request:
     """Called before it waits for its lease."""
     resolved: Callable[[Request], Request] = lambda request: request
     """The same request with its expressions resolved again: called under the lease, with what the store holds now."""
+
+    @property
+    def owner(self) -> Owner:
+        """The model owns its data, whoever runs it: by hand today, in a workflow tomorrow."""
+        return self.step or Owner("model-method", self.definition.id)
 
 
 @mutable
@@ -135,7 +142,7 @@ def _tell(context: RunContext, request: Request, output: Output) -> None:
     if context.repo.settings.lineage_to:
         from swamp.repo.lineage import tell
 
-        tell(context.repo, output, request.definition.name, request.origin.workflow_name if request.origin else None)
+        tell(context.repo, output, request.definition.name, request.owner.workflow_name)
 
 
 @mutable
@@ -175,7 +182,7 @@ class MethodRun:
         return self._last_record(output, method_context.written, error, took, log)
 
     def _first_record(self, prepared: PreparedRun) -> Output:
-        origin = self.request.origin
+        owner = self.request.owner
         return Output(
             id=self.context.env.uuid(),
             definition_id=self.request.definition.id,
@@ -185,10 +192,10 @@ class MethodRun:
             started_at=rfc3339(self.context.env.clock.now()),
             provenance=Provenance(
                 definition_hash=prepared.hash,
-                triggered_by="workflow" if origin else "cli",
+                triggered_by="workflow" if self.request.step else "cli",
                 initiated_by=user_name(),
-                workflow_run_id=origin.run_id if origin else None,
-                step_name=origin.step if origin else None,
+                workflow_run_id=owner.workflow_run_id,
+                step_name=owner.step_name,
             ),
             extra={"modelName": self.request.definition.name, "typeVersion": self.kind.version},
         )
@@ -212,8 +219,9 @@ class MethodRun:
         told = {"SWAMP_REPO_DIR": str(context.repo.path), "SWAMP_MODEL_NAME": request.definition.name}
         self.reads.file = scratch / "reads.jsonl"
         told[READS] = str(self.reads.file)
-        if request.origin is not None:
-            told |= {"SWAMP_WORKFLOW_RUN_ID": request.origin.run_id, "SWAMP_STEP_NAME": request.origin.step}
+        if request.step is not None:
+            told |= {"SWAMP_WORKFLOW_RUN_ID": str(request.step.workflow_run_id)}
+            told |= {"SWAMP_STEP_NAME": str(request.step.step_name)}
         environment = self.change.child_environment({**given, **told})
         return Context(self, prepared.global_arguments, scratch, environment, log, output.id)
 

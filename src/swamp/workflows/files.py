@@ -18,7 +18,7 @@ from swamp.models.declare import Method, argument_names
 from swamp.models.define import Definition, ModelDefinitions
 from swamp.models.document import ParsedFile, Problem, parse, read_text, refuse
 from swamp.models.document import Path as Place
-from swamp.models.expressions import has_expression
+from swamp.models.expressions import has_expression, texts_in
 from swamp.models.shell import SHELL
 from swamp.values import value
 from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
@@ -256,17 +256,11 @@ def _unknown_inputs(task: ModelTask, method: Method, definition: Definition | No
 # -- the data that expressions ask for by name: whether anything can ever make it
 
 
-def asked_for(value: Any, path: Place = ()) -> Iterator[tuple[Place, str, str | None]]:
-    """Every `data.latest` and `data.version` below `value` with a literal model: where, the model, the name."""
-    if isinstance(value, str):
-        for expression in _expressions(value, path):
+def asked_for(document: Any) -> Iterator[tuple[Place, str, str | None]]:
+    """Every `data.latest` and `data.version` in a document with a literal model: where, the model, the name."""
+    for path, text in texts_in(document):
+        for expression in _expressions(text, path):
             yield from ((path, model, name) for model, name in _calls(expression))
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from asked_for(inner, (*path, str(key)))
-    elif isinstance(value, list):
-        for position, inner in enumerate(value):
-            yield from asked_for(inner, (*path, position))
 
 
 def _expressions(text: str, path: Place) -> Iterable[Expression]:

@@ -8,12 +8,12 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles
+from swamp.data.metadata import Owner
 from swamp.data.names import DataName
 from swamp.data.reads import Reads, noting
 from swamp.data.records import Output, decode_output
 from swamp.data.run_record import JobState, RunState, StepState
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
-from swamp.models.context import Origin
 from swamp.models.define import Definition
 from swamp.models.expressions import Evaluated, Scope, evaluate, has_expression, truth
 from swamp.models.run import Hooks, Request, Result, run_method
@@ -218,7 +218,9 @@ class TaskRunner:
             definition=definition,
             method=found.value["methodName"],
             tags=run.tags,
-            origin=Origin(run.workflow_id, run.workflow_name, run.id, job.name, instance.name),
+            step=Owner(
+                "model-method", definition.id, run.workflow_id, run.id, run.workflow_name, job.name, instance.name
+            ),
             run_facts=self._facts(instance.job, instance.name),
             scope=(*self.scope_paths, *([last] if (last := state.extra.get("outputFile")) else [])),
             read_before=instance.read,
