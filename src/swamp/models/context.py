@@ -6,9 +6,11 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+
+from pydantic.alias_generators import to_camel
 
 from swamp.data.lifetimes import Lifetime, Retention
 from swamp.data.metadata import Draft
@@ -199,18 +201,11 @@ def _with(spec: OutputSpec, overrides: Mapping[str, Any]) -> OutputSpec:
 
 def writer_options(data: DataName, draft: Draft, model_name: str, write_id: str) -> dict[str, str]:
     """A draft as options of `df.write.format("swamp")`."""
-    owner = draft.owner
     options = {
+        **{to_camel(key): part for key, part in asdict(draft.owner).items()},
         "model": model_name,
         "type": data.type,
         "name": data.name,
-        "ownerType": owner.owner_type,
-        "ownerRef": owner.owner_ref,
-        "workflowId": owner.workflow_id,
-        "workflowRunId": owner.workflow_run_id,
-        "workflowName": owner.workflow_name,
-        "jobName": owner.job_name,
-        "stepName": owner.step_name,
         "lifetime": str(draft.lifetime),
         "garbageCollection": str(draft.retention.value),
         "tags": json.dumps(dict(draft.tags)),

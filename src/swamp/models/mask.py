@@ -163,7 +163,7 @@ class _Forms:
         self._by_head: dict[str, list[str]] = {}
         for form in sorted(self.all, key=len, reverse=True):
             self._by_head.setdefault(form[:SHORTEST], []).append(form)
-        self._head = re.compile(prefix_pattern(self.all, SHORTEST)) if self.all else None
+        self._head = re.compile(_branch(set(self._by_head))) if self.all else None
         self._starts = {form[:n] for form in self.all for n in range(1, SHORTEST)}
         self._longest = max(map(len, self.all), default=0)
 
@@ -316,12 +316,8 @@ def _in_base64(raw: bytes) -> Iterator[str]:
     yield from (alone, alone.replace("+", "-").replace("/", "_"))
 
 
-def prefix_pattern(texts: Iterable[str], length: int) -> str:
-    """A regular expression that finds where one of `texts` may begin: a tree over their first characters."""
-    return _branch({text[:length] for text in texts})
-
-
 def _branch(texts: set[str]) -> str:
+    """A regular expression that finds these texts: a tree over their characters."""
     by_first: dict[str, set[str]] = {}
     for text in texts:
         if text:

@@ -111,7 +111,8 @@ def _of_its_own(shared: Any) -> Any:
 
 def _read(session: Any, source: DataInput, context: Context) -> Any:
     """From this machine's cache where Spark runs here; straight from the datastore where it does not."""
-    if not _is_local(session):
+    spark = getattr(session, "_sc", None)
+    if spark is None or not str(spark.master).startswith("local"):
         version = context.note(source.model, source.name, source.version)
         options = {"repo": str(context.repo_dir), "model": source.model, "name": source.name, "version": str(version)}
         return _spoken(lambda: session.read.format("swamp").options(**options).load(), context)
@@ -124,11 +125,6 @@ def _read(session: Any, source: DataInput, context: Context) -> Any:
             hint="say how to read it: `format: parquet`, json, csv or text",
         )
     return _spoken(lambda: session.read.format(reader).options(**options).load(str(path)), context)
-
-
-def _is_local(session: Any) -> bool:
-    context = getattr(session, "_sc", None)
-    return context is not None and str(context.master).startswith("local")
 
 
 def _write(frame: Any, name: str, context: Context) -> None:

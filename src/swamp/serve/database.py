@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -156,8 +156,7 @@ def _made(path: Path) -> None:
     """Creates the tables. A file of a newer version is refused: its queue would be misread."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # bodies of events and hashes: for nobody else
-        db = _connect(path)
-        try:
+        with closing(_connect(path)) as db:
             db.execute("BEGIN IMMEDIATE")
             found = int(db.execute("PRAGMA user_version").fetchone()[0])
             if found == 0:
@@ -167,8 +166,6 @@ def _made(path: Path) -> None:
             elif found != SCHEMA_VERSION:
                 raise Failed(f"{path.name} was written by another version of swamp", hint="use that version, or newer")
             db.execute("COMMIT")
-        finally:
-            db.close()
     except sqlite3.DatabaseError as error:
         raise _explained(error, path) from error
 

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from swamp.env import Env, rfc3339
@@ -138,22 +139,15 @@ class Events:
             if number >= self.last:
                 return []
             if self._ring and self._ring[0].id <= number + 1:
-                return self._newer(number)[:limit]
+                # From its new end: most readers are only a little behind.
+                newer = takewhile(lambda event: event.id > number, reversed(self._ring))
+                return list(newer)[::-1][:limit]
         return None
 
     def after(self, number: int, limit: int = 500) -> list[Event]:
         """The same from the file, for a reader that is far behind."""
         sql = "SELECT id, at, kind, run_id, data FROM events WHERE id > ? ORDER BY id LIMIT ?"
         return [Event(*row) for row in self._db.all(sql, (number, limit))]
-
-    def _newer(self, number: int) -> list[Event]:
-        """From the ring, from its new end: most readers are only a little behind."""
-        found: list[Event] = []
-        for event in reversed(self._ring):
-            if event.id <= number:
-                break
-            found.append(event)
-        return found[::-1]
 
     def has_all_after(self, number: int) -> bool:
         """Whether nothing behind `number` was forgotten."""

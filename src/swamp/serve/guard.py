@@ -89,7 +89,9 @@ class Guard:
         try:
             caller = await self._caller(scope, headers)
         except HttpError as error:
-            if _wants_page(scope, headers) and error.code == "unauthorized":
+            asked = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+            page = asked and not scope["path"].startswith(("/api/", "/metrics"))
+            if page and error.code == "unauthorized":
                 await _answer(RedirectResponse("/login", 303), scope, receive, send)
                 return
             self._slow_down(client)
@@ -235,14 +237,6 @@ def _bounded_headers(scope: Scope) -> dict[str, str]:
     except UnicodeDecodeError:
         raise HttpError("usage", "the path is not UTF-8") from None
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
-
-
-def _wants_page(scope: Scope, headers: Mapping[str, str]) -> bool:
-    return (
-        scope["method"] == "GET"
-        and not scope["path"].startswith(("/api/", "/metrics"))
-        and "text/html" in headers.get("accept", "")
-    )
 
 
 async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:

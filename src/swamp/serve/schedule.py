@@ -200,7 +200,10 @@ class Scheduler:
         for workflow_id, workflow in list(self._workflows.items()):
             while (due := self._due[workflow_id][1]) <= now:
                 following = self._next(workflow, due)
-                if self._is_wanted(workflow, due, following, now):
+                missed = (now - due).total_seconds() > LATE_SECONDS
+                if not missed or (
+                    workflow.catchup == "last" and following > now
+                ):  # of those that were missed, the last
                     self._fire(workflow, due)
                 self._due[workflow_id] = (_spelled(workflow), following)
                 self._remember(workflow_id, due)
@@ -236,12 +239,6 @@ class Scheduler:
 
     def _next(self, workflow: WorkflowFile, after: dt.datetime) -> dt.datetime:
         return tick_after(str(workflow.schedule), workflow.timezone, after)
-
-    def _is_wanted(self, workflow: WorkflowFile, due: dt.datetime, following: dt.datetime, now: dt.datetime) -> bool:
-        """A tick in time; of those that were missed, at most the last."""
-        if (now - due).total_seconds() <= LATE_SECONDS:
-            return True
-        return workflow.catchup == "last" and following > now
 
     def _last_seen(self, workflow_id: str) -> dt.datetime | None:
         row = self.queue.db.one("SELECT value FROM meta WHERE name = ?", (f"tick:{workflow_id}",))

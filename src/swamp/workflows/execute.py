@@ -154,7 +154,9 @@ class Execution:
         try:
             instances = self._runner.expand(job, step)
         except SwampError as error:
-            self._fail_to_begin(state, step, error)
+            with self._recorder.change():
+                for first in state.of_template(step.name)[:1]:
+                    first.status, first.error, first.allowed_failure = "failed", error.message, step.allow_failure
             self._sorter.done(node)
             return
         pairs = self._place(state, step, instances)
@@ -170,12 +172,6 @@ class Execution:
                     state.reset()
                     state.status = "skipped"
 
-    def _fail_to_begin(self, job: JobState, step: Step, error: SwampError) -> None:
-        with self._recorder.change():
-            for state in job.of_template(step.name)[:1]:
-                state.status, state.error = "failed", error.message
-                state.allowed_failure = step.allow_failure
-
     def _place(self, job: JobState, step: Step, instances: list[Instance]) -> list[tuple[Instance, StepState]]:
         """One state per instance in the place of the step's placeholder; what an earlier pass did is kept."""
         known = {state.name: state for state in job.of_template(step.name)}
@@ -189,7 +185,8 @@ class Execution:
 
     def _admit(self, group: _Group, instance: Instance, job: JobState, state: StepState) -> None:
         """Done already, not wanted, a question to a person, or work to do."""
-        if _is_done(state) or (not self._retry and state.status == "failed"):
+        failed = state.status == "failed"
+        if state.status == "succeeded" or (failed and (state.allowed_failure or not self._retry)):
             return
         decision = state.extra.get("approval", {}).get("decision")
         if isinstance(instance.step.task, ApprovalTask):
@@ -266,11 +263,6 @@ class Execution:
         if any(state.status == "suspended" for _, state in run.steps) or self._waiting:
             return "suspended"
         return run_outcome(run)
-
-
-def _is_done(state: StepState) -> bool:
-    """What a later pass does not do again: a success, and a failure that is allowed."""
-    return state.status == "succeeded" or (state.status == "failed" and state.allowed_failure)
 
 
 LONGEST_PAUSE: Final = 300.0

@@ -149,7 +149,12 @@ def inputs_again(masker: Masker, workflow: WorkflowFile, run: RunState, given: M
 
 def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
     """Forget what `wanted` (job.step, or step) and all that depends on it did; their data stays as it is."""
-    targets = {(job.name, step.template) for job, step in run.steps if wanted in _names(job, step)}
+    targets = {
+        (job.name, step.template)
+        for job, step in run.steps
+        for name in (step.name, step.template)
+        if wanted in (name, f"{job.name}.{name}")
+    }
     if not targets:
         names = sorted({step.template for _, step in run.steps})
         raise UsageError(f"there is no step `{wanted}` in this run", hint=f"its steps: {', '.join(names)}")
@@ -158,10 +163,6 @@ def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
         if (job.name, step.template) in again:
             step.extra = {}
             step.reset()
-
-
-def _names(job: JobState, step: StepState) -> tuple[str, ...]:
-    return step.name, step.template, f"{job.name}.{step.name}", f"{job.name}.{step.template}"
 
 
 def mark_resumed(run: RunState, now: str) -> None:
