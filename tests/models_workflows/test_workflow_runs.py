@@ -369,7 +369,7 @@ def test_cancelling_from_outside_ends_running_steps_and_starts_no_more(bench):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     run_id = bench.driver.runs.search(status="running").results[0].run_id
-    assert cancel_run(bench.driver, run_id).status == "cancelling"
+    assert cancel_run(bench.driver, run_id) == "cancelling"
     thread.join(60)
     assert done and done[0].status == "cancelled"
     assert statuses(done[0]) == {"a": "cancelled", "b": "cancelled"}
