@@ -47,7 +47,7 @@ DEFAULT_TIMEOUT_S: Final = 60.0
 AWAY_S: Final = 5.0
 """How long a store that cannot be asked is waited for, beyond what its client has already done for each request."""
 SETTLE_S: Final = 5.0
-SHORTEST_SETTLE_S: Final = 0.05
+SHORTEST_SETTLE_S: Final = 0.02
 SETTLE_FACTOR: Final = 3.0
 
 

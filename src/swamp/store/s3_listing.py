@@ -10,19 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import hmac
-import urllib.error
-import urllib.request
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from http.client import HTTPException
 from socket import gaierror
-from ssl import SSLError
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from swamp.env import Env, parse_rfc3339
 from swamp.errors import StoreError, Unavailable
+from swamp.store.exchange import exchange
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Endpoint, Refusal, to_error
 from swamp.store.keys import is_key
 from swamp.store.layers import WIRE
@@ -107,16 +104,13 @@ class RawListing:
 
     def _answer(self, asked: Mapping[str, str]) -> xml.Element:
         query = "&".join(f"{quote(k, safe='')}={quote(v, safe='')}" for k, v in sorted(asked.items()))
-        request = urllib.request.Request(f"{self.bucket_url}?{query}", headers=self._headers(query))
         WIRE.count()
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as answer:
-                found = xml.fromstring(answer.read())
-        except urllib.error.HTTPError as refusal:
-            raise to_error(self.place, Refusal("LIST", None, refusal.code, code=_code(refusal))) from None
-        except (OSError, xml.ParseError, HTTPException) as error:
-            if isinstance(getattr(error, "reason", None), SSLError):
-                raise StoreError("Python does not trust its certificate", hint="set SSL_CERT_FILE") from None
+            answer = exchange("GET", f"{self.bucket_url}?{query}", self._headers(query), self.timeout)
+            if not 200 <= answer.status < 300:
+                raise to_error(self.place, Refusal("LIST", None, answer.status, code=_code(answer.body)))
+            found = xml.fromstring(answer.body)
+        except (OSError, xml.ParseError) as error:
             raise to_error(self.place, Refusal("LIST", None, failure=_failure(error))) from None
         if _tag(found) != "ListBucketResult":
             raise to_error(self.place, Refusal("LIST", None, failure=CUT))
@@ -164,13 +158,9 @@ def _keys(found: Mapping[str, Any]) -> Keys:
 def send_delete(url: str, if_match: str) -> int | None:
     """A signed delete with a condition: its status, or None if there was no answer. The URL carries a signature: it
     goes into no message."""
-    request = urllib.request.Request(url, method="DELETE", headers={"If-Match": if_match})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as refusal:
-        return refusal.code
-    except (OSError, HTTPException):
+        return exchange("DELETE", url, {"If-Match": if_match}, 30).status
+    except (OSError, StoreError):
         return None
 
 
@@ -208,10 +198,9 @@ def _text(node: xml.Element, name: str, *, decoded: bool = True) -> str:
 
 
 def _failure(error: Exception) -> str:
-    reason = getattr(error, "reason", error)
-    if isinstance(reason, TimeoutError):
+    if isinstance(error, TimeoutError):
         return TIMEOUT
-    return CONNECT if isinstance(reason, ConnectionRefusedError | gaierror) else CUT
+    return CONNECT if isinstance(error, ConnectionRefusedError | gaierror) else CUT
 
 
 def _meta(node: xml.Element) -> ObjectMeta:
@@ -220,8 +209,8 @@ def _meta(node: xml.Element) -> ObjectMeta:
     return ObjectMeta(_text(node, "Key"), int(_text(node, "Size")), token, at)
 
 
-def _code(refusal: urllib.error.HTTPError) -> str | None:
+def _code(body: bytes) -> str | None:
     try:
-        return _text(xml.fromstring(refusal.read()), "Code", decoded=False) or None
-    except (OSError, xml.ParseError):
+        return _text(xml.fromstring(body), "Code", decoded=False) or None
+    except xml.ParseError:
         return None
