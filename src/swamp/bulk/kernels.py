@@ -73,7 +73,7 @@ class FetchFiles:
         flush = _Flush()
         with Beat(self.beacon) as beat:
 
-            def bring(group: list[Download]) -> list[Got]:
+            def bring(group: fetch.Group) -> list[Got]:
                 with room if len(group) > 1 else nullcontext():
                     got = fetch.fetch_group(store, group, on_bytes=beat.sent)
                 beat.add(len(got))

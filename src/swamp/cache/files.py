@@ -18,6 +18,7 @@ from swamp.values import value
 
 CHUNK: Final = 1 << 20
 RACY_NS: Final = 2_000_000_000
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _counter = itertools.count(1)
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_RIGHTS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -107,19 +108,47 @@ def stage_file(
     path, descriptor = _open_temp(os.fspath(staging))
     try:
         written, digest = _fill(descriptor, chunks, size, sha256)
-        if mtime_ns is not None:
-            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-        if durable:
-            os.fsync(descriptor)
+        _seal(descriptor, mtime_ns, durable)
         return Staged(path, written, digest)
     except BaseException as error:  # also Ctrl-C: what is not whole does not stay
-        with suppress(OSError):
-            os.unlink(path)  # noqa: PTH108
+        _drop(path)
         if isinstance(error, OSError):
             raise disk_error(error, "write", path) from error
         raise
     finally:
         os.close(descriptor)
+
+
+def stage_bytes(
+    staging: str, body: bytes | memoryview, size: int, sha256: str | None, mtime_ns: int | None, durable: bool
+) -> Staged:
+    """The same of bytes that are all here, ten thousand times: they are looked at before anything is written."""
+    digest = hashlib.sha256(body).hexdigest()
+    _check_whole(len(body), size, digest, sha256)
+    path, descriptor = _open_temp(staging)
+    try:
+        _write_all(descriptor, body)
+        _seal(descriptor, mtime_ns, durable)
+        return Staged(path, size, digest)
+    except BaseException as error:
+        _drop(path)
+        if isinstance(error, OSError):
+            raise disk_error(error, "write", path) from error
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _seal(descriptor: int, mtime_ns: int | None, durable: bool) -> None:
+    if mtime_ns is not None:
+        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+    if durable:
+        os.fsync(descriptor)
+
+
+def _drop(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)  # noqa: PTH108
 
 
 def _fill(
@@ -133,12 +162,16 @@ def _fill(
             raise CorruptData(f"expected {size} bytes and more arrived", details={"size": size})
         digest.update(chunk)
         _write_all(descriptor, chunk)
+    found = digest.hexdigest()
+    _check_whole(written, size, found, sha256)
+    return written, found
+
+
+def _check_whole(written: int, size: int | None, found: str, sha256: str | None) -> None:
     if size is not None and written != size:
         raise CorruptData(f"expected {size} bytes, {written} arrived", details={"size": size})
-    found = digest.hexdigest()
     if sha256 is not None and found != sha256:
         raise CorruptData("the bytes that arrived are not the bytes that were stored", details={"sha256": sha256})
-    return written, found
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -152,7 +185,7 @@ def _open_temp(directory: str) -> tuple[str, int]:
     while True:
         path = f"{directory}/{TEMP_PREFIX}{os.getpid()}-{next(_counter)}"
         try:
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            return path, os.open(path, _NEW, 0o666)
         except FileExistsError:
             continue
         except FileNotFoundError:

@@ -35,6 +35,8 @@ _NAME_DEPTH: Final = 4  # data / type / model id / name / latest
 _PART = re.compile(r"data(?:/[^/]+){3,}/[0-9]+/raw/.")
 _FOREIGN_TEMP = re.compile(r"(?:^|/)\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\.tmp$")
 MAX_COMPONENT_BYTES: Final = 255
+_PLAIN = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
+"""Paths of nothing but letters, digits, `_`, `.` and `-`, no component of which begins with one of the last two."""
 MAX_PATH_BYTES: Final = 1024 - (ULID_LENGTH + 1)  # a key is the path, `~` and a ULID; stores stop at 1,024
 
 
@@ -52,6 +54,8 @@ def is_safe(path: str) -> bool:
 
 
 def _fault_of(path: str) -> str | None:
+    if len(path) <= MAX_COMPONENT_BYTES and _PLAIN.fullmatch(path):
+        return None  # as nearly all are: none of what is looked for below can be in it
     if not path:
         return "it is empty"
     if len(path) > MAX_PATH_BYTES:  # before any other work: a hostile index may hold megabytes here

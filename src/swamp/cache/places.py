@@ -78,6 +78,8 @@ class Places:
 
     def _stat(self, path: str) -> os.stat_result | Literal["nothing", "no way"]:
         parent, _, name = path.rpartition("/")
+        if parent in self._missing:
+            return "nothing"
         try:
             return os.stat(name, dir_fd=self._enter(parent), follow_symlinks=False)
         except FileNotFoundError:
@@ -113,22 +115,22 @@ class Places:
         """Gives a staged file its place and says what a stat of it says."""
         parent, _, name = safe_path(path).rpartition("/")
         try:
-            directory = self._renamed(file, parent, name)
+            directory = self._enter(parent, make=True)
+            try:
+                os.rename(file, name, dst_dir_fd=directory)
+            except IsADirectoryError:
+                directory = self._renamed_over_directory(file, parent, name)
             self._changed.add(parent)
             self._filled.add(path)
             return fingerprint_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
         except OSError as error:
             raise disk_error(error, "write", path) from error
 
-    def _renamed(self, file: str, parent: str, name: str) -> int:
+    def _renamed_over_directory(self, file: str, parent: str, name: str) -> int:
+        self.let_go()
+        remove_empty(Path(self._tree, parent, name))
         directory = self._enter(parent, make=True)
-        try:
-            os.rename(file, name, dst_dir_fd=directory)
-        except IsADirectoryError:
-            self.let_go()
-            remove_empty(Path(self._tree, parent, name))
-            directory = self._enter(parent, make=True)
-            os.rename(file, name, dst_dir_fd=directory)
+        os.rename(file, name, dst_dir_fd=directory)
         return directory
 
     def let_go(self) -> None:
@@ -145,8 +147,14 @@ class Places:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
         if len(self._open) >= OPEN_AT_MOST:
             self.let_go()
-        opened = self._open_tree(make) if not directory else self._open_below(directory, make)
+        try:
+            opened = self._open_tree(make) if not directory else self._open_below(directory, make)
+        except FileNotFoundError:
+            if not make:
+                self._missing.add(directory)
+            raise
         self._open[directory] = opened
+        self._missing.discard(directory)
         return opened
 
     def _open_tree(self, make: bool) -> int:
@@ -161,10 +169,8 @@ class Places:
             return os.open(name, _ENTER, dir_fd=parent)
         except FileNotFoundError:
             if not make:
-                self._missing.add(directory)
                 raise
         os.mkdir(name, dir_fd=parent)
-        self._missing.discard(directory)
         self._changed.add(above)
         return os.open(name, _ENTER, dir_fd=parent)
 

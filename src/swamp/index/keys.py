@@ -67,10 +67,10 @@ def slice_of(key: str) -> Slice | None:
             return None
         raise CorruptData(f"the index names a slice that cannot be: {key[:80]!r}", details={"key": key[:200]})
     pack, offset, length, zstd = found.groups()
-    cut = Slice(pack, int(offset), int(length), zstd is not None)
-    if cut.length > MAX_SLICE or cut.end > MAX_PACK:
+    start, size = int(offset), int(length)
+    if size > MAX_SLICE or start + size > MAX_PACK:
         raise CorruptData(f"the index names a slice of absurd size: {key}", details={"key": key})
-    return cut
+    return Slice(pack, start, size, zstd is not None)
 
 
 def live_in_packs(keys: Iterable[str]) -> dict[str, int]:

@@ -209,8 +209,16 @@ class _Span:
 
 
 def _winners(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: _Span) -> Iterator[Row]:
-    for _, rows in groupby(_merged(layer, refs, fetch, span), key=attrgetter("path")):
-        yield winner(rows)
+    best: Row | None = None
+    for row in _merged(layer, refs, fetch, span):
+        if best is None or row.path != best.path:
+            if best is not None:
+                yield best
+            best = row
+        else:
+            best = newer(best, row)
+    if best is not None:
+        yield best
 
 
 def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: _Span) -> Iterator[Row]:

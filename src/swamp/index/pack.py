@@ -13,6 +13,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from swamp.cache.paths import is_safe
@@ -216,11 +217,14 @@ def ranges(slices: Iterable[Slice], gap: int, most: int) -> Iterator[list[Slice]
     """Slices of one pack in order, in groups that one request brings: neighbours at most `gap` apart, at most `most`
     bytes. A group is never empty."""
     group: list[Slice] = []
-    for cut in sorted(slices, key=lambda c: c.offset):
-        if group and (cut.offset - group[-1].end > gap or cut.end - group[0].offset > most):
+    last = 0
+    for cut in sorted(slices, key=attrgetter("offset")):
+        end = cut.end
+        if group and (cut.offset - last > gap or end - group[0].offset > most):
             yield group
             group = []
         group.append(cut)
+        last = end
     if group:
         yield group
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
-from swamp.cache.files import stage_file
+from swamp.cache.files import stage_bytes
 from swamp.env import SYSTEM, Env
 from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
 from swamp.index.keys import Slice, slice_of
@@ -30,15 +31,21 @@ NEARLY_ALL: Final = 2 / 3
 _NOBODY_ELSE: Final[AbstractContextManager[Any]] = nullcontext()
 
 T = TypeVar("T")
+Group = list[tuple[Slice | None, Download]]
+"""What one request brings: the files of a pack with their slices, or one file (None, where it is no slice)."""
 
 
-def groups(jobs: Iterable[Download]) -> Iterator[list[Download]]:
+def groups(jobs: Iterable[Download]) -> Iterator[Group]:
     """The downloads as they are asked for: files of one pack that one request brings, every other by itself."""
-    return grouped(jobs, lambda job: job.key)
+    return _with_cuts(jobs, lambda job: job.key)
 
 
 def grouped(jobs: Iterable[T], key_of: Callable[[T], str]) -> Iterator[list[T]]:
     """Anything with a key in the groups that one request brings, those of a pack in the order of their offsets."""
+    return ([job for _, job in group] for group in _with_cuts(jobs, key_of))
+
+
+def _with_cuts(jobs: Iterable[T], key_of: Callable[[T], str]) -> Iterator[list[tuple[Slice | None, T]]]:
     packs: dict[str, list[tuple[Slice, T]]] = {}
     for job in jobs:
         try:
@@ -46,20 +53,23 @@ def grouped(jobs: Iterable[T], key_of: Callable[[T], str]) -> Iterator[list[T]]:
         except CorruptData:
             cut = None  # whoever fetches it is told
         if cut is None:
-            yield [job]
+            yield [(None, job)]
+        elif (parts := packs.get(cut.pack)) is None:
+            packs[cut.pack] = [(cut, job)]
         else:
-            packs.setdefault(cut.pack, []).append((cut, job))
+            parts.append((cut, job))
     for parts in packs.values():
         yield from _requests(parts)
 
 
-def _requests(parts: list[tuple[Slice, T]]) -> Iterator[list[T]]:
+def _requests(parts: list[tuple[Slice, T]]) -> Iterator[list[tuple[Slice | None, T]]]:
     parts.sort(key=lambda part: part[0].offset)
-    first, last = parts[0][0].offset, max(cut.end for cut, _ in parts)
-    whole = sum(cut.length for cut, _ in parts) > NEARLY_ALL * (last - first)
-    jobs = iter(parts)
-    for group in ranges((cut for cut, _ in parts), MOST if whole else GAP, MOST):
-        yield [next(jobs)[1] for _ in group]
+    cuts = list(map(itemgetter(0), parts))
+    whole = sum(cut.length for cut in cuts) > NEARLY_ALL * (max(cut.end for cut in cuts) - cuts[0].offset)
+    begin = 0
+    for group in ranges(cuts, MOST if whole else GAP, MOST):
+        yield [*parts[begin : begin + len(group)]]
+        begin += len(group)
 
 
 def brought(store: ObjectStore, cuts: Sequence[Slice]) -> list[memoryview]:
@@ -71,7 +81,7 @@ def brought(store: ObjectStore, cuts: Sequence[Slice]) -> list[memoryview]:
 
 def fetch_group(
     store: ObjectStore,
-    jobs: list[Download],
+    group: Group,
     env: Env = SYSTEM,
     idle_timeout: IdleTimeout | None = None,
     on_bytes: Callable[[int], None] = ignored,
@@ -81,22 +91,21 @@ def fetch_group(
 
     `turn` is held while the files are written, not while their bytes come: as when a pack is made (`sync.pack`).
     """
-    if len(jobs) == 1:
-        return [download_one(store, jobs[0], env, idle_timeout, on_bytes)]
-    cuts = [cut for cut in (slice_of(job.key) for job in jobs) if cut is not None]
+    if len(group) == 1:
+        return [download_one(store, group[0][1], env, idle_timeout, on_bytes)]
+    parts = [(cut, job) for cut, job in group if cut is not None]
+    cuts = list(map(itemgetter(0), parts))
     try:
         stored = brought(store, cuts)
     except STOPPERS:
         raise
     except ObjectMissing as error:
-        return [Got(job.path, job.key, error=said(error), cause=cause_of(error)) for job in jobs]
+        return [Got(job.path, job.key, error=said(error), cause=cause_of(error)) for _, job in parts]
     except (Unavailable, CorruptData):
         stored = [memoryview(b"")] * len(cuts)  # a line that is too slow for megabytes: one by one
     on_bytes(sum(map(len, stored)))
     with turn:
-        return [
-            _cut(store, job, cut, part, env, idle_timeout) for cut, job, part in zip(cuts, jobs, stored, strict=True)
-        ]
+        return [_cut(store, job, cut, part, env, idle_timeout) for (cut, job), part in zip(parts, stored, strict=True)]
 
 
 def _cut(
@@ -105,7 +114,7 @@ def _cut(
     """One file of what has come; what did not come right is fetched once more, by itself. inv[pack.each-checked]"""
     try:
         body = unpacked(cut, stored, job.size)
-        staged = stage_file(job.staging, (body,), job.size, job.sha256, mtime_ns=job.mtime_ns, durable=job.durable)
+        staged = stage_bytes(job.staging, body, job.size, job.sha256, job.mtime_ns, job.durable)
         return Got(job.path, job.key, staged.file, staged.size, staged.sha256)
     except CorruptData:
         return download_one(store, job, env, idle_timeout)

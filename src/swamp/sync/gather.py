@@ -162,7 +162,7 @@ class Gatherer:
     def _worth_keeping(self, unit: list[Facts]) -> list[Facts]:
         """A unit is decided as a whole, so it is kept or left out as a whole. inv[unit.whole]"""
         for f in unit:
-            if not (f.trivial or ((self.lazy or (self.leave_large and f.large_part)) and f.resting)):
+            if f.base is None or not (f.trivial or ((self.lazy or (self.leave_large and f.large_part)) and f.resting)):
                 return unit
         return []
 

@@ -73,7 +73,7 @@ class Inline:
             del size
             idle_timeout.progressed()
 
-        def bring(group: list[Download]) -> list[Got]:
+        def bring(group: fetch.Group) -> list[Got]:
             if len(group) == 1:
                 return fetch.fetch_group(self.store, group, self.env, idle_timeout, moved)
             with room:

@@ -34,10 +34,12 @@ from swamp.sync.unchanged import make_tiers
 from swamp.sync.units import unit_of
 from swamp.values import mutable
 
-PLACE_BATCH: Final = 4000
-"""Units that are placed at a time: a flush and a transaction each, and about as many as small files fill a pack."""
+PLACE_BATCH: Final = 2500
+"""Units that are placed at a time: a flush and a transaction each. Fewer than small files fill a pack (4,000 of 2 KB):
+the first ones get their names while the next pack is still being written to staging."""
 QUIET_NS: Final = 3_000_000_000
 _FETCHED = frozenset({"pull", "restore", "conflict"})
+_LEAVING = frozenset({"conflict", "bury", "aside"})
 _PULLED = frozenset({"pull", "restore", "aside", "adopt", "forget", "conflict", "bury", "nothing"})
 
 
@@ -79,32 +81,26 @@ class Pull:
 
     def _fetched(self, units: list[UnitPlan]) -> Iterator[UnitPlan]:
         """Units as soon as all their files are in staging; those that need none come first."""
-        missing: dict[str, set[str]] = {}
-        jobs: list[Download] = []
-        wanted = {unit.unit: [a for a in unit.actions if self._is_fetched(a)] for unit in units}
-        self.together = sum(map(len, wanted.values())) >= FLUSH_TOGETHER and can_flush_together(
+        wanted = [(unit, [a.facts.remote for a in unit.actions if _is_fetched(a)]) for unit in units]
+        self.together = sum(len(rows) for _, rows in wanted) >= FLUSH_TOGETHER and can_flush_together(
             self.context.cache.staging
         )
+        yield from (unit for unit, rows in wanted if not rows)
         staging, latest = str(self.context.cache.staging), self.context.now_ns() - QUIET_NS
-        for unit in units:
-            missing[unit.unit] = {a.path for a in wanted[unit.unit]}
-            for remote in (a.facts.remote for a in wanted[unit.unit]):
-                assert isinstance(remote, Entry)
-                quiet = min(latest, _mtime_of(remote.last_modified) or latest)
-                place = (remote.path, remote.key, remote.size, remote.sha256, staging)
-                jobs.append(Download(*place, quiet, not self.together))
-            if not wanted[unit.unit]:
-                yield unit
-        by_name = {u.unit: u for u in units}
+        jobs = [
+            Download(r.path, r.key, r.size, r.sha256, staging, _quiet_ns(r.last_modified, latest), not self.together)
+            for _, rows in wanted
+            for r in rows
+            if isinstance(r, Entry)
+        ]
+        missing = {unit.unit: (unit, {r.path for r in rows if r is not None}) for unit, rows in wanted if rows}
+        del wanted
         for got in self._downloaded(jobs):
-            unit = by_name[unit_of(got.path)]
+            unit, open_ = missing[unit_of(got.path)]
             self.got[got.path] = got
-            missing[unit.unit].discard(got.path)
-            if not missing[unit.unit]:
+            open_.discard(got.path)
+            if not open_:
                 yield unit
-
-    def _is_fetched(self, action: Action) -> bool:
-        return action.verb in _FETCHED and isinstance(action.facts.remote, Entry)
 
     def _downloaded(self, jobs: list[Download]) -> Iterator[Got]:
         if not jobs:
@@ -151,18 +147,20 @@ class Pull:
 
     def _make_room(self, tx: Transaction, unit: UnitPlan) -> bool:
         """Whether anything left the tree."""
-        verbs = unit.verbs & {"conflict", "bury", "aside"}
+        verbs = unit.verbs & _LEAVING
+        if not verbs:
+            return False
         if verbs & {"conflict", "bury"}:
             keep_both(tx, self.context, unit, self.op, self.stats)
         for action in unit.actions if "aside" in verbs else ():
             if action.verb == "aside":
                 put_aside(tx, self.context, action, self.op)
                 self.stats.files_deleted += action.facts.local is not None
-        return bool(verbs)
+        return True
 
     def _has_room(self, tx: Transaction, unit: UnitPlan, places: Places) -> bool:
         """Something that nobody announced may stand in the way: it stays, it is named, and the rest arrives (L46)."""
-        for action in filter(self._is_fetched, unit.actions):
+        for action in filter(_is_fetched, unit.actions):
             obstacle = places.obstacle(action.path)
             if obstacle is not None:
                 self.stats.fail(action.path, f"{obstacle} is in its way here: move it, then pull again")
@@ -181,7 +179,7 @@ class Pull:
                 adopt(tx, self.compared.snapshot, action)
             elif action.verb == "forget":
                 forget(tx, action)
-            elif self._is_fetched(action):
+            elif _is_fetched(action):
                 self._rename(action, places, now)
             elif action.verb != "aside":
                 continue
@@ -262,13 +260,17 @@ class Pull:
                     tx.undefer(path)  # everything was compared: nobody is owed this any more
 
 
+def _is_fetched(action: Action) -> bool:
+    return action.verb in _FETCHED and isinstance(action.facts.remote, Entry)
+
+
 @lru_cache(maxsize=256)  # the files of a pack share it
-def _mtime_of(last_modified: str) -> int | None:
+def _quiet_ns(last_modified: str, latest: int) -> int:
     """An mtime that lies in the past, so that the file's stat can vouch for it at once. inv[hint.racy]"""
     try:
-        return int(parse_rfc3339(last_modified).timestamp() * 1e9)
+        return min(latest, int(parse_rfc3339(last_modified).timestamp() * 1e9) or latest)
     except ValueError:
-        return None
+        return latest
 
 
 def _news(base: BaseRow | None, remote: Row | None) -> bool:
