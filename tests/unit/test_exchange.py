@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from swamp.errors import StoreError
-from swamp.store.exchange import LARGEST, Answer, exchange
+from swamp.store.exchange import LARGEST, HttpAnswer, exchange
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +45,13 @@ def server():
 @pytest.mark.parametrize(
     ("sent", "read"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", Answer(200, b"hello")),
-        (b"HTTP/1.1 200 OK\r\n\r\nto the end", Answer(200, b"to the end")),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 403 No\r\ncontent-length:2\r\n\r\nno", Answer(403, b"no")),
-        (b"HTTP/1.1 204 Gone\r\n\r\n", Answer(204, b"")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", HttpAnswer(200, b"hello")),
+        (b"HTTP/1.1 200 OK\r\n\r\nto the end", HttpAnswer(200, b"to the end")),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 403 No\r\ncontent-length:2\r\n\r\nno", HttpAnswer(403, b"no")),
+        (b"HTTP/1.1 204 Gone\r\n\r\n", HttpAnswer(204, b"")),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n",
-            Answer(200, b"hello"),
+            HttpAnswer(200, b"hello"),
         ),
     ],
 )
@@ -98,5 +98,5 @@ def test_a_proxy_is_asked_where_one_is_set(server, monkeypatch):
     monkeypatch.setenv("http_proxy", url)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert exchange("GET", "http://bucket.invalid/x", {}, 5) == Answer(404, b"no")
+    assert exchange("GET", "http://bucket.invalid/x", {}, 5) == HttpAnswer(404, b"no")
     assert asked[0].startswith(b"GET http://bucket.invalid/x HTTP/1.1\r\n")

@@ -23,12 +23,12 @@ LARGEST: Final = 64 << 20
 
 
 @value
-class Answer:
+class HttpAnswer:
     status: int
     body: bytes
 
 
-def exchange(method: str, url: str, headers: Mapping[str, str], timeout: float) -> Answer:
+def exchange(method: str, url: str, headers: Mapping[str, str], timeout: float) -> HttpAnswer:
     """What the server answers, whatever its status. Raises OSError where it does not, or not properly."""
     parts = urlsplit(url)
     if _has_proxy(parts.scheme):
@@ -66,16 +66,18 @@ def _untrusted() -> StoreError:
     return StoreError("Python does not trust its certificate", hint="set SSL_CERT_FILE")
 
 
-def _read(answer: BinaryIO) -> Answer:
+def _read(answer: BinaryIO) -> HttpAnswer:
     try:
         status, fields = _head(answer)
         while 100 <= status < 200:
             status, fields = _head(answer)
         if status in (204, 304):
-            return Answer(status, b"")
+            return HttpAnswer(status, b"")
         if "chunked" in fields.get("transfer-encoding", "").lower():
-            return Answer(status, _chunks(answer))
-        return Answer(status, _exactly(answer, int(fields["content-length"]) if "content-length" in fields else None))
+            return HttpAnswer(status, _chunks(answer))
+        return HttpAnswer(
+            status, _exactly(answer, int(fields["content-length"]) if "content-length" in fields else None)
+        )
     except (ValueError, IndexError) as error:
         raise ConnectionError("its answer is not HTTP") from error
 
@@ -126,7 +128,7 @@ def _has_proxy(scheme: str) -> bool:
     return any(name.lower() in (f"{scheme}_proxy", "all_proxy") and text for name, text in os.environ.items())
 
 
-def _through_proxy(method: str, url: str, headers: Mapping[str, str], timeout: float) -> Answer:
+def _through_proxy(method: str, url: str, headers: Mapping[str, str], timeout: float) -> HttpAnswer:
     import urllib.error
     import urllib.request
     from http.client import HTTPException
@@ -135,9 +137,9 @@ def _through_proxy(method: str, url: str, headers: Mapping[str, str], timeout: f
     request = urllib.request.Request(url, method=method, headers=dict(headers))
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return Answer(int(answer.status), answer.read())
+            return HttpAnswer(int(answer.status), answer.read())
     except urllib.error.HTTPError as refusal:
-        return Answer(refusal.code, refusal.read())
+        return HttpAnswer(refusal.code, refusal.read())
     except urllib.error.URLError as error:
         if isinstance(error.reason, SSLError):
             raise _untrusted() from error
