@@ -96,7 +96,6 @@ TABLE: dict[tuple[type, str], list[Case]] = {
     (DataRepository, "raw"): [Case(lambda r, s: r.raw(s["saved"]))],
     (DataRepository, "open"): [Case(lambda r, s: r.open(s["saved"]).close())],
     (DataRepository, "content"): [Case(lambda r, s: r.content(s["saved"]))],
-    (DataRepository, "newest_readable"): [Case(lambda r, s: r.newest_readable(NAME))],
     (DataRepository, "surveyed"): [Case(lambda r, s: r.surveyed(NAME, b""))],
     (DataRepository, "elsewhere"): [Case(lambda r, s: r.elsewhere())],
     (DataRepository, "parts"): [Case(lambda r, s: list(r.parts(s["saved"])))],

@@ -117,8 +117,8 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
         if not place.model:
             return [_directory(model) for model in sorted({row["modelName"] for row in self.repo.list()})]
         if not place.name:
-            rows = self.repo.data.list(place.model)
-            return [self._described(f"{place.model}/{row.ref.data.name}", self._version(row.ref)) for row in rows]
+            found = [self.repo.artifacts.read(row.ref) for row in self.repo.data.list(place.model)]
+            return [self._described(f"{place.model}/{one.name}", one) for one in found]
         version = self._found(place, look=not place.part)
         if not version.meta.has_parts:
             return _none(path) if place.part else [self._file(path, version, next(self._files(version)))]
@@ -166,16 +166,9 @@ class SwampFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
             self._read_last[place.called] = found.version
         return found
 
-    def _version(self, ref: Any) -> DataVersion:
-        return self.repo.artifacts.read(ref)
-
     def _files(self, version: DataVersion) -> Iterator[File]:
         """As the metadata tells of them: nothing is fetched for it."""
-        raw = self.repo.tree.root / version.ref.raw_path
-        if not version.meta.has_parts:
-            yield File("", raw, version.meta.size, version.meta.checksum)
-        for part in self.repo.artifacts.parts(version):
-            yield File(part.name, raw / part.name, part.size, part.checksum)
+        return self.repo.data.contents.listed(version, self.repo.tree.root / version.ref.raw_path)
 
     def _described(self, name: str, version: DataVersion) -> dict[str, Any]:
         if version.meta.has_parts:

@@ -49,11 +49,6 @@ def list_(
         _show_rows(s, rows, _waiting(s, model) if everything else [])
 
 
-def _warn_of_damage(s: CommandSession) -> None:
-    for path, reason in s.repo.catalog.damaged():
-        s.out.warn(f"{path} cannot be read: {reason}")
-
-
 def _waiting(s: CommandSession, model: str | None) -> list[dict[str, Any]]:
     """Puts that are kept here until the store answers: they have no number yet."""
     return [kept.to_json() for kept in s.repo.kept.waiting() if model in (None, kept.model)]

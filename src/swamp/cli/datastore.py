@@ -59,7 +59,7 @@ def _show_setup(s: CommandSession, done: SetUp) -> None:
     for warning in (*done.warnings, *done.errors):
         s.out.warn(warning)
     text = (
-        f"{done.url} is this repository's datastore: {plural(done.sync.files_pushed, 'file')} pushed, "
+        f"{done.datastore.url} is this repository's datastore: {plural(done.sync.files_pushed, 'file')} pushed, "
         f"{done.sync.files_pulled} pulled{_found(done.sync)}"
         if done.joined
         else f"Nothing was changed: {plural(len(done.errors), 'file')} did not make it"

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 
 from swamp.cache.files import CHUNK, on_disk, place, remove_empty_parents, stage_file, sync_directory
 from swamp.data.lifetimes import Doomed, Reclaimed, Times, abandoned, doomed, hidden
-from swamp.data.metadata import Draft, Metadata, encode
+from swamp.data.metadata import Draft, Lifecycle, Metadata, encode
 from swamp.data.names import METADATA, RAW, DataName, VersionRef
-from swamp.data.parts import Content, Filler, Pace, Part, Survey, keep_going, measured, survey
+from swamp.data.parts import Content, Filler, Pace, Survey, keep_going, measured, survey
 from swamp.data.versions import DataVersion, Recorder, VersionReader, mark_latest, torn
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
@@ -63,12 +63,7 @@ class DataRepository(VersionReader):
         if isinstance(content, bytes):
             with self._claimed(data, above) as ref, self._undone_on_failure(ref):
                 return self._publish(ref, draft, self._fill(ref, [content]))
-        return self._save_slowly(data, draft, content, above)
-
-    def _save_slowly(
-        self, data: DataName, draft: Draft, content: Path | BinaryIO | Iterable[bytes], above: int
-    ) -> DataVersion:
-        """Announcements stay short: a version without metadata may be filled outside of them. inv[journal.first]"""
+        # Announcements stay short: a version without metadata may be filled outside of them. inv[journal.first]
         surveyed = self.surveyed(data, content)
         with self._claimed(data, above) as ref:
             pass
@@ -126,7 +121,7 @@ class DataRepository(VersionReader):
         if found is None or found.meta.lifecycle == "deleted":
             return None
         with self._claimed(data) as ref:
-            return self._publish_tombstone(ref, found.meta.draft, "deleted", None)
+            return self._publish_tombstone(ref, found.meta.draft)
 
     def rename(self, data: DataName, new_name: str) -> Renamed:
         """The latest version under a new name; the old name points to it and keeps its history."""
@@ -150,7 +145,7 @@ class DataRepository(VersionReader):
             if latest.meta.checksum and filled.checksum != latest.meta.checksum:
                 raise torn(latest)  # a new name must not make other bytes of it
             new = self._publish(ref, replace(latest.meta.draft, write_id=None), filled)
-            old = self._publish_tombstone(marker, latest.meta.draft, "renamed", ref.data.name)
+            old = self._publish_tombstone(marker, latest.meta.draft, ref.data.name)
             return Renamed(old, new)
 
     def collect_garbage(
@@ -268,11 +263,17 @@ class DataRepository(VersionReader):
             return self._filler.measure(claim.ref)
         if not claim.raw.exists():
             return self._fill(claim.ref, [])
-        found: Part = measured(claim.raw, "")
+        found = measured(claim.raw, "")
         return Content(found.size, found.checksum)
 
     def _publish(
-        self, ref: VersionRef, draft: Draft, filled: Content, extra: Mapping[str, Any] | None = None
+        self,
+        ref: VersionRef,
+        draft: Draft,
+        filled: Content,
+        extra: Mapping[str, Any] | None = None,
+        lifecycle: Lifecycle = "active",
+        renamed_to: str | None = None,
     ) -> DataVersion:
         """Metadata last: from here on the version exists. inv[unit.whole]"""
         meta = Metadata(
@@ -284,33 +285,21 @@ class DataRepository(VersionReader):
             size=filled.size,
             checksum=filled.checksum,
             parts=filled.parts,
+            lifecycle=lifecycle,
+            renamed_to=renamed_to,
             extra=extra or {},
             manifest=filled.manifest,
         )
-        return self._describe(ref, meta)
-
-    def _publish_tombstone(self, ref: VersionRef, draft: Draft, lifecycle: str, renamed_to: str | None) -> DataVersion:
-        empty = self._fill(ref, [])
-        meta = Metadata(
-            id=self._env.uuid(),
-            name=ref.data.name,
-            version=ref.version,
-            draft=replace(draft, write_id=None, inputs=(), output_id=None),
-            created_at=rfc3339(self._env.clock.now()),
-            size=0,
-            checksum=empty.checksum,
-            lifecycle="renamed" if lifecycle == "renamed" else "deleted",
-            renamed_to=renamed_to,
-        )
-        return self._describe(ref, meta)
-
-    def _describe(self, ref: VersionRef, meta: Metadata) -> DataVersion:
         place(stage_file(self._tree.root / ref.path, [encode(meta)]), self._tree.root, ref.metadata_path)
         mark_latest(self._tree.root, ref.data, max(self.numbers(ref.data)))
         version = DataVersion(ref, meta)
         if self._catalog is not None:
             self._catalog.record(version)
         return version
+
+    def _publish_tombstone(self, ref: VersionRef, draft: Draft, renamed_to: str | None = None) -> DataVersion:
+        bare = replace(draft, write_id=None, inputs=(), output_id=None)
+        return self._publish(ref, bare, self._fill(ref, []), None, "renamed" if renamed_to else "deleted", renamed_to)
 
     def _remove(self, refs: list[VersionRef]) -> None:
         """Metadata first, newest first: what is left of a crash is a version that does not exist."""
@@ -342,7 +331,7 @@ class DataRepository(VersionReader):
     # -- checks; they run before anything is announced
 
     def _check_owner(self, data: DataName, draft: Draft) -> None:
-        newest = self.newest_readable(data)
+        newest = self.newest(data, readable=True)
         if newest is None or newest.meta.lifecycle == "deleted" or newest.meta.owner.owns(draft.owner):
             return
         owner = newest.meta.owner

@@ -20,6 +20,22 @@ OwnerType = Literal["model-method", "workflow-step", "manual"]
 Lifecycle = Literal["active", "deleted", "renamed"]
 MAX_METADATA: Final = 16 << 20  # an older swamp listed 100,000 parts in there (L75)
 JSON_TYPES: Final = ("application/json", "text/json")
+PARQUET: Final = "application/vnd.apache.parquet"
+SNIFFED: Final = 1 << 16
+"""How much of a content its type is told by."""
+
+
+def sniff(head: bytes) -> str:
+    """The content type of what begins so, `SNIFFED` bytes of it: Parquet, text, or neither."""
+    if head[:4] == b"PAR1":
+        return PARQUET
+    if b"\0" in head:
+        return "application/octet-stream"
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:  # a letter may be cut in two at the end
+        return "text/plain" if error.start > len(head) - 4 and len(head) == SNIFFED else "application/octet-stream"
+    return "text/plain"
 
 
 @value

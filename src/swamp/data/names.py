@@ -133,13 +133,9 @@ def version_of(path: str) -> VersionRef | None:
         return None
     for i in range(4, len(parts) - 1):
         number = parse_version(parts[i])
-        if number is not None and _is_content(parts[i + 1 :]):
+        if number is not None and (parts[i + 1] == RAW or parts[i + 1 :] in ([METADATA], [MANIFEST])):
             return VersionRef(DataName("/".join(parts[1 : i - 2]), parts[i - 2], parts[i - 1]), number)
     return None
-
-
-def _is_content(rest: list[str]) -> bool:
-    return rest in ([METADATA], [MANIFEST]) or rest[0] == RAW
 
 
 def described_by(path: str) -> VersionRef | None:

@@ -81,7 +81,7 @@ class PartsWriter:
         if part.name <= self._last:
             raise AssertionError(f"{part.name!r} came after {self._last!r}: parts are out of order")
         self._last = part.name
-        self._digest.update(_line(part))
+        self._digest.update(f"{part.name}\0{part.checksum}\n".encode())
         self._count += 1
         self._size += part.size
         self._held.append(part)
@@ -103,8 +103,10 @@ class PartsWriter:
         with on_disk("write", str(self._file)):
             self._spill()
             _write_manifest(self._spilled, self._file)
-        hashed = durable_hash(self._file)
-        return Content(self._size, checksum, manifest=Manifest(self._count, hashed[0], hashed[1]))
+        listed_in = measured(self._file, "")
+        with on_disk("flush", str(self._file)):
+            sync_directory(self._file.parent)
+        return Content(self._size, checksum, manifest=Manifest(self._count, listed_in.size, listed_in.checksum))
 
 
 def _write_manifest(spilled: IO[bytes], file: Path) -> None:
@@ -118,18 +120,6 @@ def _write_manifest(spilled: IO[bytes], file: Path) -> None:
             yield batch_of([Entry(name, "", size, checksum, "") for name, size, checksum in marshal.load(spilled)])
 
     write_file(batches(), file)
-
-
-def durable_hash(file: Path) -> tuple[int, str]:
-    """Size and hash of a file whose bytes and name then survive a power cut."""
-    found = hash_file(file)
-    try:
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-        sync_directory(file.parent)
-    except OSError as error:
-        raise disk_error(error, "flush", str(file)) from error
-    return found.size, found.sha256
 
 
 def read_manifest(file: Path, manifest: Manifest, path: str) -> Iterator[Part]:
@@ -147,10 +137,6 @@ def read_manifest(file: Path, manifest: Manifest, path: str) -> Iterator[Part]:
                 yield Part(row.path, row.size, row.sha256 or "")
     except CorruptData as error:
         raise damaged(path, error.message) from error
-
-
-def _line(part: Part) -> bytes:
-    return f"{part.name}\0{part.checksum}\n".encode()
 
 
 Pace = Callable[[], None]
@@ -243,48 +229,53 @@ class Filler:
     pace: Pace = keep_going
 
     def fill(self, ref: VersionRef, source: Path, expected: Survey) -> Content:
-        """Every file below `source` as a part. Nothing of it is a version before its metadata is written, so all of
-        it is flushed at once (docs/decisions/0008-one-flush.md)."""
+        """Every file below `source` as a part."""
         raw = self.root / ref.raw_path
         raw.mkdir()
-        together = expected.files >= FLUSH_TOGETHER and can_flush_together(raw)
-        made = {str(raw)}
-        self.progress.begin("saving", expected.files, expected.size)
-        try:
-            with PartsWriter(self.root / ref.manifest_path) as parts:
-                for found in listed(source, ref.raw_path):
-                    self.pace()
-                    part = _copied(found, f"{raw}/{found.name}", made, durable=not together)
-                    self.progress.advance(1, part.size)
-                    parts.add(part)
-                return self._flushed(raw, made, parts, together)
-        finally:
-            self.progress.end()
 
-    def _flushed(self, raw: Path, made: set[str], parts: PartsWriter, together: bool) -> Content:
-        with on_disk("flush", str(raw)):
-            if together:
-                flush_together(raw)
-            else:
-                for directory in sorted(made):
-                    sync_directory(Path(directory))
-        return parts.done()
+        def copy(found: FoundFile, made: set[str], durable: bool) -> Part:
+            return _copied(found, f"{raw}/{found.name}", made, durable=durable)
+
+        return self._gather(ref, source, "saving", expected, copy)
 
     def measure(self, ref: VersionRef) -> Content:
         """The same for a `raw` directory that was filled in its place."""
         raw = self.root / ref.raw_path
-        expected = survey(raw, ref.raw_path)
+
+        def look(found: FoundFile, made: set[str], durable: bool) -> Part:
+            made.add(found.file.rpartition("/")[0])
+            return measured(Path(found.file), found.name, durable=durable)
+
+        return self._gather(ref, raw, "measuring", survey(raw, ref.raw_path), look)
+
+    def _gather(
+        self,
+        ref: VersionRef,
+        source: Path,
+        stage: str,
+        expected: Survey,
+        take: Callable[[FoundFile, set[str], bool], Part],
+    ) -> Content:
+        """The parts that `take` makes of all files. Nothing of it is a version before its metadata is written, so all
+        of it is flushed at once (docs/decisions/0008-one-flush.md)."""
+        raw = self.root / ref.raw_path
         together = expected.files >= FLUSH_TOGETHER and can_flush_together(raw)
         made = {str(raw)}
-        self.progress.begin("measuring", expected.files, expected.size)
+        self.progress.begin(stage, expected.files, expected.size)
         try:
             with PartsWriter(self.root / ref.manifest_path) as parts:
-                for found in listed(raw, ref.raw_path):
+                for found in listed(source, ref.raw_path):
                     self.pace()
-                    made.add(found.file.rpartition("/")[0])
-                    parts.add(measured(Path(found.file), found.name, durable=not together))
-                    self.progress.advance(1, found.size)
-                return self._flushed(raw, made, parts, together)
+                    part = take(found, made, not together)
+                    self.progress.advance(1, part.size)
+                    parts.add(part)
+                with on_disk("flush", str(raw)):
+                    if together:
+                        flush_together(raw)
+                    else:
+                        for directory in sorted(made):
+                            sync_directory(Path(directory))
+                return parts.done()
         finally:
             self.progress.end()
 

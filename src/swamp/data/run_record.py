@@ -184,18 +184,10 @@ class RunSummary:
     trigger: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "runId": self.run_id,
-            "workflowName": self.workflow_name,
-            "status": self.status,
-            "startedAt": self.started_at,
-            "completedAt": self.completed_at,
-        }
-        if self.failed_step:
-            document["failedStep"] = self.failed_step
-        if self.trigger:
-            document["trigger"] = dict(self.trigger)
-        return {**document, "stepProgress": f"{self.steps_done}/{self.steps_total}"}
+        keys = {"runId": "run_id", "workflowName": "workflow_name", "status": "status", "startedAt": "started_at"}
+        more = told(self, {"failedStep": "failed_step", "trigger": "trigger"})
+        progress = f"{self.steps_done}/{self.steps_total}"
+        return {**told(self, keys), "completedAt": self.completed_at, **more, "stepProgress": progress}
 
 
 def path_of(workflow_id: str, run_id: str) -> str:

@@ -110,22 +110,20 @@ class VersionReader:
             raise disk_error(error, "read", ref.metadata_path) from error
         return DataVersion(ref, decode(raw, ref.metadata_path))
 
-    def newest(self, data: DataName) -> DataVersion | None:
-        """The highest version, tombstone or not; None if there is none."""
+    def newest(self, data: DataName, *, readable: bool = False) -> DataVersion | None:
+        """The highest version, tombstone or not; None if there is none.
+
+        `readable`: whose metadata can be read; one that is damaged stops no new version, the catalog warns of it, and
+        `data get` says what is wrong (L75).
+        """
         for number in self.numbers(data):
             try:
                 return self.read(data.at(number))
             except NotFound:
                 continue  # deleted between the listing and now
-        return None
-
-    def newest_readable(self, data: DataName) -> DataVersion | None:
-        """The highest version whose metadata can be read: one that is damaged stops no new version (L75)."""
-        for number in self.numbers(data):
-            try:
-                return self.read(data.at(number))
-            except (NotFound, CorruptData):
-                continue  # the catalog warns of it, and `data get` says what is wrong
+            except CorruptData:
+                if not readable:
+                    raise
         return None
 
     def elsewhere(self, under: str = DATA) -> dict[VersionRef, str]:
@@ -158,23 +156,20 @@ class VersionReader:
             if found.meta.active:
                 return found
             raise NotFound(f"version {version} of {data.name} only says that it was {found.meta.lifecycle}")
-        return self._follow(data)
-
-    def _follow(self, data: DataName) -> DataVersion:
         here = data
         for _ in range(MAX_HOPS):
-            found = self.newest(here)
-            self.refuse_outdated(here, found.version if found else 0)
-            if found is None:
+            newest = self.newest(here)
+            self.refuse_outdated(here, newest.version if newest else 0)
+            if newest is None:
                 raise NotFound(f"there is no data named {here.name}", hint="`swamp data list` shows what is there")
-            if found.meta.active:
-                return found
-            if found.meta.renamed_to is None:
+            if newest.meta.active:
+                return newest
+            if newest.meta.renamed_to is None:
                 raise NotFound(
                     f"{here.name} was deleted",
                     hint=f"its history is still there: `swamp data versions MODEL {here.name}`",
                 )
-            here = here.sibling(found.meta.renamed_to)
+            here = here.sibling(newest.meta.renamed_to)
         raise NotFound(f"{data.name} was renamed in a circle", hint="`swamp data rename` one of them to a new name")
 
     def versions(self, data: DataName) -> list[DataVersion]:
@@ -250,21 +245,16 @@ class VersionReader:
 
     def parts(self, version: DataVersion) -> Iterator[Part]:
         """The parts of a version in name order, a batch at a time; none for one file. Raises CorruptData."""
-        path = version.ref.manifest_path
-        manifest = version.meta.manifest
-        found = iter(version.meta.parts) if manifest is None else self._listed(path, version)
+        path, manifest, found = version.ref.manifest_path, version.meta.manifest, iter(version.meta.parts)
+        if manifest is not None:
+            try:
+                found = read_manifest(self._tree.materialize(path), manifest, path)
+            except NotFound as error:
+                raise damaged(path, "it is missing, and it lists the parts") from error
         for part in found:
             if not is_safe(f"{version.ref.raw_path}/{part.name}"):
                 raise damaged(path if manifest else version.ref.metadata_path, "a part has a name that cannot be")
             yield part
-
-    def _listed(self, path: str, version: DataVersion) -> Iterator[Part]:
-        assert version.meta.manifest is not None
-        try:
-            file = self._tree.materialize(path)
-        except NotFound as error:
-            raise damaged(path, "it is missing, and it lists the parts") from error
-        return read_manifest(file, version.meta.manifest, path)
 
 
 def numbers_in(directory: Path) -> list[int]:
@@ -328,7 +318,8 @@ def torn(version: DataVersion) -> CorruptData:
 def derive_latest(root: Path, names: Iterable[str]) -> None:
     """Writes the marker of every name whose versions a pull touched: its highest version with metadata."""
     for data in filter(None, map(name_of_directory, names)):
-        mark_latest(root, data, _newest_in(root / data.path))
+        numbers = sorted(numbers_in(root / data.path), reverse=True)
+        mark_latest(root, data, next((n for n in numbers if (root / data.at(n).metadata_path).is_file()), None))
 
 
 def mark_latest(root: Path, data: DataName, newest: int | None) -> None:
@@ -346,8 +337,3 @@ def mark_latest(root: Path, data: DataName, newest: int | None) -> None:
         pass  # none yet, or not readable: written anew
     with on_disk("write", f"{data.path}/{LATEST}"):
         stage_file(marker.parent, [text.encode()], durable=False).path.replace(marker)
-
-
-def _newest_in(directory: Path) -> int | None:
-    numbers = sorted(numbers_in(directory), reverse=True)
-    return next((n for n in numbers if (directory / str(n) / METADATA).is_file()), None)

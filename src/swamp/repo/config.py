@@ -155,21 +155,17 @@ def parse_config(document: Any) -> RepoConfig:
         repo_id=repo_id,
         swamp_version=str(document.get("swampVersion", "")),
         initialized_at=str(document.get("initializedAt", "")),
-        datastore=_parse_datastore(document.get("datastore")),
+        datastore=_datastore_from(document.get("datastore")),
         document=document,
     )
 
 
-def _parse_datastore(block: Any) -> DatastoreConfig:
+def _datastore_from(block: Any) -> DatastoreConfig:
+    """The `datastore` block as a value; every bad value is named with what is allowed."""
     if block is None:
         return DatastoreConfig()
     if not isinstance(block, Mapping):
         raise _bad("datastore", block, "a mapping with type and url, path or config")
-    return datastore_from(block)
-
-
-def datastore_from(block: Mapping[str, Any]) -> DatastoreConfig:
-    """The `datastore` block as a value; every bad value is named with what is allowed."""
     kind = _take(block, "type", "filesystem", _is_text, "filesystem, @swamp/s3-datastore, … or a plug-in's name")
     found = DatastoreConfig(
         type=kind,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from swamp.cache.files import hash_file, on_disk
 from swamp.data.document import damaged
+from swamp.data.metadata import PARQUET, SNIFFED, sniff
 from swamp.data.names import meant
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, ObjectMissing, UsageError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from swamp.data.artifacts import DataRepository
     from swamp.repo.repository import Repo
 
-PARQUET: Final = "application/vnd.apache.parquet"
 _MARKERS: Final = ("_", ".")
 
 
@@ -43,11 +43,13 @@ class Contents:
     artifacts: DataRepository
 
     def files(self, version: DataVersion) -> Iterator[File]:
-        """All files, in the order of their names, as the metadata tells of them."""
+        """All files, in the order of their names, as the metadata tells of them; fetched where the cache is lazy."""
+        return self.listed(version, self.artifacts.raw(version))
+
+    def listed(self, version: DataVersion, raw: Path) -> Iterator[File]:
+        """The same where nothing is fetched for it: `raw` is where they are, or would be."""
         if not version.meta.has_parts:
-            yield File("", self.artifacts.raw(version), version.meta.size, version.meta.checksum)
-            return
-        raw = self.artifacts.raw(version)
+            yield File("", raw, version.meta.size, version.meta.checksum)
         for part in self.artifacts.parts(version):
             yield File(part.name, raw / part.name, part.size, part.checksum)
 
@@ -104,23 +106,12 @@ def format_of(version: DataVersion, files: Sequence[File]) -> str:
             return name
     if len(files) != 1 or files[0].name:
         return "directory"
-    return _sniffed(plain, files[0].path)
-
-
-def _sniffed(plain: str, path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.read(1 << 16)
-    if head[:4] == b"PAR1":
-        return "parquet"
-    if b"\0" in head:
-        return "binary"
-    if plain.endswith(("/json", "+json")):
+    with files[0].path.open("rb") as file:
+        head = file.read(SNIFFED)
+    found = sniff(head)
+    if found != PARQUET and b"\0" not in head and plain.endswith(("/json", "+json")):
         return "json"
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return "text" if error.start > len(head) - 4 and len(head) == 1 << 16 else "binary"
-    return "text"
+    return {PARQUET: "parquet", "text/plain": "text"}.get(found, "binary")
 
 
 def data_files(files: Iterable[File]) -> list[File]:
@@ -149,7 +140,7 @@ def read_range(repo: Repo, file: File, start: int, end: int) -> bytes:
         return local.read(max(0, end - start))
 
 
-_DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
+DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
 
 
 def arrow_table(contents: Contents, version: DataVersion, columns: Sequence[str] | None = None) -> Any:
@@ -160,10 +151,15 @@ def arrow_table(contents: Contents, version: DataVersion, columns: Sequence[str]
     own = [contents.verified(version, file) for file in data_files(files)]
     if kind == "parquet":
         return _parquet(version, contents, own, columns)
-    if kind in _DELIMITERS:
-        found = _joined([_csv(file, _DELIMITERS[kind]) for file in own])
+    if kind in DELIMITERS:
+        from pyarrow import csv
+
+        dialect = csv.ParseOptions(delimiter=DELIMITERS[kind], newlines_in_values=True)
+        found = _joined([csv.read_csv(file.path, parse_options=dialect) for file in own])
     elif kind == "ndjson":
-        found = _joined([_lines(file) for file in own])
+        from pyarrow import json as lines
+
+        found = _joined([lines.read_json(file.path) for file in own if file.size])
     elif kind == "json":
         found = _records(json.loads(own[0].path.read_bytes()), version)
     else:
@@ -181,19 +177,6 @@ def _parquet(version: DataVersion, contents: Contents, files: Sequence[File], co
     base = str(contents.artifacts.raw(version))
     names = [str(file.path) for file in files]
     return ds.dataset(names, format="parquet", partitioning="hive", partition_base_dir=base).to_table(columns=wanted)
-
-
-def _csv(file: File, delimiter: str) -> Any:
-    from pyarrow import csv
-
-    return csv.read_csv(file.path, parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True))
-
-
-def _lines(file: File) -> Any:
-    import pyarrow as pa
-    from pyarrow import json as lines
-
-    return lines.read_json(file.path) if file.size else pa.table({})
 
 
 def _joined(tables: Sequence[Any]) -> Any:

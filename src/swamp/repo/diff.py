@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
 from swamp.extras import needs
-from swamp.repo.contents import Contents, File, data_files, format_of
+from swamp.repo.contents import DELIMITERS, Contents, File, data_files, format_of
 from swamp.repo.preview import JSON_LIMIT, MOST_FILES, csv_header, csv_rows, plain_value
 from swamp.values import mutable
 
@@ -79,7 +79,7 @@ def diff(contents: Contents, old: DataVersion, new: DataVersion) -> Diff:
 
 def _directories(contents: Contents, old: DataVersion, new: DataVersion) -> Diff:
     """By the checksums in the metadata alone; a table of several parts is compared by its rows too."""
-    before, after = _parts(contents, old), _parts(contents, new)
+    before, after = ({f.name: (f.checksum, f.size) for f in contents.files(one)} for one in (old, new))
     found = [
         *({"part": name, "change": "removed", "sizeBefore": before[name][1]} for name in before if name not in after),
         *({"part": name, "change": "added", "sizeAfter": after[name][1]} for name in after if name not in before),
@@ -93,23 +93,12 @@ def _directories(contents: Contents, old: DataVersion, new: DataVersion) -> Diff
     parts = {f"parts{word.title()}": counts[word] for word in ("added", "removed", "changed")}
     if not found:
         return Diff("same")
-    table = _table_of_parts(contents, old, new)
-    if table is not None:
+    few = max(old.meta.part_count, new.meta.part_count) <= MOST_FILES
+    if few and {format_of(one, list(contents.files(one))) for one in (old, new)} <= {"parquet", "csv", "tsv"}:
+        table = _tables(old, new, _read(contents, old), _read(contents, new))
         table.summary |= parts
         return table
     return Diff("directory", parts, sorted(found, key=lambda one: str(one["part"]))[:MOST_SHOWN])
-
-
-def _parts(contents: Contents, version: DataVersion) -> dict[str, tuple[str, int]]:
-    return {file.name: (file.checksum, file.size) for file in contents.files(version)}
-
-
-def _table_of_parts(contents: Contents, old: DataVersion, new: DataVersion) -> Diff | None:
-    if max(old.meta.part_count, new.meta.part_count) > MOST_FILES:
-        return None
-    if {format_of(one, list(contents.files(one))) for one in (old, new)} <= {"parquet", "csv", "tsv"}:
-        return _tables(old, new, _read(contents, old), _read(contents, new))
-    return None
 
 
 def _read(contents: Contents, version: DataVersion) -> list[File]:
@@ -146,25 +135,27 @@ def _documents(before: File, after: File) -> Diff:
     return Diff("json", {word: counts[word] for word in ("added", "removed", "changed")}, found[:MOST_SHOWN])
 
 
-def _values(old: Any, new: Any, path: str) -> Iterator[dict[str, Any]]:
+def _values(old: Any, new: Any, path: str, what: str = "path") -> Iterator[dict[str, Any]]:
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in [*old, *(key for key in new if key not in old)]:
+        for key in dict.fromkeys((*old, *new)):
             yield from _pair(old, new, key, f"{path}.{key}" if str(key).isidentifier() else f"{path}[{key!r}]")
     elif isinstance(old, list) and isinstance(new, list):
         first, second = dict(enumerate(old)), dict(enumerate(new))
         for place in range(max(len(old), len(new))):
             yield from _pair(first, second, place, f"{path}[{place}]")
     elif old != new or type(old) is not type(new):
-        yield {"path": path, "change": "changed", "before": old, "after": new}
+        yield {what: path, "change": "changed", "before": old, "after": new}
 
 
-def _pair(old: Mapping[Any, Any], new: Mapping[Any, Any], key: Any, path: str) -> Iterator[dict[str, Any]]:
+def _pair(
+    old: Mapping[Any, Any], new: Mapping[Any, Any], key: Any, path: str, what: str = "path"
+) -> Iterator[dict[str, Any]]:
     if key not in new:
-        yield {"path": path, "change": "removed", "before": old[key]}
+        yield {what: path, "change": "removed", "before": old[key]}
     elif key not in old:
-        yield {"path": path, "change": "added", "after": new[key]}
+        yield {what: path, "change": "added", "after": new[key]}
     else:
-        yield from _values(old[key], new[key], path)
+        yield from _values(old[key], new[key], path, what)
 
 
 # -- tables
@@ -172,8 +163,9 @@ def _pair(old: Mapping[Any, Any], new: Mapping[Any, Any], key: Any, path: str) -
 
 def _tables(old: DataVersion, new: DataVersion, before: list[File], after: list[File]) -> Diff:
     """Columns by name and type; rows as a multiset: their order is nobody's."""
-    schemas = _schema(old, before), _schema(new, after)
-    changes = list(_columns(*schemas))
+    old_columns, columns = _schema(old, before), _schema(new, after)
+    names = dict.fromkeys((*old_columns, *columns))
+    changes = [change for name in names for change in _pair(old_columns, columns, name, name, "column")]
     counts = _row_count(old, before), _row_count(new, after)
     summary: dict[str, Any] = {"rowsBefore": counts[0], "rowsAfter": counts[1]}
     summary |= {f"columns{word.title()}": sum(c["change"] == word for c in changes) for word in _WORDS}
@@ -192,20 +184,10 @@ def _tables(old: DataVersion, new: DataVersion, before: list[File], after: list[
 _WORDS: Final = ("added", "removed", "changed")
 
 
-def _columns(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    for name in [*old, *(name for name in new if name not in old)]:
-        if name not in new:
-            yield {"column": name, "change": "removed", "before": old[name]}
-        elif name not in old:
-            yield {"column": name, "change": "added", "after": new[name]}
-        elif old[name] != new[name]:
-            yield {"column": name, "change": "changed", "before": old[name], "after": new[name]}
-
-
 def _schema(version: DataVersion, files: list[File]) -> dict[str, str]:
     kind = format_of(version, files)
     if kind != "parquet":
-        return dict.fromkeys(csv_header(files, _delimiter(kind)), "text")
+        return dict.fromkeys(csv_header(files, DELIMITERS[kind]), "text")
     needs("pyarrow", "comparing Parquet", "arrow")
     import pyarrow.parquet as pq
 
@@ -215,7 +197,7 @@ def _schema(version: DataVersion, files: list[File]) -> dict[str, str]:
 def _row_count(version: DataVersion, files: list[File]) -> int:
     kind = format_of(version, files)
     if kind != "parquet":
-        return sum(1 for _ in csv_rows(files, _delimiter(kind)))
+        return sum(1 for _ in csv_rows(files, DELIMITERS[kind]))
     import pyarrow.parquet as pq
 
     return sum(int(pq.read_metadata(file.path).num_rows) for file in files)
@@ -230,7 +212,7 @@ def _rows(version: DataVersion, files: list[File]) -> Iterator[str]:
 def _dicts(version: DataVersion, files: list[File]) -> Iterable[dict[str, Any]]:
     kind = format_of(version, files)
     if kind != "parquet":
-        yield from (dict(zip(header, row, strict=True)) for header, row in csv_rows(files, _delimiter(kind)))
+        yield from (dict(zip(header, row, strict=True)) for header, row in csv_rows(files, DELIMITERS[kind]))
         return
     import pyarrow.parquet as pq
 
@@ -238,7 +220,3 @@ def _dicts(version: DataVersion, files: list[File]) -> Iterable[dict[str, Any]]:
         with pq.ParquetFile(file.path) as table:
             for batch in table.iter_batches():
                 yield from ({key: plain_value(value) for key, value in row.items()} for row in batch.to_pylist())
-
-
-def _delimiter(kind: str) -> str:
-    return "\t" if kind == "tsv" else ","

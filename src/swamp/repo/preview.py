@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
 from swamp.extras import needs
-from swamp.repo.contents import Contents, File, data_files, format_of
+from swamp.repo.contents import DELIMITERS, Contents, File, data_files, format_of
 from swamp.values import mutable
 
 Kind = Literal["table", "json", "text", "binary", "directory"]
@@ -86,7 +86,7 @@ def _looked_at(contents: Contents, version: DataVersion, files: list[File], limi
     if kind == "parquet":
         return _parquet(own, limit)
     if kind in ("csv", "tsv"):
-        return _csv(own, "\t" if kind == "tsv" else ",", kind, limit)
+        return _csv(own, DELIMITERS[kind], kind, limit)
     if kind == "ndjson":
         return _lines_of_json(own, limit)
     if kind == "json":
@@ -128,12 +128,9 @@ def _add_footer(found: Preview, footer: Any) -> None:
         known = stats is not None and stats.null_count is not None
         column.nulls = column.nulls + stats.null_count if column.nulls is not None and known else None
         if stats is not None and stats.has_min_max:
-            _widen(column, stats.min, stats.max)
-
-
-def _widen(column: PreviewColumn, low: Any, high: Any) -> None:
-    column.low = plain_value(low) if column.low is None else min(column.low, plain_value(low))
-    column.high = plain_value(high) if column.high is None else max(column.high, plain_value(high))
+            low, high = plain_value(stats.min), plain_value(stats.max)
+            column.low = low if column.low is None else min(column.low, low)
+            column.high = high if column.high is None else max(column.high, high)
 
 
 def _plain_row(row: dict[str, Any]) -> dict[str, Any]:

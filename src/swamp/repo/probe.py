@@ -7,6 +7,7 @@ store and for doubt: machines work by the root's word. inv[store.one-verdict]
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
@@ -31,33 +32,32 @@ LATELY_SECONDS: Final = 86_400.0
 @once_more
 def known_capabilities(datastore: Datastore) -> Capabilities:
     """What this machine works by. Asks the store for its root's word only where no root was ever seen here."""
-    state = State.open(datastore.cache.ensure().state_db)
-    try:
-        recorded, word = read_record(state, datastore.store.url), _recalled_word(state)
-        if word is None and recorded is None and not datastore.is_away:
-            word = word_of(datastore.store)
-        datastore.doubted = word != IGNORED and recorded is not None and not recorded.safe
-        return by_word(recorded or Capabilities(), word)
-    except StoreError as error:
-        # Nothing can be committed to a store that does not answer, so nothing rests on this guess.
-        datastore.silence = error if isinstance(error, Unavailable) else None
-        return Capabilities()
-    except StateRebuilt:
-        raise
-    except SwampError:
-        return Capabilities()  # a root that cannot be read is met, and told, by whoever reads it next
-    finally:
-        state.close()
+    with _state_of(datastore) as state:
+        try:
+            recorded, word = read_record(state, datastore.store.url), _recalled_word(state)
+            if word is None and recorded is None and not datastore.is_away:
+                word = word_of(datastore.store)
+            datastore.doubted = word != IGNORED and recorded is not None and not recorded.safe
+            return by_word(recorded or Capabilities(), word)
+        except StoreError as error:
+            # Nothing can be committed to a store that does not answer, so nothing rests on this guess.
+            datastore.silence = error if isinstance(error, Unavailable) else None
+            return Capabilities()
+        except StateRebuilt:
+            raise
+        except SwampError:
+            return Capabilities()  # a root that cannot be read is met, and told, by whoever reads it next
 
 
 @once_more
 def recorded_capabilities(datastore: Datastore) -> Capabilities:
     """What is known here without asking the store: for who writes nothing."""
-    state = State.open(datastore.cache.ensure().state_db)
-    try:
+    with _state_of(datastore) as state:
         return by_word(read_record(state, datastore.store.url) or Capabilities(), _recalled_word(state))
-    finally:
-        state.close()
+
+
+def _state_of(datastore: Datastore) -> AbstractContextManager[State]:
+    return closing(State.open(datastore.cache.ensure().state_db))
 
 
 def _recalled_word(state: State) -> str | None:
@@ -103,11 +103,8 @@ def _root(store: ObjectStore) -> Root | None:
 @once_more
 def probe_again(datastore: Datastore) -> Probed:
     """Asks the store now, whatever is recorded. Raises StoreError."""
-    state = State.open(datastore.cache.ensure().state_db)
-    try:
+    with _state_of(datastore) as state:
         return measure(datastore, state)
-    finally:
-        state.close()
 
 
 def measure(datastore: Datastore, state: State) -> Probed:
@@ -129,15 +126,11 @@ def measured_lately(datastore: Datastore) -> Capabilities | None:
 
     A wrong one would be noticed: whoever joins measures for itself, and stops where the root says something else.
     """
-    state = State.open(datastore.cache.ensure().state_db)
-    try:
+    with _state_of(datastore) as state, suppress(ValueError):
         made = json.loads(state.meta(_NAME) or "{}").get("at")
-        age = datastore.context.env.clock.now().timestamp() - made if isinstance(made, int | float) else None
-        return read_record(state, datastore.store.url) if age is not None and 0 <= age < LATELY_SECONDS else None
-    except ValueError:
-        return None
-    finally:
-        state.close()
+        age = datastore.context.env.clock.now().timestamp() - made if isinstance(made, int | float) else -1
+        return read_record(state, datastore.store.url) if 0 <= age < LATELY_SECONDS else None
+    return None
 
 
 def read_record(state: State, url: str) -> Capabilities | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, runtime_checkable
 
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
-from swamp.data.metadata import Draft, Owner
+from swamp.data.metadata import PARQUET, SNIFFED, Draft, Owner, sniff
 from swamp.data.names import DataName, auto_id, check_model_name
 from swamp.data.records import MANUAL_TYPE
 from swamp.data.versions import DataVersion
@@ -97,7 +97,7 @@ class Putting:
             writing.begun = True
             if known is None:
                 self._repo.definitions.auto(ref.type, ref.name)
-            newest = None if wanted else self._repo.artifacts.newest_readable(data)
+            newest = None if wanted else self._repo.artifacts.newest(data, readable=True)
             # A put that says nothing of it changes nothing: as the newest version that can be read says.
             before = newest.meta.draft.retention if newest is not None and newest.meta.active else KEEP_TEN
             draft = replace(draft, retention=wanted or before)
@@ -128,9 +128,7 @@ class Putting:
         return self._repo.artifacts.save_again(lost, kept) if taken and kept is not None else lost
 
 
-PARQUET: Final = "application/vnd.apache.parquet"
 JSON: Final = "application/json"
-_SNIFFED: Final = 1 << 16
 _ROWS: Final = {
     ".jsonl": "application/x-ndjson",
     ".ndjson": "application/x-ndjson",
@@ -200,20 +198,8 @@ def guess_type(content: Path | bytes | BinaryIO) -> str:
         if known or not content.is_file():
             return known or "application/octet-stream"
         with content.open("rb") as file:
-            return _sniff(file.read(_SNIFFED))
+            return sniff(file.read(SNIFFED))
     if isinstance(content, bytes):
-        return _sniff(content[:_SNIFFED])
+        return sniff(content[:SNIFFED])
     peek = getattr(content, "peek", None)  # standard input: its first bytes, without taking them
-    return _sniff(peek(_SNIFFED)[:_SNIFFED]) if peek else "application/octet-stream"
-
-
-def _sniff(head: bytes) -> str:
-    if head[:4] == b"PAR1":
-        return PARQUET
-    if b"\0" in head:
-        return "application/octet-stream"
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return "text/plain" if error.start > len(head) - 4 and len(head) == _SNIFFED else "application/octet-stream"
-    return "text/plain"
+    return sniff(peek(SNIFFED)[:SNIFFED]) if peek else "application/octet-stream"

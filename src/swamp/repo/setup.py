@@ -8,7 +8,7 @@ any point is answered by running the same command again.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +16,13 @@ from swamp.cache.scan import Observed, scan
 from swamp.errors import AccessDenied, Failed, StoreError, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
-from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, Hydrate, write_config
+from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.migrate import Copied, Proof, Source, TierCopier, clean_up, has_tiers, proven_in_tree
 from swamp.store.port import UNSAFE, Capabilities
 from swamp.store.together import together
 from swamp.sync.result import SyncResult
-from swamp.values import mutable, value
+from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 class SetUp:
     """What a setup did."""
 
-    config: DatastoreConfig
-    hydrate: Hydrate
-    url: str
-    address: str
-    endpoint: str | None
+    datastore: Datastore
     sync: SyncResult
     capabilities: Capabilities
     warnings: tuple[str, ...] = ()
@@ -50,12 +46,13 @@ class SetUp:
         return not self.errors and not self.sync.conflicts
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {"type": self.config.type, "url": self.address}
-        optional = {"namespace": self.config.namespace, "endpoint": self.endpoint}
-        document |= {key: value for key, value in optional.items() if value}
+        new = self.datastore
+        optional = {"namespace": new.config.namespace, "endpoint": new.endpoint}
         return {
-            **document,
-            "hydrate": self.hydrate,
+            "type": new.config.type,
+            "url": new.address,
+            **{key: value for key, value in optional.items() if value},
+            "hydrate": new.hydrate,
             "filesPushed": self.sync.files_pushed,
             "filesPulled": self.sync.files_pulled,
             "bytes": self.sync.bytes_pushed + self.sync.bytes_pulled,
@@ -66,12 +63,6 @@ class SetUp:
             "warnings": list(self.warnings),
             "errors": list(self.errors),
         }
-
-
-@mutable
-class _Report:
-    warnings: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 def set_up(repo: Repo, wanted: DatastoreConfig, *, migrate: bool = True, hydrate: str | None = None) -> SetUp:
@@ -96,14 +87,19 @@ class _Move:
         self._migrate = migrate
         self._only_reads = False
         self._joined = True
-        self._report = _Report()
+        self._warnings: list[str] = []
+        self._errors: list[str] = []
 
     def run(self) -> SetUp:
         new = self._new
         if new.synced:
             self._check_store()
         copied = self._copy()
-        synced = self._push_and_hydrate(copied) if new.synced else _counted(copied)
+        if new.synced:
+            synced = self._push_and_hydrate(copied)
+        else:
+            files, size = sum(len(done.seen) for done in copied), sum(done.size for done in copied)
+            synced = SyncResult("sync", files_pushed=files, bytes_pushed=size)
         if self._joined:
             if new.synced:
                 new.keep_choice()
@@ -118,7 +114,7 @@ class _Move:
         kept = clean_up(done, self._proof(synced))
         if kept:
             why = "they changed meanwhile or are not shared"
-            self._report.warnings.append(f"{len(kept)} files stay in {done.source.root}: {why}, first {kept[0]}")
+            self._warnings.append(f"{len(kept)} files stay in {done.source.root}: {why}, first {kept[0]}")
 
     def _proof(self, synced: SyncResult) -> Proof:
         """For a bucket base is the proof; what lost a conflict is proven where it is kept."""
@@ -159,13 +155,13 @@ class _Move:
         except AccessDenied as denied:
             self._only_reads = self._can_read(denied)
             new.capabilities = by_word(Capabilities(), word_of(new.store))
-            self._report.warnings.append(
+            self._warnings.append(
                 f"this login may read and not write ({denied.message}): what the store enforces is not known, "
                 "and nothing can be pushed from here"
             )
             return
         if not new.capabilities.safe:
-            self._report.warnings.append(UNSAFE)
+            self._warnings.append(UNSAFE)
 
     def _can_read(self, denied: AccessDenied) -> bool:
         try:
@@ -220,7 +216,7 @@ class _Move:
                     "or needs files that only it has",
                     hint="make it reachable, or give that up with --skip-migration",
                 ) from error
-            self._report.warnings.append(f"the old datastore cannot be reached: {error.message}")
+            self._warnings.append(f"the old datastore cannot be reached: {error.message}")
             return
         lost = result.lost
         if lost and result.has_all and not result.deletes_held:
@@ -253,12 +249,10 @@ class _Move:
         result = pushed.merged(pulled, "sync")
         aside = tuple(conflict for done in copied for conflict in done.conflicts)
         result = replace(result, conflicts=tuple(dict.fromkeys(aside + result.conflicts)))
-        self._report.warnings += result.warnings
-        self._report.errors += [f"{f.path}: {f.error}" for f in result.failed]
+        self._warnings += result.warnings
+        self._errors += [f"{f.path}: {f.error}" for f in result.failed]
         for conflict in result.conflicts:
-            self._report.warnings.append(
-                f"{conflict.path} exists there with other content; yours is in {conflict.kept}"
-            )
+            self._warnings.append(f"{conflict.path} exists there with other content; yours is in {conflict.kept}")
         if self._joined:
             self._new.mark_hydrated()
         return result
@@ -275,19 +269,8 @@ class _Move:
         capabilities = new.capabilities if new.synced else Capabilities()
         if self._only_reads:
             capabilities = Capabilities(**dict.fromkeys((f.name for f in fields(Capabilities)), False))
-        warnings, errors = tuple(dict.fromkeys(self._report.warnings)), tuple(self._report.errors)
-        return SetUp(
-            new.config,
-            new.hydrate,
-            new.url,
-            new.address,
-            new.endpoint,
-            sync,
-            capabilities,
-            warnings,
-            errors,
-            self._joined,
-        )
+        warnings = tuple(dict.fromkeys(self._warnings))
+        return SetUp(new, sync, capabilities, warnings, tuple(self._errors), self._joined)
 
 
 def _load_engine() -> None:
@@ -295,14 +278,6 @@ def _load_engine() -> None:
     import swamp.bulk.choose
     import swamp.index.decode
     import swamp.sync.engine  # noqa: F401
-
-
-def _counted(copied: list[Copied]) -> SyncResult:
-    return SyncResult(
-        "sync",
-        files_pushed=sum(len(done.seen) for done in copied),
-        bytes_pushed=sum(done.size for done in copied),
-    )
 
 
 def refuse_nested_store(datastore: Datastore) -> None:

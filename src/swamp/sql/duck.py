@@ -256,16 +256,12 @@ def _hint(said: dict[str, str], message: str, known: Sequence[str], columns: Seq
     tables = f"tables: {', '.join(TABLES)}; datasets: model.name; DESCRIBE shows columns"
     kind = said.get("type", "")
     if "Candidate bindings" in message or said.get("error_subtype") == "COLUMN_NOT_FOUND":
-        wanted = said.get("name") or _last_quoted(message.partition("\n")[0])
+        first = message.partition("\n")[0]
+        wanted = said.get("name") or [first, *first.split('"')[1::2]][-1]
         return f"{meant(wanted, columns)}DESCRIBE shows the columns of a table"
     if said.get("error_subtype") == "MISSING_ENTRY" and kind != "Table":
         return f"DuckDB has no such {kind.lower()}; Spark may have it: --engine spark"
     return (meant(said["name"], known) if "name" in said else "") + tables
-
-
-def _last_quoted(text: str) -> str:
-    found = text.split('"')
-    return found[-2] if len(found) > 2 else text
 
 
 def table_rows(repo: Repo, table: Table) -> Iterator[Row]:
@@ -291,14 +287,13 @@ def arrow_reader(table: Table, found: Iterable[Row]) -> Any:
     schema = Schema(fields)
 
     def batch(page: list[Row]) -> Any:
-        columns = [[_arrow_cell(row.get(name), kind) for row in page] for name, kind in table.columns]
+        columns = [[row.get(name) for row in page] for name, _ in table.columns]
+        for at, (_, kind) in enumerate(table.columns):
+            if kind == MAP:
+                columns[at] = [one if one is None else json.dumps(one, ensure_ascii=False) for one in columns[at]]
         arrays = [Array(values, field.type) for values, field in zip(columns, fields, strict=True)]
         return RecordBatch.from_arrays(arrays, schema=schema)
 
     source = iter(found)
     pages = iter(lambda: list(islice(source, BATCH)), [])
     return RecordBatchReader.from_batches(schema, [batch(page) for page in pages])
-
-
-def _arrow_cell(value: Any, kind: str) -> Any:
-    return json.dumps(value, ensure_ascii=False) if kind == MAP and value is not None else value

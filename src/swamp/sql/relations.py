@@ -177,7 +177,8 @@ class _Finder:
         expecting = False
         while self._at < len(self._tokens):
             token = self._tokens[self._at]
-            if expecting and token.is_name and not self._is_call() and token.upper not in ("SELECT", "WITH", "VALUES"):
+            is_table = token.is_name and self._peek(1).text != "(" and token.upper not in ("SELECT", "WITH", "VALUES")
+            if expecting and is_table:
                 if token.upper in ("LATERAL", "TABLE", "EXTENDED", "FORMATTED"):
                     self._at += 1
                     continue
@@ -200,7 +201,8 @@ class _Finder:
                     depths.pop()
                 return False
             case "FROM":
-                if here.function in _TAKES_FROM or (self._before(1).upper == "DISTINCT" and self._is_distinct_from()):
+                distinct = self._before(1).upper == "DISTINCT" and self._before(2).upper in ("IS", "NOT")
+                if here.function in _TAKES_FROM or distinct:
                     return False
                 here.in_from = True
                 return True
@@ -218,12 +220,6 @@ class _Finder:
     def _described(self) -> bool:
         """`DESCRIBE web.orders`: no alias may stand there."""
         return self._tokens[0].upper in ("DESCRIBE", "DESC", "SUMMARIZE", "TABLE") and self._at <= 2
-
-    def _is_distinct_from(self) -> bool:
-        return self._before(2).upper in ("IS", "NOT")
-
-    def _is_call(self) -> bool:
-        return self._peek(1).text == "("
 
     def _before(self, count: int) -> Token:
         return self._tokens[self._at - count] if self._at >= count else Token("space", "", 0)
@@ -286,18 +282,14 @@ def written(query: Query, views: Mapping[Relation, str], dialect: Dialect) -> En
     while number < len(query.tokens):
         token = query.tokens[number]
         relation = starts.get(number)
-        piece = _requoted(token, dialect) if relation is None else _view(relation, views[relation], dialect)
+        piece = _requoted(token, dialect) if relation is None else quoted(views[relation], dialect)
+        if relation is not None and relation.alias:
+            piece += f" AS {quoted(relation.parts[-1], dialect)}"
         origins.append((length, token.start))
         pieces.append(piece)
         length += len(piece)
         number = number + 1 if relation is None else relation.last + 1
     return EngineQuery("".join(pieces), tuple(origins))
-
-
-def _view(relation: Relation, view: str, dialect: Dialect) -> str:
-    return (
-        f"{quoted(view, dialect)} AS {quoted(relation.parts[-1], dialect)}" if relation.alias else quoted(view, dialect)
-    )
 
 
 def quoted(name: str, dialect: Dialect) -> str:

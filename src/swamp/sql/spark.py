@@ -17,7 +17,7 @@ from swamp.datasets import sql
 from swamp.datasets.source import register
 from swamp.errors import UsageError
 from swamp.sql.answer import Answer, Prepared, SqlEngineChoice
-from swamp.sql.relations import written
+from swamp.sql.relations import place_in, written
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
@@ -47,7 +47,7 @@ def on_spark(
         for view, version in prepared.by_view.items():
             sql.register_dataset(session, repo.path, view, version.ref)
         query = written(prepared.query, prepared.views, "spark")
-        frame = sql.query(session, query.text, lambda offset: _typed(prepared, query.origin(offset)))
+        frame = sql.query(session, query.text, lambda offset: place_in(prepared.query.text, query.origin(offset)))
 
         def rows() -> Iterator[Sequence[Any]]:
             return sql.rows_of(frame, jobs, idle_timeout)
@@ -60,12 +60,6 @@ def on_spark(
         jobs.close()
         if own:
             stop_session(session)
-
-
-def _typed(prepared: Prepared, offset: int) -> str:
-    from swamp.sql.relations import place_in
-
-    return place_in(prepared.query.text, offset)
 
 
 def _only_what_is_here(repo: Repo, prepared: Prepared, settings: SparkSettings, warn: Callable[[str], None]) -> bool:
