@@ -172,7 +172,9 @@ def _resolve(
     tunable: Tunable, flags: Mapping[str, Any], environ: Mapping[str, str], document: Mapping[str, Any]
 ) -> Any:
     if tunable.flag and flags.get(tunable.flag) is not None:
-        return _flagged(tunable, flags[tunable.flag])
+        # A time on the command line is in seconds, and so is the complaint about it.
+        word, in_seconds = tunable.flag.removesuffix("_ms").replace("_", "-"), tunable.flag.endswith("_ms")
+        return _parsed(tunable, flags[tunable.flag], f"--{word}", in_seconds=in_seconds)
     if tunable.env and environ.get(tunable.env):
         return _parsed(tunable, environ[tunable.env], tunable.env)
     for key in filter(None, (tunable.yaml, tunable.also)):
@@ -182,29 +184,14 @@ def _resolve(
     return tunable.default
 
 
-def _flagged(tunable: Tunable, value: Any) -> Any:
-    """A time on the command line is in seconds, and so is the complaint about it."""
-    assert tunable.flag is not None
-    word = f"--{tunable.flag.removesuffix('_ms').replace('_', '-')}"
-    if not tunable.flag.endswith("_ms"):
-        return _parsed(tunable, value, word)
+def _parsed(tunable: Tunable, value: Any, source: str, *, in_seconds: bool = False) -> Any:
     try:
         return tunable.parse(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(
-            f"{word} is {value / 1000:g}",
-            hint=f"allowed: seconds, 0.001 to 86400 ({tunable.doc})",
-            details={"key": word},
-        ) from error
-
-
-def _parsed(tunable: Tunable, value: Any, source: str) -> Any:
-    try:
-        return tunable.parse(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(
-            f"{source} is {value!r}", hint=f"allowed: {tunable.allowed} ({tunable.doc})", details={"key": source}
-        ) from error
+        shown = f"{value / 1000:g}" if in_seconds else repr(value)
+        allowed = "seconds, 0.001 to 86400" if in_seconds else tunable.allowed
+        hint = f"allowed: {allowed} ({tunable.doc})"
+        raise UsageError(f"{source} is {shown}", hint=hint, details={"key": source}) from error
 
 
 def _dotted(document: Mapping[str, Any], key: str) -> Any:

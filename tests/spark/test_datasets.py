@@ -5,6 +5,7 @@ import decimal
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -419,7 +420,7 @@ def heal(bucket):
 
 def test_a_catalog_is_rebuilt_on_spark_as_it_is_in_process(jobs, plain_repo, tmp_path):
     from swamp.catalog.catalog import Catalog
-    from swamp.catalog.parse import parser
+    from swamp.catalog.parse import parse_on_spark
     from swamp.env import SYSTEM
     from swamp.sync.port import PlainTree
     from swamp.sync.progress import IdleTimeout
@@ -431,7 +432,7 @@ def test_a_catalog_is_rebuilt_on_spark_as_it_is_in_process(jobs, plain_repo, tmp
     broken.write_bytes(b"{")
     inline, spark = Catalog(tmp_path / "a.db", tree), Catalog(tmp_path / "b.db", tree)
     inline.rebuild()
-    spark.rebuild(parser(jobs, tree.root, IdleTimeout(SYSTEM, 120)))
+    spark.rebuild(partial(parse_on_spark, jobs, tree.root, IdleTimeout(SYSTEM, 120)))
     assert spark.damaged() == inline.damaged() != []
     everything = [list(catalog.select("1 = 1")) for catalog in (inline, spark)]
     assert len(everything[0]) == 29

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.api.version import Listing, SavedVersion
-from swamp.data.reads import Read, Reads, note, read_so_far
+from swamp.data.names import version_of_directory
+from swamp.data.reads import Reads, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM
 from swamp.repo.open import COMMAND
@@ -129,7 +130,9 @@ class Repository(Repo):
         `lifetime`: `infinite`, `ephemeral`, `30d`, …; `keep`: versions that garbage collection leaves, 10 or `30d`.
         With the store away the value is kept here and Unavailable says so: the next command delivers it.
         """
-        self._begin("data put")
+        COMMAND.set("data put")
+        self.changes.next_command()  # logged, audited and warned of by itself
+        read = None if inputs is None else [one.reference for one in inputs]
         done = self.data.put(
             model,
             name,
@@ -138,7 +141,7 @@ class Repository(Repo):
             tags=tags,
             lifetime=lifetime,
             keep=keep,
-            inputs=self._made_from(inputs),
+            inputs=Reads([*read_so_far(), *self.reads.all()]).all() if read is None else read,
         )
         return self._shown(done.version)
 
@@ -152,11 +155,6 @@ class Repository(Repo):
         self.reads.add(found.artifact())
         note(found.artifact())
         return found
-
-    def _made_from(self, inputs: Iterable[SavedVersion] | None) -> Sequence[Read]:
-        if inputs is not None:
-            return [one.reference for one in inputs]
-        return Reads([*read_so_far(), *self.reads.all()]).all()
 
     # -- running
 
@@ -187,17 +185,12 @@ class Repository(Repo):
         )
 
     def _saved_at(self, path: str) -> SavedVersion:
-        from swamp.api.run import saved_at
-
-        return self._shown(saved_at(self, path))
+        ref = version_of_directory(path)
+        assert ref is not None, path
+        return self._shown(self.artifacts.read(ref))
 
     def _shown(self, found: DataVersion) -> SavedVersion:
         return SavedVersion(self.data.contents, found)
-
-    def _begin(self, command: str) -> None:
-        """One more command of this process: logged, audited and warned of by itself."""
-        COMMAND.set(command)
-        self.changes.next_command()
 
     # -- shown
 

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from swamp.data.names import version_of_directory
 from swamp.errors import Failed, Interrupted, SwampError
 from swamp.models.run import Hooks, Request, run_method
 from swamp.models.run_context import RunContext
@@ -170,10 +169,3 @@ def _error_of(run: RunState) -> SwampError | None:
         f"{run.workflow_name} failed{f' at {why}' if why else ''}",
         hint=f"`swamp workflow logs {run.id}` shows what it said; `swamp workflow resume {run.id}` goes on",
     )
-
-
-def saved_at(repo: Repo, path: str) -> Any:
-    """The version whose directory in the tree is `path`."""
-    ref = version_of_directory(path)
-    assert ref is not None, path
-    return repo.artifacts.read(ref)

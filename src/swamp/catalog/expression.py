@@ -251,18 +251,12 @@ def _library() -> Any:
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
             found = Path(place) / f"cel{suffix}"
             if found.exists():
-                return _load_extension(found)
+                loader = importlib.machinery.ExtensionFileLoader("cel.cel", str(found))
+                spec = importlib.machinery.ModuleSpec("cel.cel", loader, origin=str(found))
+                module = importlib.util.module_from_spec(spec)
+                loader.exec_module(module)
+                return module
     raise MissingTool("the CEL library is not installed", hint="install `common-expression-language`")
-
-
-def _load_extension(path: Path) -> Any:
-    loader = importlib.machinery.ExtensionFileLoader("cel.cel", str(path))
-    spec = importlib.util.spec_from_loader("cel.cel", loader)
-    if spec is None:
-        raise MissingTool(f"{path} cannot be loaded", hint="reinstall `common-expression-language`")
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
 
 
 OPEN: Final = "${{"

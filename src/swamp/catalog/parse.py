@@ -42,23 +42,22 @@ class ParseMetadata:
                     continue  # gone meanwhile: it is no version any more
 
 
-def chosen_parser(
-    chooser: Chooser, tree: Tree, idle_timeout: IdleTimeout
-) -> Callable[[list[VersionRef]], Iterator[tuple[VersionRef, DataVersion | CorruptData]]]:
+Parsed = Iterator[tuple[VersionRef, DataVersion | CorruptData]]
+
+
+def chosen_parser(chooser: Chooser, tree: Tree, idle_timeout: IdleTimeout) -> Callable[[list[VersionRef]], Parsed]:
     """A `catalog.Parse` by the engine that so many files are worth."""
 
-    def parse(refs: list[VersionRef]) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
+    def parse(refs: list[VersionRef]) -> Parsed:
         executor = chooser.on_spark(Work("hash", len(refs), 0))
         if executor is not None:
-            return parser(executor.jobs, tree.root, idle_timeout)(refs)
+            return parse_on_spark(executor.jobs, tree.root, idle_timeout, refs)
         return _one_by_one(VersionReader(tree), refs, idle_timeout)
 
     return parse
 
 
-def _one_by_one(
-    reader: VersionReader, refs: list[VersionRef], idle_timeout: IdleTimeout
-) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
+def _one_by_one(reader: VersionReader, refs: list[VersionRef], idle_timeout: IdleTimeout) -> Parsed:
     for ref in refs:
         idle_timeout.cancel.check()
         try:
@@ -69,20 +68,14 @@ def _one_by_one(
             yield ref, error
 
 
-def parser(
-    jobs: Jobs, tree: Path, idle_timeout: IdleTimeout
-) -> Callable[[list[VersionRef]], Iterator[tuple[VersionRef, DataVersion | CorruptData]]]:
-    """A `catalog.Parse` on Spark, for a tree that the executors see."""
-
-    def parse(refs: list[VersionRef]) -> Iterator[tuple[VersionRef, DataVersion | CorruptData]]:
-        by_path = {ref.metadata_path: ref for ref in refs}
-        paths = list(by_path)
-        for start in range(0, len(paths), CHUNK):
-            chunk = paths[start : start + CHUNK]
-            kernel, shares = ParseMetadata(str(tree), jobs.beacon), by_count(chunk, jobs.parallelism * 4)
-            parsed = jobs.run("catalog", partial(jobs.spread, shares, kernel), idle_timeout, files=len(chunk))
-            for path, found in parsed:
-                ref = by_path[path]
-                yield ref, found if isinstance(found, CorruptData) else DataVersion(ref, found)
-
-    return parse
+def parse_on_spark(jobs: Jobs, tree: Path, idle_timeout: IdleTimeout, refs: list[VersionRef]) -> Parsed:
+    """The same on Spark, for a tree that the executors see."""
+    by_path = {ref.metadata_path: ref for ref in refs}
+    paths = list(by_path)
+    for start in range(0, len(paths), CHUNK):
+        chunk = paths[start : start + CHUNK]
+        kernel, shares = ParseMetadata(str(tree), jobs.beacon), by_count(chunk, jobs.parallelism * 4)
+        parsed = jobs.run("catalog", partial(jobs.spread, shares, kernel), idle_timeout, files=len(chunk))
+        for path, found in parsed:
+            ref = by_path[path]
+            yield ref, found if isinstance(found, CorruptData) else DataVersion(ref, found)

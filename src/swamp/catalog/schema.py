@@ -21,15 +21,8 @@ from swamp.values import value
 SCHEMA_VERSION: Final = 3
 
 TEXT_COLUMNS: Final = ("id", "name", "createdAt", "modelType", "contentType", "lifetime", "ownerType", "ownerRef", "ns")
-NULLABLE_COLUMNS: Final = (
-    "modelName",
-    "specName",
-    "dataType",
-    "workflowRunId",
-    "workflowName",
-    "jobName",
-    "stepName",
-    "source",
+NULLABLE_COLUMNS: Final = tuple(
+    "modelName specName dataType workflowRunId workflowName jobName stepName source".split()
 )
 INTEGER_COLUMNS: Final = ("version", "size")
 BOOLEAN_COLUMNS: Final = ("isLatest", "streaming")

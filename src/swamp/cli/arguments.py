@@ -19,7 +19,13 @@ from swamp.errors import SwampError
 
 def models(ctx: Any, incomplete: str) -> list[str]:
     """Models with a definition, and those that have data."""
-    return _fitting(_models(_repo(ctx)), incomplete)
+    repo = _repo(ctx)
+    if repo is None:
+        return []
+    from swamp.catalog import glance
+
+    defined = [file.stem for _, file in _definitions(repo)]
+    return _fitting([*defined, *glance.model_names(repo / ".swamp" / "_catalog.db")], incomplete)
 
 
 def data_names(ctx: Any, incomplete: str) -> list[str]:
@@ -61,15 +67,6 @@ def _repo(ctx: Any) -> Path | None:
         return locate(Path(given) if given else None, os.environ)
     except (SwampError, OSError):
         return None
-
-
-def _models(repo: Path | None) -> Iterator[str]:
-    if repo is None:
-        return
-    from swamp.catalog import glance
-
-    yield from (file.stem for _, file in _definitions(repo))
-    yield from glance.model_names(repo / ".swamp" / "_catalog.db")
 
 
 def _definitions(repo: Path) -> Iterator[tuple[str, Path]]:

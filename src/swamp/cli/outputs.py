@@ -22,18 +22,12 @@ STATUSES = ("pending", "running", "succeeded", "failed", "cancelled")
 
 
 def _described(output: Output) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "id": output.id,
-        "modelName": output.extra.get("modelName"),
-        "modelType": output.model_type,
-        "definitionId": output.definition_id,
-        "methodName": output.method_name,
-        "status": output.status,
-        "startedAt": output.started_at,
-        "completedAt": output.completed_at,
-        "durationMs": output.duration_ms,
-    }
-    return {**document, **({"error": output.error} if output.error else {})}
+    from swamp.data.document import keys_of
+
+    keys = keys_of("model_type definition_id method_name status started_at completed_at duration_ms")
+    known = {key: getattr(output, attribute) for key, attribute in keys.items()}
+    named = {"id": output.id, "modelName": output.extra.get("modelName")}
+    return {**named, **known, **({"error": output.error} if output.error else {})}
 
 
 @reading(app, "list")
@@ -118,22 +112,16 @@ def _find_output(context: RunContext, wanted: str) -> Output:
 @reading(app, "get")
 def get_output(output: OutputId) -> None:
     """Show an output record: status, provenance, what it wrote."""
+    from swamp.data.records import PROOF
     from swamp.repo.leases import with_interrupted
 
     with session(reading=True) as s:
         s.repo.freshen()
         context = s.run_context()
         found = next(with_interrupted(s.repo.datastore, context.outputs, [_find_output(context, output)]))
-        proof = found.provenance
         document = {
             **_described(found),
-            "provenance": {
-                "definitionHash": proof.definition_hash,
-                "triggeredBy": proof.triggered_by,
-                "workflowRunId": proof.workflow_run_id,
-                "stepName": proof.step_name,
-                "initiatedBy": proof.initiated_by,
-            },
+            "provenance": {key: getattr(found.provenance, attribute) for key, attribute in PROOF.items()},
             "artifacts": {"dataArtifacts": [dict(artifact) for artifact in found.artifacts]},
             "inputs": [dict(read) for read in found.inputs],
             "logFile": found.log_file,

@@ -118,6 +118,12 @@ def dump(value: Any) -> bytes:
         raise UsageError("a text is not valid Unicode and cannot be stored") from error
 
 
+def keys_of(attributes: str) -> dict[str, str]:
+    """The attributes by their keys in a document: `started_at` is `startedAt` there."""
+    words = {attribute: attribute.split("_") for attribute in attributes.split()}
+    return {first + "".join(map(str.capitalize, rest)): attribute for attribute, (first, *rest) in words.items()}
+
+
 def told(state: object, keys: Mapping[str, str]) -> dict[str, Any]:
     """The attributes of a state by their keys in its document, without those that say nothing."""
     found = {key: getattr(state, attribute) for key, attribute in keys.items()}

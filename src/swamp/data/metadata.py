@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, Final, Literal, get_args
 
-from swamp.data.document import damaged, dump, load_mapping, told, unknown_keys
+from swamp.data.document import damaged, dump, keys_of, load_mapping, told, unknown_keys
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
 from swamp.data.names import VersionRef
 from swamp.data.parts import Manifest, Part
@@ -134,16 +134,7 @@ class Metadata:
         return plain in JSON_TYPES or plain.endswith("+json")
 
 
-_OWNER_KEYS: Final = {
-    "ownerType": "owner_type",
-    "ownerRef": "owner_ref",
-    "workflowId": "workflow_id",
-    "workflowRunId": "workflow_run_id",
-    "workflowName": "workflow_name",
-    "jobName": "job_name",
-    "stepName": "step_name",
-    "source": "source",
-}
+OWNER_KEYS: Final = keys_of("owner_type owner_ref workflow_id workflow_run_id workflow_name job_name step_name source")
 _KNOWN: Final = frozenset(
     "id name version contentType lifetime garbageCollection streaming tags ownerDefinition createdAt size "
     "checksum parts manifest lifecycle renamedTo writeId inputs outputId".split()
@@ -162,7 +153,7 @@ def encode(meta: Metadata) -> bytes:
         "garbageCollection": draft.retention.value,
         "streaming": draft.streaming,
         "tags": dict(draft.tags),
-        "ownerDefinition": told(draft.owner, _OWNER_KEYS),
+        "ownerDefinition": told(draft.owner, OWNER_KEYS),
         "createdAt": meta.created_at,
         "size": meta.size,
         "checksum": meta.checksum,
@@ -205,7 +196,7 @@ def decode(raw: bytes, path: str) -> Metadata:
 
 def _decode_draft(reader: _Reader) -> Draft:
     owner, inputs = _Reader(reader.mapping("ownerDefinition"), reader.path), reader.document.get("inputs")
-    rest = {attribute: owner.optional(key) for key, attribute in list(_OWNER_KEYS.items())[2:]}
+    rest = {attribute: owner.optional(key) for key, attribute in list(OWNER_KEYS.items())[2:]}
     return Draft(
         owner=Owner(owner.choice("ownerType", get_args(OwnerType)), owner.text("ownerRef"), **rest),
         content_type=reader.text("contentType", "application/octet-stream"),
@@ -247,7 +238,7 @@ def _decode_manifest(reader: _Reader) -> Manifest | None:
 
 def version_fields(ref: VersionRef, meta: Metadata) -> dict[str, Any]:
     """A version as a row: every field by which the catalog, queries, SQL, Spark and `--json` know it."""
-    data, owner = ref.data, meta.owner
+    data = ref.data
     return {
         "id": meta.id,
         "name": data.name,
@@ -268,14 +259,7 @@ def version_fields(ref: VersionRef, meta: Metadata) -> dict[str, Any]:
         "checksum": meta.checksum,
         "lifecycle": meta.lifecycle,
         "renamedTo": meta.renamed_to,
-        "ownerType": owner.owner_type,
-        "ownerRef": owner.owner_ref,
-        "workflowId": owner.workflow_id,
-        "workflowName": owner.workflow_name,
-        "workflowRunId": owner.workflow_run_id,
-        "jobName": owner.job_name,
-        "stepName": owner.step_name,
-        "source": owner.source,
+        **{key: getattr(meta.owner, attribute) for key, attribute in OWNER_KEYS.items()},
     }
 
 

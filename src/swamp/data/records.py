@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final, Literal
 
-from swamp.data.document import SUFFIX, RecordFiles, attributes_of, damaged, dump, told, unknown_keys
+from swamp.data.document import SUFFIX, RecordFiles, attributes_of, damaged, dump, keys_of, told, unknown_keys
 from swamp.data.names import auto_id, by_prefix, check_id, check_model_name, normalise_type
 from swamp.data.reads import is_read
 from swamp.errors import NotFound
@@ -102,28 +102,12 @@ class OutputRepository:
         return None if document is None else decode_output(document, path)
 
 
-_KEYS: Final = {
-    "id": "id",
-    "definitionId": "definition_id",
-    "methodName": "method_name",
-    "status": "status",
-    "startedAt": "started_at",
-    "completedAt": "completed_at",
-    "durationMs": "duration_ms",
-    "logFile": "log_file",
-    "error": "error",
-}
-_PROOF: Final = {
-    "definitionHash": "definition_hash",
-    "triggeredBy": "triggered_by",
-    "workflowRunId": "workflow_run_id",
-    "stepName": "step_name",
-    "initiatedBy": "initiated_by",
-}
+_KEYS: Final = keys_of("id definition_id method_name status started_at completed_at duration_ms log_file error")
+PROOF: Final = keys_of("definition_hash triggered_by workflow_run_id step_name initiated_by")
 
 
 def _encode_output(output: Output) -> bytes:
-    document = {**told(output, _KEYS), "provenance": told(output.provenance, _PROOF)}
+    document = {**told(output, _KEYS), "provenance": told(output.provenance, PROOF)}
     document["artifacts"] = {"dataArtifacts": [dict(artifact) for artifact in output.artifacts]}
     if output.inputs:
         document["inputs"] = [dict(one) for one in output.inputs]
@@ -136,7 +120,7 @@ def decode_output(document: Mapping[str, Any], path: str) -> Output:
         return Output(
             **attributes_of(document, _KEYS),
             model_type="/".join(path.split("/")[1:-2]),
-            provenance=Provenance(**attributes_of(document.get("provenance") or {}, _PROOF)),
+            provenance=Provenance(**attributes_of(document.get("provenance") or {}, PROOF)),
             artifacts=tuple((document.get("artifacts") or {}).get("dataArtifacts") or ()),
             inputs=tuple(one for one in document.get("inputs") or () if is_read(one)),
             extra=unknown_keys(document, (*_KEYS, "provenance", "artifacts", "inputs")),

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from swamp.data.document import SUFFIX, RecordFiles, attributes_of, damaged, dump, load_mapping, told, unknown_keys
+from swamp.data.document import (
+    SUFFIX,
+    RecordFiles,
+    attributes_of,
+    damaged,
+    dump,
+    keys_of,
+    load_mapping,
+    told,
+    unknown_keys,
+)
 from swamp.data.names import by_prefix, check_id, meant
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
@@ -139,32 +149,11 @@ class RunState:
 
 _STEP: Final = {
     "stepName": "name",
-    "template": "template",
-    "status": "status",
-    "startedAt": "started_at",
-    "completedAt": "completed_at",
-    "durationMs": "duration_ms",
-    "error": "error",
-    "allowedFailure": "allowed_failure",
+    **keys_of("template status started_at completed_at duration_ms error allowed_failure"),
 }
 """The keys of a step in the record, each with the attribute that it tells."""
-_HEAD: Final = {
-    "id": "id",
-    "workflowId": "workflow_id",
-    "workflowName": "workflow_name",
-    "status": "status",
-    "startedAt": "started_at",
-    "completedAt": "completed_at",
-    "tags": "tags",
-    "trigger": "trigger",
-}
-_TAIL: Final = {
-    "pid": "pid",
-    "host": "host",
-    "triggerSource": "trigger_source",
-    "durationMs": "duration_ms",
-    "error": "error",
-}
+_HEAD: Final = keys_of("id workflow_id workflow_name status started_at completed_at tags trigger")
+_TAIL: Final = keys_of("pid host trigger_source duration_ms error")
 
 
 @value
@@ -184,10 +173,10 @@ class RunSummary:
     trigger: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        keys = {"runId": "run_id", "workflowName": "workflow_name", "status": "status", "startedAt": "started_at"}
-        more = told(self, {"failedStep": "failed_step", "trigger": "trigger"})
+        known = told(self, keys_of("run_id workflow_name status started_at"))
+        more = told(self, keys_of("failed_step trigger"))
         progress = f"{self.steps_done}/{self.steps_total}"
-        return {**told(self, keys), "completedAt": self.completed_at, **more, "stepProgress": progress}
+        return {**known, "completedAt": self.completed_at, **more, "stepProgress": progress}
 
 
 def path_of(workflow_id: str, run_id: str) -> str:

@@ -6,7 +6,6 @@ dies with the cache. So a line can always be added without asking anybody.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import socket
 from pathlib import Path
 
 from swamp.env import Env, rfc3339
+from swamp.repo.open import user_name
 from swamp.repo.transaction import Change
 from swamp.sync.port import Tree
 from swamp.values import value
@@ -40,7 +40,7 @@ class Audit:
             "at": rfc3339(self.env.clock.now()),
             "command": change.command,
             "outcome": outcome,
-            "user": _user(),
+            "user": user_name(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "repoId": self.repo_id,
@@ -69,10 +69,3 @@ class Audit:
         finally:
             temp.unlink()
         return self.identity.read_text(encoding="ascii").strip()
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())

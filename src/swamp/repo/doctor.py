@@ -19,7 +19,6 @@ from swamp.values import value
 if TYPE_CHECKING:
     from swamp.catalog.catalog import Catalog, Parse
     from swamp.repo.repository import Repo
-    from swamp.store.probe import Probed
 
 REPAIR = "swamp datastore doctor --repair"
 UPGRADE = "upgrade swamp on this machine"
@@ -91,9 +90,10 @@ class Doctor:
     # -- the store
 
     def _remote(self) -> Iterator[Checkup]:
-        refused = self._open()
-        if refused is not None:
-            yield refused
+        try:
+            _ = self._datastore.store
+        except StoreError as error:
+            yield Checkup("credentials", False, error.message, error.hint)
             return
         reached = self._reach()
         yield from reached
@@ -107,13 +107,6 @@ class Doctor:
         yield from index
         if self._root is not None and all(check.ok for check in index):
             yield _told("packs", self._packs)
-
-    def _open(self) -> Checkup | None:
-        try:
-            _ = self._datastore.store
-        except StoreError as error:
-            return Checkup("credentials", False, error.message, error.hint)
-        return None
 
     def _reach(self) -> list[Checkup]:
         """By reading: the answer to a HEAD has no body, so a refusal would not say why."""
@@ -140,7 +133,9 @@ class Doctor:
         except StoreError as error:
             yield Checkup("probe", False, error.message, error.hint)
             return
-        yield from self._clock(seen)
+        for finding in seen.findings:
+            if finding.name == "clock":
+                yield Checkup("clock", finding.kept, finding.text, None if finding.kept else "set this machine's clock")
         try:
             word = word_of(self._datastore.store)
         except SwampError:
@@ -155,11 +150,6 @@ class Doctor:
             return
         fix = "let only one machine write at a time, or use a store that enforces conditional writes"
         yield Checkup("probe", False, "; ".join(broken), fix)
-
-    def _clock(self, seen: Probed) -> Iterator[Checkup]:
-        for finding in seen.findings:
-            if finding.name == "clock":
-                yield Checkup("clock", finding.kept, finding.text, None if finding.kept else "set this machine's clock")
 
     def _root_check(self) -> Checkup:
         store, state = self._datastore.store, self._datastore.must_sync().state
@@ -345,12 +335,7 @@ class Doctor:
 
     def _relisted(self, agree: Callable[[str], None]) -> int:
         """Publishes what a listing proposes, once somebody has agreed; how many files. On Spark where it is at hand."""
-        from swamp.repo.repair import (
-            propose_from_listing,
-            publish_proposal,
-            publish_segments,
-            refuse_whole,
-        )
+        from swamp.repo.repair import propose_from_listing, publish_proposal, publish_segments, refuse_whole
 
         committer, pace = self._datastore.must_sync().committer, self._datastore.context.cancel.check
         question = "Publish an index of {} files, the newest upload of each path?"

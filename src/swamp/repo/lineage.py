@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp import __version__
 from swamp.cache.files import read_at_most
+from swamp.data.document import keys_of
 from swamp.data.metadata import MAX_METADATA, Metadata, decode
 from swamp.data.names import DATA, METADATA, version_of_directory
 from swamp.data.records import Output
@@ -28,12 +29,7 @@ if TYPE_CHECKING:
     from swamp.repo.repository import Repo
 
 _MARK: Final = b"\ninputs:"
-_MADE_BY: Final = (
-    ("workflowName", "workflow_name"),
-    ("workflowRunId", "workflow_run_id"),
-    ("jobName", "job_name"),
-    ("stepName", "step_name"),
-)
+_MADE_BY: Final = keys_of("workflow_name workflow_run_id job_name step_name")
 
 
 @value
@@ -181,7 +177,7 @@ class _Walk:
 
 def _node(found: DataVersion) -> LineageNode:
     owner, draft = found.meta.owner, found.meta.draft
-    made = {key: value for key, attribute in _MADE_BY if (value := getattr(owner, attribute)) is not None}
+    made = {key: value for key, attribute in _MADE_BY.items() if (value := getattr(owner, attribute)) is not None}
     if draft.output_id is not None:
         made["outputId"] = draft.output_id
     model = found.called

@@ -115,18 +115,23 @@ def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:
     return PrefixStore(bucket, namespace) if namespace else bucket
 
 
-def writer_of(repo_id: str) -> Writer:
+def user_name() -> str:
+    """Who works here, by name, or by number where that has none."""
     import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def writer_of(repo_id: str) -> Writer:
     import socket
 
     from swamp import __version__
     from swamp.index.root import Writer
 
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return Writer(repo_id, socket.gethostname(), user, os.getpid(), __version__, COMMAND.get())
+    return Writer(repo_id, socket.gethostname(), user_name(), os.getpid(), __version__, COMMAND.get())
 
 
 def directory_of_bucket(config: DatastoreConfig) -> Path | None:
