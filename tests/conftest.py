@@ -22,7 +22,7 @@ from swamp.testing.running import RunningServer
 
 if TYPE_CHECKING:
     from kills import Killer
-    from machines import Place
+    from machines import Place, Team
     from swamp.testing.s3_double import S3Double
 
 # What is slow on a busy machine is not wrong. The same examples in every run, so that what turns a change down is in
@@ -155,6 +155,23 @@ def new_place(killer: Killer, servers: Servers, tmp_path: Path, fresh_prefix: Ca
         return Place(f"{moto.url}/{fresh_prefix()}", config, dict(moto.environ))
 
     return make
+
+
+@pytest.fixture
+def double() -> Iterator[S3Double]:
+    """A strict S3 in this process, whose login only its own clients have."""
+    from swamp.testing.s3_double import S3Double
+
+    with S3Double("b") as made:
+        yield made
+
+
+@pytest.fixture
+def double_team(double: S3Double, tmp_path: Path) -> Team:
+    """Machines that share a prefix in it."""
+    from machines import Place, Team
+
+    return Team(tmp_path, Place("s3://b/p", dict(double.config), dict(double.environ)))
 
 
 @pytest.fixture

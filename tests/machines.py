@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swamp.index.root import ROOT_KEY
 from swamp.store.open import StoreSpec
 from swamp.store.port import ObjectStore
 from warm import Nursery, Process
+
+if TYPE_CHECKING:
+    import pytest
 
 SWAMP = Path(sys.executable).with_name("swamp")
 NURSERY = Nursery(SWAMP)
@@ -132,6 +136,13 @@ class Machine:
         return sorted(p for p in (self.home / ".swamp" / "repos").glob("*/*") if p.is_dir())
 
 
+def be(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process works as that machine does."""
+    for name, value in machine.environment().items():
+        if name != "PATH":
+            monkeypatch.setenv(name, value)
+
+
 def read_tree(root: Path) -> dict[str, bytes]:
     """Every file below `root`, for comparisons."""
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
@@ -177,6 +188,14 @@ class Place:
     def lose(self, ending: str) -> None:
         """As a bucket loses an object: the index still names it."""
         self.open().delete([self.key_of(ending)])
+
+
+def place_on(name: str, servers: Any, tmp_path: Path, fresh_prefix: Callable[[], str]) -> Place:
+    """A place in a directory, or on one of the servers that tests start."""
+    if name == "file":
+        return Place((tmp_path / "bucket").as_uri())
+    running = servers[name]
+    return Place(f"{running.url}/{fresh_prefix()}", dict(running.config), dict(running.environ))
 
 
 @dataclass

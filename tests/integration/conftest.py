@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from machines import Place, Team
+from machines import Machine, Place, Team, be, place_on
 
 PLACES = ("file", "moto", "ministack", "azurite")
-
-
-def place_on(name: str, servers, tmp_path: Path, fresh_prefix: Callable[[], str]) -> Place:
-    if name == "file":
-        return Place((tmp_path / "bucket").as_uri())
-    running = servers[name]
-    return Place(f"{running.url}/{fresh_prefix()}", dict(running.config), dict(running.environ))
 
 
 @pytest.fixture(params=PLACES)
@@ -33,3 +23,15 @@ def team(place, tmp_path) -> Team:
 def local_team(tmp_path) -> Team:
     """On a bucket in a directory: the fastest place with all the promises."""
     return Team(tmp_path, Place((tmp_path / "bucket").as_uri()))
+
+
+@pytest.fixture
+def a(local_team: Team) -> Machine:
+    return local_team.machine("a")
+
+
+@pytest.fixture
+def alone(a: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The only machine there is, and this process works as it does."""
+    be(a, monkeypatch)
+    return a

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 import swamp
-from conftest import place_on
-from machines import Machine, Team
+from machines import Machine, Team, be, place_on
 from swamp.api.files import RangedFile, SwampFileSystem
 
 REPO = Path(__file__).parents[2]
@@ -27,19 +26,6 @@ def registered():
 @pytest.fixture(params=["file", "moto"])
 def team(request, servers, tmp_path, fresh_prefix) -> Team:
     return Team(tmp_path, place_on(request.param, servers, tmp_path, fresh_prefix))
-
-
-def be(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in machine.environment().items():
-        if name != "PATH":
-            monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def alone(local_team: Team, monkeypatch) -> Machine:
-    a = local_team.machine("a")
-    be(a, monkeypatch)
-    return a
 
 
 def test_it_is_registered_when_the_package_is_installed():

@@ -11,29 +11,9 @@ from typing import Any
 
 import pytest
 
+from flows import flow, shell
 from machines import Machine, Team
 from swamp.workflows.parse import inspect
-
-
-@pytest.fixture
-def a(local_team: Team) -> Machine:
-    return local_team.machine("a")
-
-
-def flow(machine: Machine, name: str, *steps: dict[str, Any], **more: Any) -> None:
-    document = {"id": f"wf-{name}", "name": name, "jobs": [{"name": "j", "steps": list(steps)}], **more}
-    (machine.repo / "workflows" / f"workflow-{name}.yaml").write_text(json.dumps(document, indent=1))
-
-
-def shell(name: str, run: str, **more: Any) -> dict[str, Any]:
-    task = {
-        "type": "model_method",
-        "modelType": "command/shell",
-        "modelName": f"m-{name}",
-        "methodName": "execute",
-        "inputs": {"run": run},
-    }
-    return {"name": name, "task": task, **more}
 
 
 def steps_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:

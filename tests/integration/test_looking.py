@@ -13,11 +13,6 @@ from machines import Machine, Team
 from swamp.cli.render import say
 
 
-@pytest.fixture
-def a(local_team: Team) -> Machine:
-    return local_team.machine("a")
-
-
 def parquet(machine: Machine, name: str, rows: dict[str, list[object]], *, parts: int = 0) -> None:
     target = machine.home / f"{name}.parquet"
     table = pa.table(rows)

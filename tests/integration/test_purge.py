@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from machines import Machine, Place, Team, read_tree
+from machines import Machine, Team, read_tree
 from swamp.testing.s3_double import S3Double
 from swamp.testing.s3_lies import Lie
 
@@ -16,14 +14,8 @@ SECRET, OTHER = os.urandom(3000), os.urandom(3000)
 
 
 @pytest.fixture
-def double() -> Iterator[S3Double]:
-    with S3Double("b") as made:
-        yield made
-
-
-@pytest.fixture
-def team(double: S3Double, tmp_path: Path) -> Team:
-    return Team(tmp_path, Place("s3://b/p", dict(double.config), dict(double.environ)))
+def team(double_team: Team) -> Team:
+    return double_team
 
 
 def with_a_deleted_secret(team: Team) -> tuple[Machine, str]:

@@ -13,28 +13,13 @@ import pandas as pd
 import pytest
 
 import swamp
-from conftest import place_on
-from machines import Machine, Team
+from machines import Machine, Team, be, place_on
 from swamp.errors import Failed, MissingTool, NotFound, Unavailable, UsageError
 
 
 @pytest.fixture(params=["file", "moto"])
 def team(request, servers, tmp_path, fresh_prefix) -> Team:
     return Team(tmp_path, place_on(request.param, servers, tmp_path, fresh_prefix))
-
-
-def be(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process works as that machine does."""
-    for name, value in machine.environment().items():
-        if name != "PATH":
-            monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def alone(local_team: Team, monkeypatch) -> Machine:
-    a = local_team.machine("a")
-    be(a, monkeypatch)
-    return a
 
 
 FRAME = pd.DataFrame(

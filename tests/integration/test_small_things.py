@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from flows import flow, shell
 from machines import Machine, Place, Team
 from proxies import Proxy, proxy_to, refuse
 from swamp.errors import AccessDenied
@@ -15,27 +16,6 @@ from swamp.store.explain import Endpoint as Store
 from swamp.store.explain import Refusal, to_error
 
 QUICK = {"SWAMP_REQUEST_TIMEOUT_MS": "2000", "SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "4000", "SWAMP_LOCK_TIMEOUT_MS": "4000"}
-
-
-@pytest.fixture
-def a(local_team: Team) -> Machine:
-    return local_team.machine("a")
-
-
-def flow(machine: Machine, name: str, *steps: dict[str, object], **more: object) -> None:
-    document = {"id": f"wf-{name}", "name": name, "jobs": [{"name": "j", "steps": list(steps)}], **more}
-    (machine.repo / "workflows" / f"workflow-{name}.yaml").write_text(json.dumps(document, indent=1))
-
-
-def shell(name: str, run: str, **more: object) -> dict[str, object]:
-    task = {
-        "type": "model_method",
-        "modelType": "command/shell",
-        "modelName": f"m-{name}",
-        "methodName": "execute",
-        "inputs": {"run": run},
-    }
-    return {"name": name, "task": task, **more}
 
 
 # -- refusals

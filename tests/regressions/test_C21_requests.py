@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,8 @@ from swamp.testing.s3_lies import Lie
 
 
 @pytest.fixture
-def double() -> Iterator[S3Double]:
-    with S3Double("b") as made:
-        yield made
-
-
-@pytest.fixture
-def team(double: S3Double, tmp_path: Path) -> Team:
-    return Team(tmp_path, Place("s3://b/p", dict(double.config), dict(double.environ)))
+def team(double_team: Team) -> Team:
+    return double_team
 
 
 def seen_by(double: S3Double, machine: Machine, *command: str) -> tuple[int, Any]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from machines import Machine, Place, Ran, Team
+from machines import Machine, Ran, Team
 from swamp.index.root import ROOT_KEY
 from swamp.testing.s3_bucket import Manners
 from swamp.testing.s3_double import S3Double
@@ -25,14 +23,8 @@ PROBE_WRITES = 63
 
 
 @pytest.fixture
-def double() -> Iterator[S3Double]:
-    with S3Double("b") as made:
-        yield made
-
-
-@pytest.fixture
-def team(double: S3Double, tmp_path: Path) -> Team:
-    return Team(tmp_path, Place("s3://b/p", dict(double.config), dict(double.environ)))
+def team(double_team: Team) -> Team:
+    return double_team
 
 
 def joined(team: Team, name: str) -> Machine:

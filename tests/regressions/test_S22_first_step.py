@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,14 +25,8 @@ from swamp.workflows.run import Driver
 
 
 @pytest.fixture
-def double() -> Iterator[S3Double]:
-    with S3Double("b") as made:
-        yield made
-
-
-@pytest.fixture
-def team(double: S3Double, tmp_path: Path) -> Team:
-    return Team(tmp_path, Place("s3://b/p", dict(double.config), dict(double.environ)))
+def team(double_team: Team) -> Team:
+    return double_team
 
 
 def flow(machine: Machine, run: str) -> None:
