@@ -38,9 +38,7 @@ def test_no_test_is_named_after_a_failure_that_nobody_listed() -> None:
     assert sorted({id_ for id_, _, _ in regressions()} - set(IDS)) == []
 
 
-WITHIN_A_COMMAND = frozenset(
-    "L17 L28 L35 L36 L38 L43 L47 L50 L51 L55 L56 L57 L71 L72 L74 S12 S19 P04 P05 P07 P08".split()
-)
+WITHIN_A_COMMAND = frozenset("L17 L28 L35 L36 L38 L43 L50 L51 L55 L56 L57 L71 L72 L74 S12 S19 P04 P05 P07 P08".split())
 """Shown by the engine on real stores: they need two things in a chosen order within one command, or no answer of a
 command shows them. Everything else is shown by commands."""
 
