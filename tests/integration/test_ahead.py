@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from swamp import open_repo
+from swamp.cache import second
 from swamp.cache.rows import BaseRow
 from swamp.cache.state import State
 from swamp.cli import main
@@ -26,7 +27,7 @@ def guessed(tmp_path, monkeypatch):
         begun.append(asked)
         return nullcontext()
 
-    monkeypatch.setattr(ahead, "begun_ahead", begin)
+    monkeypatch.setattr(second, "begun_ahead", begin)
 
     def guess(*words: str) -> tuple[str, str] | None:
         begun.clear()

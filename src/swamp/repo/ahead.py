@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
-from swamp.cache.second import begun_ahead
-
 
 def looking_ahead(args: Sequence[str]) -> AbstractContextManager[None]:
     """Looks at the tree that this line seems to want synced."""
@@ -20,7 +18,11 @@ def looking_ahead(args: Sequence[str]) -> AbstractContextManager[None]:
         cache = _newest_cache(_repo_of(args)) if _is_sync(args) else None
     except (OSError, ValueError):
         cache = None
-    return nullcontext() if cache is None else begun_ahead(f"{cache}/state.db", f"{cache}/tree")
+    if cache is None:
+        return nullcontext()
+    from swamp.cache.second import begun_ahead  # with it comes sqlite3, which most commands do without
+
+    return begun_ahead(f"{cache}/state.db", f"{cache}/tree")
 
 
 def _is_sync(args: Sequence[str]) -> bool:
