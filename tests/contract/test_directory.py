@@ -217,22 +217,20 @@ def test_a_directory_without_rights_says_so(store):
         store._root.chmod(0o700)
 
 
-def test_a_full_disk_says_so_and_leaves_nothing(store):
+def test_a_full_disk_says_so_and_leaves_nothing(store, monkeypatch):
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")
     store.put("k", b"before")
-    real = os.open
+    real = Path.open
 
-    def opened(path, flags, *rest, **more):
-        return real(full, os.O_WRONLY) if "unfinished" in str(path) else real(path, flags, *rest, **more)
+    def opened(path, mode="r", *rest, **more):
+        return real(full, "wb") if "unfinished" in str(path) else real(path, mode, *rest, **more)
 
-    os.open = opened
-    try:
-        with pytest.raises(StoreError, match="space") as caught:
-            store.put("k", b"after")
-    finally:
-        os.open = real
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(StoreError, match="space") as caught:
+        store.put("k", b"after")
+    monkeypatch.undo()
     assert type(caught.value) is StoreError and "free some space" in (caught.value.hint or "")
     assert store.get("k").body == b"before"
 

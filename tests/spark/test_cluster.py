@@ -179,7 +179,7 @@ def left(chapter):
     seen = {"rows": back.count(), "distinct": back.distinct().count(), "marks": len(marks)}
     root = store.committer.read().root
     listed = [m.key for page in spec.open().list("data/") for m in page]
-    live = {row["key"] for row in store.entries(root).toArrow().to_pylist()}
+    live = {entry.key for entry in store.values("entries", store.entries(root))}
     garbage = {m.key for m in store.mark(root, datetime.timedelta(0)).garbage}
     seen["orphans"] = len(set(listed) - live)
     seen["unfound"] = len(set(listed) - live - garbage)

@@ -224,7 +224,7 @@ def test_a_root_whose_writer_died_without_its_lease_is_put_aside(store, a, b, pe
 
 def test_the_wait_for_rivals_is_measured(store):
     """Three times what looking and writing took here, between a twentieth of a second and five."""
-    for seconds, wait in ((0.001, 0.05), (0.1, 0.6), (3.0, 5.0)):
+    for seconds, wait in ((0.001, 0.02), (0.1, 0.6), (3.0, 5.0)):
         clock = TickingClock()
         slow = Watched(store, lambda verb, key, clock=clock, seconds=seconds: clock.pass_by(seconds))
         env = Env(clock, random.Random(1))
