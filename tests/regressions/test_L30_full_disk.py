@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
+import threading
 
 import pytest
 
 from kills import assert_no_help_needed, whole
 from machines import SWAMP, Machine, Ran, Team
+from swamp.testing.s3_double import S3Double
+from swamp.testing.s3_lies import Lie
+from warm import Process
 
 
 def on_a_full_disk(machine: Machine, blocks: int, *args: str) -> Ran:
@@ -61,3 +66,30 @@ def test_L30_a_pull_and_a_setup_on_a_full_disk_tear_nothing_and_go_on_later(team
     assert (c.repo / ".swamp.yaml").read_text() == before
     c.setup(*team.place.setup_args)
     assert whole(c.tree) == whole(a.tree)
+
+
+def test_L30_a_disk_that_fills_up_between_save_and_push_keeps_the_work_and_says_so(double: S3Double, double_team: Team):
+    """The version is saved: who ran the command again, with room again, would make a second one. C18"""
+    a = double_team.machine("a")
+    a.put("web", "report", "before")
+    (a.home / "input").write_text("while the disk was full")
+    running: list[Process] = []
+    started = threading.Event()
+
+    def fill() -> None:
+        started.wait(30)
+        resource.prlimit(running[0].pid, resource.RLIMIT_FSIZE, (1, 1))
+
+    double.add(Lie("delay", "PUT", "*_packs*", seconds=0, then=fill))
+    running.append(a.start("data", "put", "web", "report", str(a.home / "input")))
+    started.set()
+    out, err = running[0].communicate(timeout=120)
+    ran = Ran(("data", "put"), running[0].returncode or 0, out, err)
+    told(ran)
+    assert "the work is kept here" in ran.error["error"] and "datastore sync` delivers it" in ran.error["hint"], ran
+    assert a.status()["pending"]["writes"] >= 1
+    a.sync()
+    fresh = double_team.machine("fresh")
+    assert fresh.versions("web", "report") == [2, 1]
+    assert fresh.get("web", "report")["content"] == "while the disk was full"
+    assert_no_help_needed(a)

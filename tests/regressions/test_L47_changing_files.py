@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from kills import whole
 from machines import Machine, Place, Team
 from proxies import Handler, Proxy, Request, proxy_to
+from swamp.env import SYSTEM
+from swamp.index.root import ROOT_KEY
+from swamp.testing.s3_double import S3Double
+from swamp.testing.s3_lies import Lie
 
 
 @pytest.fixture
@@ -103,3 +109,65 @@ def test_L08_a_file_that_can_never_be_read_still_fails_the_sync(team: Team):
     (a.tree / "files/nowhere").symlink_to("gone")
     done = a("datastore", "sync", "--full")
     assert done.code == 1 and [f["path"] for f in done.json["failed"]] == ["files/nowhere"]
+
+
+def collecting_all_the_while(double: S3Double) -> Lie:
+    """Before each swap of the root somebody else's collection is committed, and what was uploaded for it is gone."""
+    bucket = double.bucket()
+
+    def collect(_headers: Mapping[str, str]) -> bool:
+        root = json.loads(bucket.body(f"p/{ROOT_KEY}"))
+        named = {entry["key"] for kind in ("entries", "deleted") for entry in root[kind].values()}
+        for key in bucket.keys("p/"):
+            if "~" in key and key.removeprefix("p/") not in named | set(root["dropped"]):
+                bucket.lose(key)
+        op, seq = SYSTEM.ulid(), root["seq"] + 1
+        root |= {"op": op, "prevOp": root["op"], "seq": seq, "gcEpoch": root["gcEpoch"] + 2}
+        root["recentOps"] = [[op, seq], *root["recentOps"]]
+        bucket.write(f"p/{ROOT_KEY}", json.dumps(root).encode())
+        return False  # and the swap goes on, on a root that is no longer there
+
+    return Lie("refuse", "PUT", f"*/{ROOT_KEY}", times=None, when=collect)
+
+
+def assert_waits_whole(double_team: Team, a: Machine, missing: str) -> None:
+    """Still pending here; a fresh machine sees nothing of it, and nothing that is not whole."""
+    assert a.status()["pending"]["writes"] + a.status()["pending"]["found"] >= 1
+    fresh = double_team.machine("fresh")
+    assert not list(fresh.tree.rglob(missing)) and set(whole(fresh.tree)) == {("web", "report", 1)}
+    assert fresh("datastore", "verify").ok()["missing"] == []
+
+
+@pytest.mark.inv("unit.whole")
+def test_L47_a_unit_that_moved_in_every_round_is_named_and_stays_pending(
+    double: S3Double, double_team: Team, one_object_each
+):
+    a = double_team.machine("a")
+    a.put("web", "report", "1")
+    (a.tree / "files").mkdir(exist_ok=True)
+    (a.tree / "files/late").write_text("late")
+    double.add(collecting_all_the_while(double))
+    done = a.sync("--full")
+    assert done["failed"] == [] and done["filesPushed"] == 0
+    assert any("files/late" in said and "again and again" in said for said in done["warnings"]), done
+    double.calm()
+    assert_waits_whole(double_team, a, "late")
+    assert a.sync()["filesPushed"] == 1
+    assert (double_team.machine("later").tree / "files/late").read_text() == "late"
+
+
+@pytest.mark.inv("unit.whole")
+def test_C02_a_put_whose_unit_moved_in_every_round_does_not_exit_0(
+    double: S3Double, double_team: Team, one_object_each
+):
+    a = double_team.machine("a")
+    a.put("web", "report", "1")
+    (a.home / "input").write_text("2")
+    double.add(collecting_all_the_while(double))
+    error = a("data", "put", "web", "report", str(a.home / "input")).failed(1)
+    assert "did not reach the datastore" in error["error"] and "/report/2" in error["error"], error
+    assert "again and again" in error["error"]
+    double.calm()
+    assert_waits_whole(double_team, a, "report/2")
+    a.sync()
+    assert double_team.machine("later").get("web", "report")["content"] == "2"

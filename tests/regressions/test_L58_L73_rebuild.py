@@ -13,6 +13,7 @@ from swamp.env import SYSTEM
 from swamp.index.keys import PACK_PREFIX, object_of, pack_key
 from swamp.index.pack import PackWriter
 from swamp.index.root import ROOT_KEY
+from swamp.testing.s3_double import S3Double
 from whole_packs import read_pack
 
 
@@ -133,6 +134,37 @@ def test_L58_until_every_file_is_placed_again_gc_spares_what_a_lost_commit_can_h
     a("datastore", "gc", "--keep-days", "0", "--yes").ok()
     assert later not in team.place.objects(PACK_PREFIX), "an orphan like any other"
     assert a.get("web", "report")["content"] == "first"
+
+
+@pytest.mark.inv("rebuild.keeps")
+def test_L58_after_a_rebuild_what_only_lost_commits_named_has_an_undo_window(double: S3Double, double_team: Team):
+    """It was uploaded long before the root was whole again: by its own age it would be garbage at that moment."""
+    team, bucket = double_team, double.bucket()
+    a = team.machine("a")
+    a.put("web", "report", "first")
+    seq, store = team.place.root()["seq"], team.place.open()
+    packs = team.place.objects(PACK_PREFIX)
+    bucket.age_all(days=1)  # the record that the root will be rebuilt from is older than what came after it
+    store.delete(list(packs))
+    writer, body = PackWriter(), b"acknowledged by a commit that is lost"
+    writer.add("files/later", body, hashlib.sha256(body).hexdigest())
+    later = pack_key(SYSTEM.ulid())
+    store.put(later, writer.seal())
+    store.put(log_key(seq + 1, SYSTEM.ulid()), b"its record, cut off")
+    store.delete([ROOT_KEY])
+    a("datastore", "doctor", "--repair", "--yes")
+    assert team.place.root()["rebuiltFrom"] == seq
+    bucket.age_all(days=20)  # nobody had a copy of the packs for so long
+    for pack, kept in packs.items():
+        store.put(pack, kept)
+    a("datastore", "doctor", "--repair").ok()
+    assert "rebuiltFrom" not in team.place.root(), "every file has its object again"
+    a("datastore", "gc").ok()
+    assert later in team.place.objects(PACK_PREFIX), "there were no 7 days in which anybody could look for it"
+    bucket.age_all(days=8)
+    a("datastore", "gc").ok()
+    assert later not in team.place.objects(PACK_PREFIX), "and now it is an orphan like any other"
+    assert team.machine("fresh").get("web", "report")["content"] == "first"
 
 
 @pytest.mark.inv("rebuild.newest-identity")
