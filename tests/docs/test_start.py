@@ -40,6 +40,12 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path, flag: str) -> Non
     assert sorted(modules & set(HEAVY)) == []
 
 
+def test_the_package_is_a_command_too() -> None:
+    """Where no script is on the PATH (an agent's venv, a container), `python -m swamp` is what people try."""
+    ran = subprocess.run([sys.executable, "-m", "swamp", "--version"], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout.split()[0], ran.stderr) == (0, "swamp", "")
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     script = "import swamp, sys; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -33,7 +33,7 @@ def repo(plain_repo, tmp_path):
 def swamp(repo, *args, **environ):
     environment = {**os.environ, "SWAMP_SPARK_MASTER": "local[1]", "NO_COLOR": "1", **environ}
     return subprocess.run(
-        [sys.executable, "-m", "swamp.cli.main", *args, "--repo-dir", str(repo)],
+        [sys.executable, "-m", "swamp", *args, "--repo-dir", str(repo)],
         capture_output=True,
         text=True,
         timeout=200,

@@ -22,7 +22,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         from swamp.cli.program import interrupted
 
         return interrupted(args)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -290,7 +290,7 @@ def run_method(
         words = ["--json", "-q", "--repo-dir", str(server.repo.path), "--input-file", str(given)]
         words += [word for key, value in (tags or {}).items() for word in ("--tag", f"{key}={value}")]
         done = subprocess.run(
-            [sys.executable, "-m", "swamp.cli.main", "model", "method", "run", *words, "--", model, method],
+            [sys.executable, "-m", "swamp", "model", "method", "run", *words, "--", model, method],
             env=server.dispatcher.spawner.environment,
             cwd=server.repo.path,
             capture_output=True,

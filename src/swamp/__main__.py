@@ -1,0 +1,9 @@
+"""`python -m swamp`: the command of the interpreter that runs it, also where no script is on the PATH."""
+
+from __future__ import annotations
+
+import sys
+
+from swamp.cli.main import main
+
+sys.exit(main())
