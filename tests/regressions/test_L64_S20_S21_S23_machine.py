@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from kill_scenarios import write
 from machines import Machine, Team, read_tree
 from swamp.cache.begin import note_left
 from swamp.index.keys import object_of
@@ -177,6 +180,52 @@ def test_S21_a_damaged_page_of_state_db_is_set_aside_and_rebuilt_by_itself(team:
     assert check["ok"]
     b = team.machine("b")
     assert b.versions("web", "report") == list(range(pages + 1, 0, -1))
+
+
+NONSENSE = "\0?{"
+FLIPPED = {
+    "pulledSeq": "UPDATE meta SET value = ? WHERE name = 'pulledSeq'",
+    "seenFormat": "UPDATE meta SET value = ? WHERE name = 'seenFormat'",
+    "seenToken": "UPDATE meta SET value = ? WHERE name = 'seenToken'",
+    "lastSyncAt": "UPDATE meta SET value = ? WHERE name = 'lastSyncAt'",
+    "readSeq": "INSERT OR REPLACE INTO meta VALUES ('readSeq', ?)",
+    "readWaits": "INSERT OR REPLACE INTO meta VALUES ('readWaits', ?)",
+    "deferred": "INSERT INTO deferred VALUES ('files/x', ?, 'a pull could not bring it')",
+}
+
+
+@pytest.mark.inv("state.checked")
+def test_S21_a_value_in_a_form_that_we_never_write_is_damage_too(double_team: Team):
+    """Every page is a page, and SQLite finds nothing wrong: what a flipped bit in a cell leaves."""
+    a = double_team.machine("a")
+    saved, met = a.put("web", "report", "1")["version"], 0
+    for name, sql in FLIPPED.items():
+        state = next(iter(a.caches)) / "state.db"
+        with contextlib.closing(sqlite3.connect(state)) as db, db:
+            db.execute(sql, (NONSENSE,))
+        note_left(state)
+        state.with_name("state.db.damaged").unlink(missing_ok=True)
+        assert a("data", "list").ok()["total"] == 1, name
+        assert a.sync()["conflicts"] == [], name
+        saved += 1
+        assert a.put("web", "report", str(saved))["version"] == saved, name
+        met += state.with_name("state.db.damaged").exists()
+    assert met >= len(FLIPPED) - 1, "most of them are needed by some command"
+    assert double_team.machine("fresh").get("web", "report")["content"] == str(saved)
+    assert a.status()["pending"] == {"writes": 0, "deletes": 0, "found": 0, "outbox": 0}
+
+
+@pytest.mark.inv("state.checked")
+@pytest.mark.inv("journal.survives")
+def test_S21_an_announcement_whose_kind_cannot_be_read_is_still_looked_at(double_team: Team):
+    a = double_team.machine("a")
+    a.put("web", "report", "1")
+    write(a, ["late"], b"never pushed")
+    with contextlib.closing(sqlite3.connect(next(iter(a.caches)) / "state.db")) as db, db:
+        assert db.execute("UPDATE journal SET kind = 'wriue'").rowcount
+    assert sum(a.status()["pending"].values()) >= 1
+    a.sync()
+    assert double_team.machine("fresh").names() == [("ledger", "late"), ("web", "report")]
 
 
 def _rot(state: Path, page: int) -> None:

@@ -13,6 +13,9 @@ import pytest
 from jobs import require_java
 from machines import Machine, Place, Team
 from servers.proxy import FaultProxy, Rule
+from swamp.index.root import ROOT_KEY
+from swamp.testing.s3_double import S3Double
+from swamp.testing.s3_lies import Lie
 
 WORKFLOW = """id: 11111111-2222-4333-8444-555555555555
 name: w
@@ -226,6 +229,20 @@ def test_S22_a_read_on_a_dead_store_answers_within_two_seconds_and_says_so(wired
         assert "the store did not answer" in found.err and "as of " in found.err
         assert took < 2.0 + 2 * alone + 1.0, f"{took:.1f} s, {alone:.1f} s without asking"
     assert a("data", "list", "--cached").ok()["total"] == 1
+
+
+def test_S22_a_store_that_refuses_is_not_told_as_silent_by_the_next_read(double: S3Double, double_team: Team):
+    """The machine remembers that it has just asked in vain; that is silence only if nobody answered."""
+    a = double_team.machine("a")
+    a.put("web", "report", "1")
+    later()
+    double.add(Lie("refuse", "GET", f"*/{ROOT_KEY}", times=None, status=403, code="AccessDenied"))
+    for turn in ("first", "second"):
+        ran = a("data", "list")
+        assert ran.ok()["fresh"] is False
+        assert "refused" in ran.err and "403" in ran.err and "did not answer" not in ran.err, (turn, ran.err)
+    double.calm()
+    assert a("data", "list").ok().get("fresh", True) is True, "and the next one asks, also within two seconds"
 
 
 def test_S22_a_run_without_the_store_does_not_start(wired):

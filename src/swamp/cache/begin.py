@@ -159,7 +159,9 @@ def _version(db: sqlite3.Connection) -> int:
 
 def explained(error: sqlite3.DatabaseError, path: Path | None) -> Failed:
     where = f" at {path}" if path else ""
+    # By its name: who cannot open the database is not shown the directory by any command.
+    directory = path.parent if path else "the cache directory"
     return Failed(
         f"the cache's state database{where} cannot be used: {error}",
-        hint="check free space and permissions of the cache directory (swamp datastore status shows it)",
+        hint=f"check free space and permissions of {directory}",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ Own = tuple[int, int]
 """A range of journal rows that the asking sync wrote itself."""
 
 BASE_COLUMNS: Final = "path, key, size, sha256, seq, present, id, id_seq, h_size, h_mtime, h_ctime, h_inode"
+META: Final = "SELECT value FROM meta WHERE name = ?"
 _NO_HINT: Final = (None,) * 4
 
 
@@ -89,11 +91,32 @@ def encode_row(row: Row | None) -> str:
 
 
 def decode_row(path: str, text: str) -> Row | None:
-    doc = json.loads(text)
-    if doc is None:
-        return None
-    kind, *fields = doc
-    return Entry(path, *fields) if kind == "e" else Tombstone(path, *fields)
+    """The row that `encode_row` wrote. Raises sqlite3.DatabaseError for anything else."""
+    try:
+        doc = json.loads(text)
+        if doc is None:
+            return None
+        kind, *fields = doc
+        return Entry(path, *fields) if kind == "e" else Tombstone(path, *fields)
+    except (ValueError, TypeError) as error:
+        raise sqlite3.DatabaseError(f"what is deferred of {path} is malformed") from error
+
+
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+_FORMS: Final = {
+    **dict.fromkeys(("pulledSeq", "readSeq", "readWaits", "seenFormat"), _NUMBER),
+    "lastSyncAt": re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{3}Z"),
+    "seenToken": re.compile("[^\\x00-\\x1f\\x7f]*"),
+}
+
+
+def meta_value(name: str, rows: Sequence[tuple[object, ...]]) -> str | None:
+    """The one value that was selected. A form that we never write is damage that no page shows: raises
+    sqlite3.DatabaseError. inv[state.checked]"""
+    found = str(rows[0][0]) if rows else None
+    if found is not None and name in _FORMS and not _FORMS[name].fullmatch(found):
+        raise sqlite3.DatabaseError(f"{name} is malformed")
+    return found
 
 
 def whole(value: object) -> int:
@@ -101,8 +124,10 @@ def whole(value: object) -> int:
 
 
 def journal_row(row: tuple[object, ...]) -> JournalRow:
+    """Of a kind that cannot be read only the path is known: somebody has to look there. inv[journal.survives]"""
     number, path, kind, confirmed = row
-    return JournalRow(whole(number), str(path), kind, bool(confirmed))  # type: ignore[arg-type]
+    known: JournalKind = kind if kind in ("write", "delete", "found") else "found"
+    return JournalRow(whole(number), str(path), known, bool(confirmed))
 
 
 def base_values(row: BaseRow) -> tuple[object, ...]:
@@ -269,8 +294,7 @@ class Transaction:
             self._db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
 
     def meta(self, name: str) -> str | None:
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return str(row[0]) if row else None
+        return meta_value(name, self._db.execute(META, (name,)).fetchall())
 
     def touch(self, paths: Iterable[str]) -> None:
         """Tells the catalog. Old marks are forgotten: a catalog that is that far behind rebuilds itself."""

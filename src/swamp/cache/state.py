@@ -19,6 +19,7 @@ from swamp.cache.begin import begun_again, connect, explained, inode_of, is_dama
 from swamp.cache.paths import ancestors, fold
 from swamp.cache.rows import (
     BASE_COLUMNS,
+    META,
     BaseRow,
     JournalKind,
     JournalRow,
@@ -28,6 +29,7 @@ from swamp.cache.rows import (
     base_row,
     decode_row,
     journal_row,
+    meta_value,
     whole,
 )
 from swamp.cache.second import BEHIND_ALL, REMEMBERED, Remembered
@@ -37,7 +39,8 @@ from swamp.index.entry import Entry, Row
 Hook = Callable[[str], None]
 """Called as `begin`, `commit`, `done` around each transaction: the simulator's place to interleave and to crash."""
 
-_PENDING: Final = "SELECT kind, COUNT(DISTINCT path) FROM journal GROUP BY kind"
+_PENDING: Final = """SELECT CASE WHEN kind IN ('write', 'delete') THEN kind ELSE 'found' END AS kind,
+COUNT(DISTINCT path) FROM journal GROUP BY 1"""
 
 
 def _no_hook(point: str) -> None:
@@ -125,7 +128,7 @@ class State:
         """What to raise for it. A statement that shows damage has the file set aside and begun again at once, unless
         another process or thread has done that already. inv[state.checked]"""
         if self.path is None or not is_damage(error):
-            return explained(error, None)
+            return explained(error, self.path)
         with self._lock:
             self._db.close()  # first: closing removes a write-ahead log by its name
             if inode_of(self.path) == self._file:
@@ -145,6 +148,13 @@ class State:
                 return self._db.execute(sql, args).fetchall()
             except sqlite3.DatabaseError as error:
                 raise self._told(error) from error
+
+    def _read(self, values: Callable[[], T]) -> T:
+        """What is made of cells; one that nobody of us wrote is damage like a page that is no page."""
+        try:
+            return values()
+        except sqlite3.DatabaseError as error:
+            raise self._told(error) from error
 
     def _stream(self, sql: str, args: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
         """Rows in small pages of one cursor, so that a million of them never stand in memory."""
@@ -319,13 +329,15 @@ class State:
 
     def deferred(self) -> dict[str, Row | None]:
         """Paths that a pull could not bring, with what the root said of them then."""
-        return {str(p): decode_row(str(p), str(r)) for p, r in self._all("SELECT path, remote FROM deferred")}
+        found = self._all("SELECT path, remote FROM deferred")
+        return self._read(lambda: {str(p): decode_row(str(p), str(r)) for p, r in found})
 
     def deferred_below(self, prefix: str) -> list[tuple[Entry, str]]:
         """Files below the directory `prefix` that a pull could not bring, in path order, each with the reason."""
         sql = "SELECT path, remote, reason FROM deferred WHERE path > ? AND path < ? ORDER BY path"
         span = (prefix + "/", prefix + "0") if prefix else ("", BEHIND_ALL)
-        rows = ((decode_row(str(p), str(r)), str(why)) for p, r, why in self._all(sql, span))
+        found = self._all(sql, span)
+        rows = self._read(lambda: [(decode_row(str(p), str(r)), str(why)) for p, r, why in found])
         return [(row, why) for row, why in rows if isinstance(row, Entry)]
 
     def deferred_empty(self) -> bool:
@@ -342,8 +354,7 @@ class State:
     # -- meta, touched
 
     def meta(self, name: str) -> str | None:
-        rows = self._all("SELECT value FROM meta WHERE name = ?", (name,))
-        return str(rows[0][0]) if rows else None
+        return self._read(lambda: meta_value(name, self._all(META, (name,))))
 
     def touched_since(self, mark: int) -> tuple[int, tuple[str, ...] | None]:
         newest = whole(self._all("SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'touched'), 0)")[0][0])

@@ -77,7 +77,8 @@ class Question:
         if recent is None:
             asked_at = self._env.clock.now().timestamp()
             found = self._told_or_taken()
-            self._note(asked_at, asked_at if found.fresh else self._noted()[1])
+            if found.fresh or found.silence is not None:  # whoever was answered hears the reason again by asking
+                self._note(asked_at, asked_at if found.fresh else self._noted()[1])
             if not found.fresh:
                 return found
         return self._waiting()
