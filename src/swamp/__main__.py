@@ -6,4 +6,5 @@ import sys
 
 from swamp.cli.main import main
 
-sys.exit(main())
+if __name__ == "__main__":  # who imports every module, as the tests' forking process does, starts nothing
+    sys.exit(main())
