@@ -6,6 +6,7 @@ import pytest
 
 from kills import Killer
 from machines import Machine, Place, Team
+from serving import add_workflow
 
 WORDS = "kept here, not shared: delivered when the store answers"
 
@@ -123,6 +124,20 @@ def test_C18_methods_and_workflows_do_not_start_and_say_that_nothing_was_kept(te
     error = a("model", "method", "run", "m", "execute", "--input", f"run=touch {a.home}/ran").failed(69)
     assert "nothing ran and nothing was kept" in error["error"] and not (a.home / "ran").exists()
     assert waiting(a) == 0
+
+
+def test_C18_a_run_whose_store_goes_away_meanwhile_does_not_say_that_nothing_ran(team: Team, bucket):
+    """Who believed it would run it again, and do everything twice: the versions of its steps are here."""
+    a = team.machine("a")
+    add_workflow(a, "w", run=f"mv {bucket} {bucket.with_name('away')} && echo ran")
+    ran = a("workflow", "run", "w")
+    error = ran.failed(69)
+    assert "nothing ran" not in error["error"] and "nothing was kept" not in error["error"], error
+    assert "kept here" in error["error"] and "datastore sync` delivers it" in error["hint"], error
+    back(bucket)
+    assert a.status()["pending"]["writes"] >= 2
+    a.sync()
+    assert "ran" in team.machine("b").get("w-hello", "result")["content"]
 
 
 @pytest.mark.inv("outbox.once")

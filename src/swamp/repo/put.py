@@ -21,7 +21,7 @@ from swamp.extras import needs
 from swamp.repo.conflicts import kept_version
 from swamp.repo.definitions import ModelRef
 from swamp.repo.outbox import AlreadyDelivered, Writing
-from swamp.repo.transaction import NOTHING_KEPT
+from swamp.repo.transaction import NOTHING_KEPT, NOTHING_MORE
 from swamp.sync.result import Conflict, SyncResult
 from swamp.values import value
 
@@ -54,7 +54,7 @@ class Putting:
         except Unavailable as error:
             if writing.begun or not self._repo.datastore.synced:
                 raise
-            error.message = error.message.removesuffix(NOTHING_KEPT)
+            error.message = error.message.removesuffix(NOTHING_KEPT).removesuffix(NOTHING_MORE)
             kept = self._repo.kept.keep(model, name, content, said, error)
             raise kept from error
 

@@ -93,6 +93,9 @@ class Change:
         return any(is_below(path, mine) or is_below(mine, path) for mine in self.announced)
 
 
+DELIVERS: Final = "`swamp datastore sync` delivers it"
+
+
 @contextmanager
 def _work_is_kept() -> Iterator[None]:
     """Whatever ends a push loses nothing: the error says where the work is and what delivers it. Who were to run the
@@ -105,22 +108,26 @@ def _work_is_kept() -> Iterator[None]:
         error.message = f"{error.message}; the work is kept here, {delivered}"
         error.args = (error.message,)
         error.hint = f"{error.hint}; then " if error.hint and not isinstance(error, Interrupted) else ""
-        error.hint += "`swamp datastore sync` delivers it"
+        error.hint += DELIVERS
         raise
 
 
 NOTHING_KEPT: Final = "; nothing ran and nothing was kept"
+NOTHING_MORE: Final = "; nothing more ran, and what ran before is kept here"
 
 
 @contextmanager
-def _nothing_began() -> Iterator[None]:
-    """A store that is lost before the work begins: the error says that there is nothing to look for later."""
+def _nothing_began(worked: bool) -> Iterator[None]:
+    """A store that is lost before the work begins: the error says that there is nothing to look for later. What a
+    command that `worked` before did, such as the steps of a run whose end could not be shared, is there. C18"""
     try:
         yield
     except (StoreError, LockTimeout) as error:
-        if not error.message.endswith(NOTHING_KEPT):  # said already where a kept put was to be delivered first
-            error.message = f"{error.message}{NOTHING_KEPT}"
+        if not error.message.endswith((NOTHING_KEPT, NOTHING_MORE)):  # said where a kept put was to be delivered first
+            error.message = f"{error.message}{NOTHING_MORE if worked else NOTHING_KEPT}"
             error.args = (error.message,)
+            if worked:
+                error.hint = f"{error.hint}; then {DELIVERS}" if error.hint else DELIVERS
         raise
 
 
@@ -172,6 +179,8 @@ class Transactions:
         self._told: set[str] = set()
         """Commands whose records were audited: a run that saves its record many times is one command."""
         self._warned: set[str] = set()
+        self._worked = False
+        """Whether this command has written anything yet."""
 
     @property
     def _syncer(self) -> Datastore | None:
@@ -182,6 +191,7 @@ class Transactions:
         """In a process that carries out many commands: each is audited and warned of by itself."""
         self._told.clear()
         self._warned.clear()
+        self._worked = False
 
     @contextmanager
     def model(
@@ -235,7 +245,7 @@ class Transactions:
         reads_all: bool = False,
     ) -> Iterator[Change]:
         with ExitStack() as stack:
-            with _nothing_began():
+            with _nothing_began(self._worked):
                 self._repo.cancel.check()
                 self._repo.datastore.must_be_there()
                 if not once or _current.get() is None:  # else a kept put might wait for the lease around it
@@ -251,6 +261,7 @@ class Transactions:
                 raise
             finally:
                 _current.reset(outer)
+                self._worked |= bool(change.announced)
             with _work_is_kept():
                 self._deliver(change, "succeeded")
 
