@@ -6,8 +6,8 @@ SHELL    := /bin/bash
 BIN      := .venv/bin
 STAMP    := .venv/.built
 AZURITE  := 3.37.0
-# One more than the cores of a small machine: tests wait for processes, servers and leases half of their time.
-WORKERS  ?= 3
+# Two for each core of a small machine: tests wait for processes, servers and leases half of their time.
+WORKERS  ?= 4
 SEEDS    ?= 20000
 MINUTES  ?= 5
 PYTEST   := $(BIN)/python -m pytest

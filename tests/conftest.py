@@ -37,7 +37,12 @@ settings.register_profile(
 settings.load_profile("swamp")
 
 
-_FIRST = ("tests/spark/", "tests/docs/test_documents.py", "tests/regressions/test_L54_restarted_job.py")
+_FIRST = (
+    "tests/spark/",
+    "tests/docs/test_documents.py",
+    "tests/regressions/test_L54_restarted_job.py",
+    "tests/simulation/test_same_run.py",
+)
 
 
 _NO_WARNING = ("tests/unit/", "tests/property/", "tests/models/", "tests/cache/")

@@ -45,8 +45,9 @@ def test_equal_bytes_make_a_new_version(repo, name, draft):
 def test_content_may_be_streamed(repo, name, draft, tmp_path, kind):
     source = tmp_path / "source"
     source.write_bytes(b"ab" * 3_000_000)
-    content = {"file": source, "open file": source.open("rb"), "chunks": iter([b"ab" * 1_500_000] * 2)}[kind]
-    saved = repo.save(name, draft, content)
+    with source.open("rb") as opened:
+        content = {"file": source, "open file": opened, "chunks": iter([b"ab" * 1_500_000] * 2)}[kind]
+        saved = repo.save(name, draft, content)
     assert saved.meta.checksum == hashlib.sha256(b"ab" * 3_000_000).hexdigest()
     assert repo.content(saved) == source.read_bytes()
 

@@ -81,7 +81,8 @@ def test_a_line_that_is_no_event_is_left_out_and_nothing_else(
             bench.follower.look()
     assert [event.run_id for event in bench.told()] == ["run-1", "run-1", "run-2"]
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["run run-1"], "told once"
-    bench.file("run-1").open("a").write(GOOD % "later")
+    with bench.file("run-1").open("a") as file:
+        file.write(GOOD % "later")
     bench.follower.look()
     assert "later" in bench.told()[-1].data
 
