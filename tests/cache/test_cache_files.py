@@ -1,8 +1,10 @@
 """Files on a real disk: whole or not there, verified, durable, never outside of the tree."""
 
 import errno
+import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -277,6 +279,34 @@ def test_the_cache_is_private_and_ensure_repeats(tmp_path):
     cache = CacheDir(tmp_path / "c").ensure().ensure()
     assert cache.base.stat().st_mode & 0o077 == 0
     assert all(p.is_dir() for p in (cache.tree, cache.staging, cache.conflicts))
+
+
+def test_only_a_shelf_that_is_made_here_sets_repositories_apart(tmp_path):
+    (tmp_path / "probe").mkdir()
+    if not shutil.which("chattr") or subprocess.run(["chattr", "+T", str(tmp_path / "probe")], check=False).returncode:
+        pytest.skip("this file system has no such flag")
+    (tmp_path / "old/repos").mkdir(parents=True)
+    for home in ("old", "new/home"):
+        cache_dir(tmp_path / home, "repo", "s3://bucket").ensure()
+        cache_dir(tmp_path / home, "repo", "s3://another").ensure()
+    assert _is_apart(tmp_path / "new/home/repos")
+    others = ("old/repos", "new/home", "new", ".", "new/home/repos/repo")
+    assert not any(_is_apart(tmp_path / other) for other in others)
+
+
+def test_a_file_system_that_knows_no_regions_gets_its_cache(tmp_path, monkeypatch):
+    def refused(*_: object) -> bytes:
+        raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
+    monkeypatch.setattr(fcntl, "ioctl", refused)
+    cache = cache_dir(tmp_path / "home", "repo", "s3://bucket").ensure()
+    assert cache.tree.is_dir() and cache.staging.is_dir()
+
+
+def _is_apart(directory: Path) -> bool:
+    """What e2fsprogs says of it, and not the code that is tested."""
+    told = subprocess.run(["lsattr", "-d", str(directory)], capture_output=True, text=True, check=True).stdout
+    return "T" in told.split()[0]
 
 
 def test_home_is_chosen_by_environment(tmp_path):

@@ -130,6 +130,7 @@ def connect(path: Path, durable: bool) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode = WAL" if durable else "PRAGMA journal_mode = MEMORY")
     db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = OFF")
+    db.execute("PRAGMA temp_store = MEMORY")  # what a statement may undo: 1,700 writes in a pull of 10,000
     if _version(db) != SCHEMA_VERSION:
         db.execute("BEGIN IMMEDIATE")  # two processes may open a new cache at once: the second finds it made
         _upgrade(db)

@@ -4,11 +4,13 @@ rest lies beside it.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -53,10 +55,34 @@ class CacheDir:
     def ensure(self) -> CacheDir:
         """Makes the directories; the cache belongs to its user alone."""
         with on_disk("create", str(self.base)):
+            if not (shelf := self.base.parent.parent).exists():
+                shelf.mkdir(parents=True, exist_ok=True)
+                _set_apart(shelf)
             self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
             for directory in (self.tree, self.staging, self.conflicts):
                 directory.mkdir(exist_ok=True)
         return self
+
+
+_GET_FLAGS, _SET_FLAGS, _TOP_OF_TREES = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h, as `chattr +T` uses them
+
+
+def _set_apart(shelf: Path) -> None:
+    """Asks ext4 to give each repository on this shelf, which was just made, a region of the disk for itself.
+
+    Without a journal ext4 looks at every inode that was removed from a region in the last minutes before it makes a
+    file there: a pull beside a program that removes its files would spend most of its time on that (PERFORMANCE.md).
+    """
+    if sys.platform != "linux":
+        return
+    descriptor = os.open(shelf, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # only a wish: other file systems know no such thing
+            flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
+            wanted = int.from_bytes(flags, sys.byteorder) | _TOP_OF_TREES
+            fcntl.ioctl(descriptor, _SET_FLAGS, wanted.to_bytes(8, sys.byteorder))
+    finally:
+        os.close(descriptor)
 
 
 def cache_dir(home: Path, repo_id: str, url: str, namespace: str | None = None) -> CacheDir:
