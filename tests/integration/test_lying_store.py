@@ -168,3 +168,29 @@ def test_what_was_not_kept_is_said_once(team, lying):
         a("data", "put", "m", name, str(a.home / "input"), env=env).failed(69)
     error = a("data", "gc", "--yes", env=env).failed(69)["error"]
     assert error.count("nothing ran and nothing was kept") == 1, error
+
+
+@pytest.mark.inv("read.twice")
+@pytest.mark.parametrize("kind", ["short", "wrong"])
+def test_one_bad_reading_of_a_log_record_is_no_damage(team, lying, kind):
+    a = team.machine("a")
+    a.put("m", "n", "content")
+    lying.told.clear()
+    lying.add(Lie(kind, "GET", "*/_index/log/*.json"))
+    assert len(a("datastore", "log").ok()["commits"]) >= 1
+    assert lying.counts() == {kind: 1}
+
+
+@pytest.mark.inv("read.twice")
+@pytest.mark.parametrize("kind", ["wrong", "refuse"])
+def test_one_bad_reading_of_a_payload_is_nothing_that_verify_tells_or_lets_drop(team, lying, kind):
+    """With --drop a sound file would be gone for everybody."""
+    a = team.machine("a")
+    a.put("m", "large", b"large " * 1_000_000)
+    [path] = [p.relative_to(a.tree).as_posix() for p in a.tree.rglob("large/1/raw")]
+    for words in ((), ("--repair",), ("--repair", "--drop", path)):
+        lying.told.clear()
+        lying.add(Lie(kind, "GET", "*~*", status=404, code="NoSuchKey"))
+        ran = a("datastore", "verify", "--engine", "inline", *words, env=QUICK)
+        assert lying.counts() == {kind: 1} and ran.code == (1 if "--drop" in words else 0), ran
+    assert path in team.place.root()["entries"]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.cache.files import fingerprint_of, hash_file, move_aside
 from swamp.errors import CorruptData, Failed, NotFound, ObjectMissing, SwampError, UsageError
-from swamp.index.root import Root, decode
+from swamp.index.read import read_root
+from swamp.index.root import Root
 from swamp.sync.bulk import Work
 from swamp.values import value
 
@@ -169,7 +170,7 @@ class Maintenance:
         store = self._datastore.store
         listed = [name for name in names(store) if before is None or name.seq < before]
         for name in listed[-limit:][::-1]:
-            yield self._commit_of(decode(store.get(name.key).body))
+            yield self._commit_of(read_root(store, key=name.key)[0])
 
     def _commit_of(self, root: Root) -> LoggedCommit:
         from swamp.data.names import version_of
@@ -191,7 +192,7 @@ class Maintenance:
         found = next((name for name in names(store) if name.seq == seq), None) if store is not None else None
         if store is None or found is None:
             raise NotFound(f"there is no commit {seq} in the log", hint="`swamp datastore log` shows the newest")
-        root = decode(store.get(found.key).body)
+        root, _ = read_root(store, key=found.key)
         try:
             found_paths = islice(file_changes(root, self._committer.fetch), most + 1)
             paths = [{"change": deed, "path": path} for path, deed in found_paths]

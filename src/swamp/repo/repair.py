@@ -23,7 +23,8 @@ from swamp.index.entry import Entry
 from swamp.index.keys import PACK_PREFIX, is_pack
 from swamp.index.lookup import winning_rows
 from swamp.index.payload import newest_upload, propose_listed, propose_packed
-from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef, decode
+from swamp.index.read import read_root
+from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef
 from swamp.repo.probe import probe_again
 from swamp.store.port import ObjectStore
 from swamp.values import value
@@ -249,7 +250,7 @@ def recent_writers(store: ObjectStore, env: Env) -> Iterator[RecentWriter]:
 def _by_writer(store: ObjectStore, recorded: Iterable[LogName]) -> Iterator[RecentWriter]:
     def read(name: LogName) -> tuple[LogName, dict[str, Any]]:
         try:
-            return name, dict(decode(store.get(name.key).body).writer)
+            return name, dict(read_root(store, key=name.key)[0].writer)
         except ObjectMissing:
             return name, {}  # collected since it was listed
 
