@@ -35,6 +35,22 @@ RESULT = Path(__file__).parent / "results" / "spark-planning.md"
 MODELS = 5_000
 SEGMENT_ROWS = 163_840
 AT = "2026-11-15T00:00:00.000Z"
+WEB, SHOP = "00002500-3c1d-4f0e-9a55-6b1f0f1f7a10", "00003500-8a4e-4b1c-8f3e-2d9a5d0c4e21"
+"""Identities like all are, in the middle of the index."""
+EVALUATED = f"""id: {WEB}
+name: web
+type: command/shell
+version: 3
+tags:
+  team: web
+globalArguments:
+  shell: /bin/sh
+  environment: [LANG=C, TZ=UTC]
+methods:
+  execute:
+    arguments:
+      run: "curl -s https://example.com | wc -c"
+"""
 MINE = auto_definition("manual/data", "nightly")
 CASES = {
     "a model with an auto-definition": {"model": "nightly", "name": "orders"},
@@ -53,8 +69,8 @@ def paths(entries):
 
 def asked_for(store):
     """Three datasets of ten versions with as many parts, and the definitions of two of them."""
-    made = [("manual/data", MINE.id, "orders", "nightly"), ("command/shell", "00002500-web", "visits", "web")]
-    for kind, model, name, called in [*made, ("command/shell", "00003500-shop", "carts", "shop")]:
+    made = [("manual/data", MINE.id, "orders", "nightly"), ("command/shell", WEB, "visits", "web")]
+    for kind, model, name, called in [*made, ("command/shell", SHOP, "carts", "shop")]:
         draft = metadata.Draft(
             metadata.Owner.manual(model), "application/vnd.apache.parquet", tags={"modelName": called}
         )
@@ -64,9 +80,7 @@ def asked_for(store):
             yield put(store, f"{at}/metadata.yaml", metadata.encode(meta))
             yield from (put(store, f"{at}/raw/part-{part:05d}.parquet", b"x") for part in range(10))
     yield put(store, "auto-definitions/manual/data/nightly.yaml", b"")
-    yield put(
-        store, "definitions-evaluated/command/shell/web.yaml", b"id: 00002500-web\nname: web\ntype: command/shell\n"
-    )
+    yield put(store, "definitions-evaluated/command/shell/web.yaml", EVALUATED.encode())
 
 
 def put(store, path, body):

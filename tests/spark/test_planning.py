@@ -1,16 +1,17 @@
 """What planning a read looks at: the range of the name that was asked for, and not the index."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
 from swamp.data import metadata
 from swamp.datasets.content import find_artifact
-from swamp.datasets.place import Bucket, open_place
+from swamp.datasets.place import Bucket, Span, open_place
 from swamp.datasets.resolve import resolve_model
 from swamp.datasets.source import find_asked
 from swamp.errors import NotFound, UsageError
-from swamp.index import columns
+from swamp.index import columns, keep
 from swamp.index.entry import Entry
 from swamp.index.root import ROOT_KEY, Writer, encode, first_root
 from swamp.index.segment import write_segment
@@ -100,6 +101,47 @@ def test_without_any_definition_paths_are_gone_through_and_one_model_is_found(
     assert find_asked(found, asked(shared_repo, model=model)).ref.data.model_id == "m033"
 
 
+@pytest.fixture
+def requests(monkeypatch):
+    """Keys of segments that planning has asked the store for; nothing is kept yet, nor afterwards."""
+    monkeypatch.setattr(keep, "_kept", type(keep._kept)())
+    found, read = [], keep.read_segment
+    monkeypatch.setattr(keep, "read_segment", lambda store, ref: found.append(ref.key) or read(store, ref))
+    return found
+
+
+def test_whoever_plans_asks_for_a_segment_once_and_for_its_hash_once(place, shared_repo, requests, monkeypatch):
+    found, fetched, _ = place
+    hashed, sha256 = [], hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda data=b"": hashed.append(len(data)) or sha256(data))
+    for _ in range(3):
+        assert find_asked(found, asked(shared_repo, model="web")).ref.data.model_id == "m033"
+    sizes = sorted(ref.bytes for ref in found.root.segments)
+    assert len(fetched) > len(requests)
+    assert sorted(requests) == sorted(ref.key for ref in found.root.segments)
+    assert sorted(size for size in hashed if size in sizes) == sizes
+
+
+def test_what_is_kept_has_a_bound_and_what_was_not_proven_is_not_kept(place, shared_repo, requests, monkeypatch):
+    found, _, store = place
+    first, second = found.root.segments[:2]
+    monkeypatch.setattr(keep, "KEPT_BYTES", first.bytes + second.bytes)
+    for ref in (*found.root.segments, first):
+        keep.kept_segment(store, ref)
+    assert requests == [*(ref.key for ref in found.root.segments), first.key]
+    assert sum(len(one.data) for one in keep._kept.values()) <= keep.KEPT_BYTES
+    wrong = replace(second, sha256="0" * 64)
+    assert keep.kept_segment(store, wrong).sha256 == second.sha256
+    assert "0" * 64 not in keep._kept
+
+
+def test_tasks_keep_nothing(place):
+    found = place[0].keeping()
+    assert found.keeps
+    assert not found.within("data", Span()).keeps
+    assert not found.keys_only().keeps
+
+
 def test_names_of_deleted_data_and_of_two_models_are_not_taken_for_one(place, shared_repo):
     found, _, store = place
     with pytest.raises(NotFound):
@@ -117,4 +159,4 @@ def test_a_row_group_is_read_as_far_as_the_range_goes(monkeypatch):
     monkeypatch.setattr(columns, "_check_rows", lambda some, *rest: checked.append(len(some)) or check(some, *rest))
     found = [path for c in columns.read_columns(made.data, 1, start="p01000", stop="p01100") for path in c["path"]]
     assert found == [row.path for row in rows[1000:1100]]
-    assert sum(checked) == 2_048, "two batches: one up to the range, one that ends it"
+    assert sum(checked) == 100

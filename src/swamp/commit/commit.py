@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, put_segment, rebuilt, survive
 from swamp.commit.conditions import ConditionsVerdict
@@ -32,6 +32,9 @@ from swamp.store.port import CREATE, Condition, Match, ObjectStore, Token
 from swamp.store.retry import Backoff
 from swamp.trace import traced
 from swamp.values import value
+
+if TYPE_CHECKING:
+    from swamp.index.footer import Proven
 
 __all__ = ["Changes", "Committed", "Committer", "Pace", "Propose", "RootRead", "build", "rebuilt"]
 LAYER_ROWS: Final = 500
@@ -110,7 +113,7 @@ class Committer:
         except CorruptData:
             return RootRead(None, self.store.head(ROOT_KEY).token)
 
-    def fetch(self, ref: SegmentRef) -> bytes:
+    def fetch(self, ref: SegmentRef) -> Proven:
         """A segment's bytes; whoever reads rows out of them verifies them first."""
         return read_segment(self.store, ref)
 

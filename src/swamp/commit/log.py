@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, Literal
@@ -110,7 +109,7 @@ def _whole(store: ObjectStore, recorded: list[LogName]) -> Iterator[Root]:
             for segment in root.segments:
                 if segment.key in sound:
                     continue
-                if hashlib.sha256(read_segment(store, segment)).hexdigest() != segment.sha256:
+                if read_segment(store, segment).sha256 != segment.sha256:
                     raise CorruptData(f"{segment.key} is not what was written", details={"key": segment.key})
                 sound.add(segment.key)
         except (ObjectMissing, CorruptData):

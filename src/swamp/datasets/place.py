@@ -20,6 +20,8 @@ from swamp.cache.scan import Observed, scan
 from swamp.data.names import version_of
 from swamp.datasets.options import flag
 from swamp.errors import NotFound, ObjectMissing, Unavailable, UsageError
+from swamp.index.footer import Proven
+from swamp.index.keep import kept_segment
 from swamp.index.keys import slice_of
 from swamp.index.lookup import live_rows, mentioned_paths
 from swamp.index.payload import read_payload
@@ -73,6 +75,8 @@ class Bucket:
 
     spec: StoreSpec
     root: Root
+    keeps: bool = False
+    """Whether segments stay in memory: on a driver, which looks into the same ones for every question."""
 
     def spans(self, prefix: str) -> list[Span]:
         """Cut where segments begin: about as many rows in each, whole names only."""
@@ -95,16 +99,20 @@ class Bucket:
     def store(self) -> ObjectStore:
         return opened(self.spec)
 
-    def fetch(self, ref: SegmentRef) -> bytes:
-        return read_segment(self.store, ref)
+    def fetch(self, ref: SegmentRef) -> Proven:
+        return kept_segment(self.store, ref) if self.keeps else read_segment(self.store, ref)
+
+    def keeping(self) -> Bucket:
+        """The same for who plans, and asks again."""
+        return replace(self, keeps=True)
 
     def within(self, prefix: str, span: Span) -> Bucket:
         """The same snapshot with only what this part of it needs: what a task carries."""
-        return replace(self, root=_narrowed(self.root, prefix, span))
+        return replace(self, root=_narrowed(self.root, prefix, span), keeps=False)
 
     def keys_only(self) -> Bucket:
         """The store without its index: all that a task needs which is given keys."""
-        return replace(self, root=replace(_narrowed(self.root, "", Span("", "")), segments=()))
+        return replace(self, root=replace(_narrowed(self.root, "", Span("", "")), segments=()), keeps=False)
 
     def read(self, file: FileRef) -> bytes:
         return read_payload(self.store, file.key, file.size)
@@ -133,6 +141,9 @@ class Folder:
     def mentions(self, prefix: str, name: str) -> Iterator[list[str]]:
         del name
         yield [file.path for file in self.files(prefix, Span())]
+
+    def keeping(self) -> Folder:
+        return self
 
     def within(self, prefix: str, span: Span) -> Folder:
         del prefix, span

@@ -144,6 +144,7 @@ def find_asked(place: Bucket | Folder, options: Mapping[str, str]) -> Artifact:
         raise _refused("which artifact?", 'add .option("model", …) and .option("name", …)')
     number, moment = asked_version(options)
     as_of = _moment(moment) if moment else None
+    place = place.keeping()
     known = known_places(place, options, model)
     return find_artifact(place, model, name, number, options.get("type"), as_of=as_of, known=known)
 
@@ -151,7 +152,7 @@ def find_asked(place: Bucket | Folder, options: Mapping[str, str]) -> Artifact:
 def versions_of(options: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """Rows of the table `versions` for the artifact that the options name, as tuples of its columns, newest
     first; found without going through the whole index."""
-    place = open_place(options)
+    place = open_place(options).keeping()
     known = known_places(place, options, options["model"])
     data = find_artifact(place, options["model"], options["name"], None, options.get("type"), known=known).ref.data
     span = Span(f"{data.path}/", f"{data.path}0")  # `0` follows `/`: all below the name and nothing else

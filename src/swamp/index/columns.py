@@ -11,14 +11,14 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice, pairwise
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
 from swamp.cache.files import on_disk
 from swamp.errors import CorruptData
 from swamp.index.decode import MAX_GROUP, values, values_naming
-from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, Raw, RowGroup, Source, read_footer
+from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, Proven, Raw, RowGroup, Source, footer_of
 from swamp.index.root import REPAIR_HINT, SegmentRef
 from swamp.values import value
 
@@ -77,13 +77,19 @@ class Columns:
 def check_segment(ref: SegmentRef, source: Source) -> None:
     """Raises CorruptData unless these are the very bytes that the root names."""
     with on_disk("read", str(source) if isinstance(source, Path) else ref.key):
-        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        size = source.stat().st_size if isinstance(source, Path) else len(_body(source))
         same = size == ref.bytes and _digest(source) == ref.sha256
     if not same:
         raise damaged(f"{ref.key} is not the segment that the root names: {size} bytes, or another hash")
 
 
+def _body(source: bytes | Proven) -> bytes:
+    return source.data if isinstance(source, Proven) else source
+
+
 def _digest(source: Source) -> str:
+    if isinstance(source, Proven):
+        return source.sha256
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
     with source.open("rb") as file:
@@ -119,12 +125,12 @@ def listed_paths(ref: SegmentRef, source: Source, *, start: str, stop: str | Non
     with guarded():
         raw = Raw(source)
     with closing(raw), guarded():
-        footer = read_footer(raw)
+        footer = footer_of(source, raw)
         _check_shape(footer)
         _check_sizes(footer, ref.rows)
         for group in footer.groups:
             if group.rows and _may_hold(group, start, stop, None):
-                paths = list(values_naming(raw, group, group.columns[0], naming))
+                paths = list(chain.from_iterable(values_naming(raw, group, group.columns[0], naming)))
                 if None in paths:
                     raise ValueError("a row without a path")
                 yield paths
@@ -150,7 +156,7 @@ def read_columns(
     with guarded():
         raw = Raw(source)
     with closing(raw):
-        batches = _batches(raw, start, stop, wanted, rows, length)
+        batches = _batches(source, raw, start, stop, wanted, rows, length)
         while True:
             with guarded():
                 columns = next(batches, None)
@@ -158,38 +164,79 @@ def read_columns(
                     return
                 _check_rows(columns, added_seq, last)
                 last = columns["path"][-1]
-                found = _chosen(_numbered(columns, added_seq), start, stop, wanted)
+                found = _chosen(_numbered(columns, added_seq), wanted)
             if len(found):
                 yield found
-            if stop is not None and last >= stop:
-                return  # sorted: the rest of the row group is not what was asked for, and most of the work
 
 
 def _batches(
-    raw: Raw, start: str, stop: str | None, paths: Collection[str] | None, rows: int | None, length: int
+    source: Source, raw: Raw, start: str, stop: str | None, paths: Collection[str] | None, rows: int | None, length: int
 ) -> Iterator[Columns]:
     """The rows of the groups that may hold what is wanted."""
-    footer = read_footer(raw)
+    footer = footer_of(source, raw)
     names = _check_shape(footer)
     _check_sizes(footer, rows)
     asked = None if paths is None else sorted(path.encode() for path in paths)
+    if paths:  # between the first and the last of them
+        start, last = max(start, min(paths)), max(paths) + "\0"
+        stop = last if stop is None else min(stop, last)
     for group in footer.groups:
         if group.rows and _may_hold(group, start, stop, asked):
-            streams = {name: values(raw, group, column) for name, column in zip(names, group.columns, strict=False)}
-            yield from _pieces(streams, group.rows, length)
+            yield from _pieces(raw, group, names, (start, stop), length)
 
 
-def _pieces(streams: dict[str, Iterator[Any]], rows: int, length: int) -> Iterator[Columns]:
-    """So many rows at a time: a merge of many segments holds that much of each, and their pages."""
-    for at in range(0, rows, length):
-        count = min(length, rows - at)
-        lists = {name: list(islice(stream, count)) for name, stream in streams.items()}
-        if any(len(found) != count for found in lists.values()):
-            raise ValueError("a column with other rows than its group")
-        yield Columns({name: lists.get(name) or [None] * count for name in COLUMNS})
+def _pieces(
+    raw: Raw, group: RowGroup, names: Sequence[str], span: tuple[str, str | None], length: int
+) -> Iterator[Columns]:
+    """The rows of the group with paths in `span`, so many at a time: a merge of many segments holds that much of each,
+    and their pages. Paths are read first: of the other columns only what belongs to the wanted ones is decoded."""
+    start, stop = span
+    streams: dict[str, Iterator[Any]] = {}
+    for at, found in _paths(raw, group, length):
+        first = bisect_left(found, start)
+        if first == len(found):
+            continue
+        last = len(found) if stop is None else bisect_left(found, stop)
+        streams = streams or {
+            name: values(raw, group, column, at + first)
+            for name, column in zip(names[1:], group.columns[1:], strict=False)
+        }
+        if first < last:
+            yield _columns(found[first:last], streams)
+        if last < len(found):
+            return  # sorted: nothing of what follows was asked for
     for stream in streams.values():
         if next(stream, stream) is not stream:
             raise ValueError("a column with other rows than its group")
+
+
+def _paths(raw: Raw, group: RowGroup, length: int) -> Iterator[tuple[int, list[str]]]:
+    """The group's paths in their order, and the number of the first of each list."""
+    stream, before = values(raw, group, group.columns[0]), ""
+    for at in range(0, group.rows, length):
+        found = list(islice(stream, length))
+        if len(found) != min(length, group.rows - at):
+            raise ValueError("a column with other rows than its group")
+        _check_order(found, before)
+        before = found[-1]
+        yield at, found
+    if next(stream, stream) is not stream:
+        raise ValueError("a column with other rows than its group")
+
+
+def _columns(paths: list[str], streams: dict[str, Iterator[Any]]) -> Columns:
+    count = len(paths)
+    lists = {"path": paths} | {name: list(islice(stream, count)) for name, stream in streams.items()}
+    if any(len(found) != count for found in lists.values()):
+        raise ValueError("a column with other rows than its group")
+    return Columns({name: lists.get(name) or [None] * count for name in COLUMNS})
+
+
+def _check_order(paths: list[str], before: str) -> None:
+    if None in paths:
+        raise ValueError("a row without a path, a kind or a key")
+    if paths[0] < before or paths != sorted(paths):
+        raise ValueError("it is not sorted")
 
 
 def _check_shape(footer: Footer) -> tuple[str, ...]:
@@ -238,8 +285,7 @@ def _check_rows(columns: Columns, added_seq: int, last: str) -> None:
     # inv[segment.added-seq]: no row is younger than the commit that listed its segment.
     if not _within(columns["seq"], 1, added_seq) or not _within(columns["idSeq"], 1, added_seq):
         raise ValueError(f"a row with an impossible number in a segment of number {added_seq}")
-    paths = columns["path"]
-    if paths[0] < last or any(one > other for one, other in pairwise(paths)):
+    if columns["path"][0] < last:  # within a group they have been compared
         raise ValueError("it is not sorted")
 
 
@@ -256,13 +302,10 @@ def _numbered(columns: Columns, added_seq: int) -> Columns:
     return Columns(columns.lists | {"seq": [number or added_seq for number in columns["seq"]]})
 
 
-def _chosen(columns: Columns, start: str, stop: str | None, wanted: Collection[str] | None) -> Columns:
-    paths = columns["path"]
-    first = bisect_left(paths, start)
-    found = columns.between(first, len(paths) if stop is None else max(first, bisect_left(paths, stop)))
+def _chosen(columns: Columns, wanted: Collection[str] | None) -> Columns:
     if wanted is None:
-        return found
-    return found.at([row for row, path in enumerate(found["path"]) if path in wanted])
+        return columns
+    return columns.at([row for row, path in enumerate(columns["path"]) if path in wanted])
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, islice, repeat
 from operator import add, gt
-from typing import Any, Final
+from typing import Any, AnyStr, Final
 
 from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, ZSTD, Column, Raw, Reader, RowGroup, Struct
 from swamp.index.frames import expand
@@ -40,8 +40,8 @@ class PageHeader:
     compressed: bool
 
 
-def pages(raw: Raw, group: RowGroup, column: Column) -> Iterator[tuple[PageHeader, bytes, bytes]]:
-    """Every page of a column in a row group, with its levels (version 2 only) and its bytes."""
+def pages(raw: Raw, group: RowGroup, column: Column) -> Iterator[PageHeader]:
+    """The headers of all pages of a column in a row group."""
     if column.codec not in (0, ZSTD):
         raise ValueError("a column that is packed as no segment is")
     at, unpacked = column.start, 0
@@ -53,18 +53,19 @@ def pages(raw: Raw, group: RowGroup, column: Column) -> Iterator[tuple[PageHeade
         at, unpacked = page.start + page.packed, unpacked + page.unpacked
         if at > column.end or unpacked > MAX_GROUP:
             raise ValueError("pages that are larger than their column")
-        stored = raw.read_at(page.packed, page.start)
-        yield page, stored[: page.levels], _body(page, column, stored[page.levels :])
+        yield page
 
 
-def _body(page: PageHeader, column: Column, stored: bytes) -> bytes:
-    """As it was before it was compressed: as many bytes as it says, or ValueError."""
-    size = page.unpacked - page.levels
-    if column.codec == ZSTD and page.compressed and stored:
-        return expand(stored, size)
-    if len(stored) != size:
+def unpacked(raw: Raw, column: Column, page: PageHeader) -> tuple[bytes, bytes]:
+    """A page's levels (version 2 only) and its bytes as they were before they were compressed: as many as it says, or
+    ValueError."""
+    stored = raw.read_at(page.packed, page.start)
+    levels, body, size = stored[: page.levels], stored[page.levels :], page.unpacked - page.levels
+    if column.codec == ZSTD and page.compressed and body:
+        return levels, expand(body, size)
+    if len(body) != size:
         raise ValueError("a page of another size than it says")
-    return stored
+    return levels, body
 
 
 def _header(raw: Raw, at: int, end: int) -> PageHeader:
@@ -97,68 +98,100 @@ def _check(page: PageHeader, rows: int) -> None:
 
 MAX_TEXT: Final = 64 << 10
 """Of a text that is written once for many rows: in a dictionary, or as a beginning that others share."""
+_TEXTS: Final = 512
+_HALVES: Final = [(byte & 15, byte >> 4) for byte in range(256)]
+_QUARTERS: Final = [(byte & 3, byte >> 2 & 3, byte >> 4 & 3, byte >> 6) for byte in range(256)]
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 0, 2, 3, 7, 8
 
 
-def values(raw: Raw, group: RowGroup, column: Column) -> Iterator[Any]:
-    """The values of a column in a row group, None where there is none; read as they are asked for."""
-    return chain.from_iterable(_pages(raw, group, column))
+def values(raw: Raw, group: RowGroup, column: Column, first: int = 0) -> Iterator[Any]:
+    """The values of a column in a row group from row `first` on, None where there is none; read as they are asked for.
+    Pages before that row are not opened."""
+    return chain.from_iterable(_pages(raw, group, column, first))
 
 
-def _pages(raw: Raw, group: RowGroup, column: Column) -> Iterator[Iterable[Any]]:
+def _pages(raw: Raw, group: RowGroup, column: Column, first: int) -> Iterator[Iterable[Any]]:
     dictionary: list[Any] | None = None
-    left = group.rows
-    for page, levels, body in pages(raw, group, column):
+    seen = 0
+    for page in pages(raw, group, column):
         if page.kind == DICTIONARY:
             if dictionary is not None or page.encoding not in (_PLAIN, _PLAIN_DICTIONARY):
                 raise ValueError("a dictionary that makes no sense")
-            dictionary = list(_plain(body, 0, page.values, column.kind))
+            dictionary = list(_plain(unpacked(raw, column, page)[1], 0, page.values, column.kind))
             if column.kind == BYTE_ARRAY and max(map(len, dictionary), default=0) > MAX_TEXT:
                 raise ValueError("a text of impossible length")
             continue
-        left -= page.values
-        yield _page(page, levels, body, column, dictionary)
-    if left:
+        seen += page.values
+        if seen > first:
+            skip = max(0, first - (seen - page.values))
+            yield _page(page, unpacked(raw, column, page), column, dictionary, skip)
+    if seen != group.rows:
         raise ValueError("a column with other rows than its group")
 
 
-def values_naming(raw: Raw, group: RowGroup, column: Column, name: str) -> Iterator[str]:
-    """The sorted texts of a column, without pages that can hold no text with the directory `name` in it.
-
-    Of a run of texts that share `…/name`, the first has written the name's last byte itself, and behind it stands the
-    `/` or something that sorts before it: its own, or the beginning of the next one's own bytes. A page that has no
-    such pair in what its texts do not share is passed over, which costs a thirtieth of making the texts.
-    """
-    pair = re.compile(re.escape(name.encode()[-1:]) + rb"[\x00-/]")
-    for page, levels, body in pages(raw, group, column):
+def values_naming(raw: Raw, group: RowGroup, column: Column, name: str) -> Iterator[Iterable[str]]:
+    """The sorted texts of a column page by page, without pages that can hold no text with the directory `name` in it:
+    to know that costs a thirtieth of making the texts."""
+    for page in pages(raw, group, column):
         plain = column.required and page.encoding == _DELTA_BYTE_ARRAY and page.kind != DICTIONARY and page.values
         if not plain:
-            yield from values(raw, group, column)
+            yield values(raw, group, column)
             return
-        if pair.search(_own(body, page.values)):
-            yield from _page(page, levels, body, column, None)
+        found = unpacked(raw, column, page)
+        if _may_name(found[1], page.values, name.encode()):
+            yield _page(page, found, column, None)
 
 
-def _own(body: bytes, count: int) -> bytes:
-    """What the texts of a page do not share with the one before, behind two lists of lengths."""
-    reader = Reader(body, 0)
-    for _ in range(2):
-        block, parts, told = reader.varint(), reader.varint(), reader.varint()
-        if not 0 < parts <= 512 or not 0 < block <= 65_536 or block % (8 * parts) or told != count:
-            raise ValueError("a page with other lengths than values")
-        reader.integer()
-        each, have = block // parts, 1
-        while have < count:
-            reader.integer()
-            widths = reader.take(parts)[: -((have - count) // each)]
-            reader.take(sum(widths) * each // 8)
-            have += each * len(widths)
-    return body[reader.at :]
+def _may_name(body: bytes, count: int, name: bytes) -> bool:
+    """Whether a page's texts can have the directory `name`.
+
+    Of a run of texts that share `…/name`, the first has written the name's last byte itself, and behind it stands the
+    `/` or something that sorts before it: its own, or the beginning of the next one's own bytes. Before it stands the
+    rest of `/name`, or as much of it as the text before did not have: then its own bytes begin there.
+    """
+    second, third = _own(body, 0, count)
+    if re.search(b"/" + re.escape(name) + rb"[\x00-/]", body[third:]):
+        return True
+    starts: frozenset[int] | None = None
+    for pair in re.finditer(re.escape(name[-1:]) + rb"[\x00-/]", body[third:]):
+        starts = starts or frozenset(accumulate(_numbers(Reader(body, second), count), initial=0))
+        for length in range(1, len(name) + 1):
+            first = pair.start() + 1 - length
+            if first < 0 or body[third + first : third + pair.start() + 1] != name[-length:]:
+                break
+            if first in starts:
+                return True
+    return False
 
 
-def _page(page: PageHeader, levels: bytes, body: bytes, column: Column, dictionary: list[Any] | None) -> Iterable[Any]:
-    """One page's values in their places."""
-    at, there = 0, page.values
+def _own(body: bytes, at: int, count: int) -> tuple[int, int]:
+    """Where the lengths of what the texts of a page do not share with the one before begin, and where that itself."""
+    second = _behind(body, at, count)
+    return second, _behind(body, second, count)
+
+
+def _behind(body: bytes, at: int, count: int) -> int:
+    """Where a list of `count` numbers, each as the difference to the one before, ends."""
+    reader = Reader(body, at)
+    block, parts = _blocks(reader, count)
+    reader.integer()
+    at, each, have = reader.at, block // parts, 1
+    while have < count:
+        while body[at] >= 0x80:
+            at += 1
+        at += 1 + parts
+        at, have = at + sum(body[at - parts : at][: -((have - count) // each)]) * each // 8, have + block
+    if at > len(body):
+        raise IndexError("the end")
+    return at
+
+
+def _page(
+    page: PageHeader, stored: tuple[bytes, bytes], column: Column, dictionary: list[Any] | None, skip: int = 0
+) -> Iterable[Any]:
+    """One page's values in their places, without the first `skip` of them."""
+    levels, body = stored
+    at, there, passed = 0, page.values, skip
     present: list[int] | None = None
     if not column.required:
         if page.kind == DATA_V2:
@@ -166,38 +199,41 @@ def _page(page: PageHeader, levels: bytes, body: bytes, column: Column, dictiona
         else:
             at = 4 + int.from_bytes(body[:4], "little")
             present = hybrid(body, 4, at, 1, page.values)
-        there = sum(present)
+        there, passed = sum(present), sum(present[:skip])
     if not there:
-        return repeat(None, page.values)
-    found = _encoded(page.encoding, body, at, there, column.kind, dictionary)
+        return repeat(None, page.values - skip)
+    found = _encoded(page.encoding, body, at, there, column.kind, dictionary, passed)
     if present is None or there == page.values:
         return found
     following = iter(found)
-    return (next(following) if here else None for here in present)
+    return (next(following) if here else None for here in present[skip:])
 
 
-def _encoded(encoding: int, body: bytes, at: int, count: int, kind: int, dictionary: list[Any] | None) -> Iterable[Any]:
+def _encoded(
+    encoding: int, body: bytes, at: int, count: int, kind: int, dictionary: list[Any] | None, skip: int
+) -> Iterable[Any]:
+    """`count` values without the first `skip` of them."""
     if encoding == _PLAIN:
-        return _plain(body, at, count, kind)
+        return _plain(body, at, count, kind, skip)
     if encoding in (_RLE_DICTIONARY, _PLAIN_DICTIONARY) and dictionary is not None:
-        return map(dictionary.__getitem__, hybrid(body, at + 1, len(body), body[at], count))
+        return map(dictionary.__getitem__, hybrid(body, at + 1, len(body), body[at], count)[skip:])
     if encoding == _DELTA_BYTE_ARRAY and kind == BYTE_ARRAY:
-        return _shared(body, at, count)
+        return islice(_shared(body, at, count), skip, None)
     if encoding == _RLE and kind == BOOLEAN:
         end = at + 4 + int.from_bytes(body[at : at + 4], "little")
-        return map(bool, hybrid(body, at + 4, end, 1, count))
+        return map(bool, hybrid(body, at + 4, end, 1, count)[skip:])
     raise ValueError("a column that is encoded as no segment is")
 
 
-def _plain(body: bytes, at: int, count: int, kind: int) -> Iterable[Any]:
+def _plain(body: bytes, at: int, count: int, kind: int, skip: int = 0) -> Iterable[Any]:
     if kind == INT64:
         if len(body) < at + 8 * count:
             raise ValueError("a page that ends too early")
-        return struct.unpack_from(f"<{count}q", body, at)
+        return struct.unpack_from(f"<{count - skip}q", body, at + 8 * skip)
     if kind == BOOLEAN:
-        return map(bool, _unpacked(body[at : at + (count + 7) // 8], 1, count))
+        return map(bool, _unpacked(body[at : at + (count + 7) // 8], 1, count)[skip:])
     if kind == BYTE_ARRAY:
-        return _texts(body, at, count)
+        return _texts(body, _after(body, at, skip), count - skip)
     raise ValueError("a column of another type")
 
 
@@ -211,51 +247,72 @@ def _texts(body: bytes, at: int, count: int) -> Iterator[str]:
         yield body[start:at].decode()
 
 
+def _after(body: bytes, at: int, count: int) -> int:
+    """Where the text with this number begins. Hashes are all of one length: if the first one is followed by the same
+    length again and again, nobody has to go from each to the next."""
+    length = body[at : at + 4]
+    step = 4 + int.from_bytes(length, "little")
+    if all(body[at + n : at + step * count : step].count(length[n]) == count for n in range(len(length))):
+        return at + step * count
+    for _ in range(count):
+        at += 4 + int.from_bytes(body[at : at + 4], "little")
+    return at
+
+
 def _shared(body: bytes, at: int, count: int) -> Iterator[str]:
     """Each as what it shares with the one before, and the rest: lengths first, then what is not shared."""
-    reader = Reader(body, at)
-    shared, own = _deltas(reader, count), _deltas(reader, count)
-    whole = list(map(add, shared, own))
-    if min(shared) < 0 or min(own) < 0 or max(whole) > MAX_TEXT:
-        raise ValueError("a text of impossible length")
-    if shared[0] or any(map(gt, shared[1:], whole)):
-        raise ValueError("a text that shares more than there is")
-    rest = body[reader.at :]
-    if sum(own) > len(rest):
-        raise ValueError("a page that ends too early")
-    ends = zip(shared, accumulate(own, initial=0), accumulate(own), strict=False)
-    return _told(ends, rest.decode()) if rest.isascii() else _decoded(ends, rest)
+    second, third = _own(body, at, count)
+    rest = body[third:]
+    lengths = _numbers(Reader(body, at), count), _numbers(Reader(body, second), count)
+    if rest.isascii():
+        return chain.from_iterable(_joined(*lengths, rest.decode()))
+    # A letter may be cut where two texts begin to differ.
+    return map(bytes.decode, chain.from_iterable(_joined(*lengths, rest)))
 
 
-def _told(ends: Iterable[tuple[int, int, int]], rest: str) -> Iterator[str]:
-    last = ""
-    for same, start, end in ends:
-        last = last[:same] + rest[start:end]
-        yield last
+def _joined(shared: Iterator[int], own: Iterator[int], rest: AnyStr) -> Iterator[list[AnyStr]]:
+    """Texts by how much they share with the one before and how much they do not, some at a time."""
+    last, at = rest[:0], 0
+    while same := list(islice(shared, _TEXTS)):
+        lengths = list(islice(own, _TEXTS))
+        whole = list(map(add, same, lengths))
+        if min(same) < 0 or min(lengths) < 0 or max(whole) > MAX_TEXT:
+            raise ValueError("a text of impossible length")
+        if same[0] > len(last) or any(map(gt, same[1:], whole)):
+            raise ValueError("a text that shares more than there is")
+        ends = list(accumulate(lengths, initial=at))
+        at = ends[-1]
+        if at > len(rest):
+            raise ValueError("a page that ends too early")
+        yield [last := last[:cut] + rest[a:b] for cut, a, b in zip(same, ends, ends[1:], strict=False)]
 
 
-def _decoded(ends: Iterable[tuple[int, int, int]], rest: bytes) -> Iterator[str]:
-    """The same for what is not ASCII: a letter may be cut where two texts begin to differ."""
-    last = b""
-    for same, start, end in ends:
-        last = last[:same] + rest[start:end]
-        yield last.decode()
-
-
-def _deltas(reader: Reader, count: int) -> list[int]:
-    """Numbers as the difference to the one before, in blocks of a common width."""
+def _blocks(reader: Reader, count: int) -> tuple[int, int]:
+    """In how large blocks of how many parts the numbers here are written."""
     block, parts, told = reader.varint(), reader.varint(), reader.varint()
-    first = reader.integer()
     if not 0 < parts <= 512 or not 0 < block <= 65_536 or block % (8 * parts) or told != count:
         raise ValueError("a page with other lengths than values")
-    found, each = [first], block // parts
-    while len(found) < count:
-        least, widths = reader.integer(), reader.take(parts)
-        for width in widths[: -((len(found) - count) // each)]:
-            steps = _unpacked(reader.take(width * each // 8), width, min(each, count - len(found)), least)
-            steps[0] += found[-1]
-            found += accumulate(steps)
-    return found
+    return block, parts
+
+
+def _numbers(reader: Reader, count: int) -> Iterator[int]:
+    """Numbers as the difference to the one before, in blocks whose parts have a common width; a block is unpacked when
+    somebody comes to it."""
+    return chain.from_iterable(_differences(reader, count))
+
+
+def _differences(reader: Reader, count: int) -> Iterator[Iterable[int]]:
+    block, parts = _blocks(reader, count)
+    last, each, left = reader.integer(), block // parts, count - 1
+    yield (last,)
+    while left > 0:
+        least, widths, steps = reader.integer(), reader.take(parts), [last]
+        for width in widths[: -(-left // each)]:
+            steps += _unpacked(reader.take(width * each // 8), width, each, least)
+        found = list(accumulate(steps[: left + 1]))
+        last, left = found[-1], left - len(found) + 1
+        del found[0]
+        yield found
 
 
 def hybrid(body: bytes, at: int, end: int, width: int, count: int) -> list[int]:
@@ -284,6 +341,9 @@ def _unpacked(packed: bytes, width: int, count: int, least: int = 0) -> list[int
         raise ValueError("a page that ends too early")
     if width == 8 and not least:
         return list(packed[:count])
+    if width in (2, 4):  # most lengths
+        table = _HALVES if width == 4 else _QUARTERS
+        return [some + least for some in chain.from_iterable([table[byte] for byte in packed])][:count]
     mask, found = (1 << width) - 1, list[int]()
     shifts, each = range(0, 32 * width, width), 4 * width
     for at in range(0, (count * width + 7) // 8, each):  # 32 of them at a time: a number that is short to shift

@@ -8,6 +8,7 @@ No library of a slim install shows it, and pyarrow's view of it ends the process
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import struct
 from collections.abc import Iterator
@@ -88,8 +89,25 @@ class Reader:
         self.at += 1
 
     def struct(self, depth: int = 0) -> Struct:
-        """Its fields; lists are passed over (None)."""
-        return Struct((number, self.value(kind, depth)) for number, kind in self.fields())
+        """Its fields; lists are passed over (None). A footer has thousands: the frequent kinds are read here."""
+        data, at, number, found = self.data, self.at, 0, Struct()
+        while head := data[at]:
+            at, kind = at + 1, head & 15
+            if head < 16:
+                self.at = at
+                number, at = self.integer(), self.at
+            else:
+                number += head >> 4
+            byte = data[at]
+            if byte < 0x80 and 4 <= kind <= 6:
+                found[number], at = (byte >> 1) ^ -(byte & 1), at + 1
+            elif kind <= _FALSE:
+                found[number] = kind == _TRUE
+            else:
+                self.at = at
+                found[number], at = self.value(kind, depth), self.at
+        self.at = at + 1
+        return found
 
     def structs(self) -> int:
         """How many structs the list here claims to have. Each takes a byte: more than are left is a lie."""
@@ -122,13 +140,29 @@ class Reader:
             self.take(1 if kind == _BYTE else 8)
         elif kind in (_LIST, _SET):
             length, inner = self._list()
+            if inner in _INTEGERS:
+                for _ in range(length):
+                    self.varint()
+                return
             for _ in range(length):  # a truth value in a list is a byte of its own
                 self.value(_BYTE if inner in (_TRUE, _FALSE) else inner, depth + 1)
         else:
             raise ValueError(f"a field of kind {kind}")
 
 
-Source = bytes | Path
+class Proven:
+    """A segment's bytes with the hash that was computed of them: whoever compares it need not compute it once more.
+    What its footer says is kept with it."""
+
+    __slots__ = ("data", "footer", "sha256")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self.footer: Footer | None = None
+
+
+Source = bytes | Path | Proven
 """A segment's bytes, or a local file that holds them."""
 
 
@@ -138,8 +172,8 @@ class Raw:
     __slots__ = ("_data", "_file", "size")
 
     def __init__(self, source: Source) -> None:
-        self._data = source if isinstance(source, bytes) else b""
-        self._file = None if isinstance(source, bytes) else source.open("rb")
+        self._file = source.open("rb") if isinstance(source, Path) else None
+        self._data = source.data if isinstance(source, Proven) else source if isinstance(source, bytes) else b""
         self.size = len(self._data) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
@@ -213,6 +247,15 @@ class Footer:
     schema: tuple[Described, ...]
     groups: tuple[RowGroup, ...]
     metadata: dict[bytes | None, bytes | None]
+
+
+def footer_of(source: Source, raw: Raw) -> Footer:
+    """The footer of `raw`, which reads `source`; parsed once where that can keep it."""
+    if not isinstance(source, Proven):
+        return read_footer(raw)
+    if source.footer is None:
+        source.footer = read_footer(raw)
+    return source.footer
 
 
 def read_footer(raw: Raw) -> Footer:

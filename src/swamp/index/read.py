@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from swamp.errors import CorruptData
 from swamp.index.root import ROOT_KEY, Root, SegmentRef, decode
 from swamp.store.port import Fetched, ObjectStore
+
+if TYPE_CHECKING:
+    from swamp.index.footer import Proven
 
 LOOKS: Final = 4
 FOOTER: Final = 1 << 20
@@ -32,17 +34,19 @@ def read_root(store: ObjectStore, fetched: Fetched | None = None, key: str = ROO
     return decode(found.body), found
 
 
-def read_segment(store: ObjectStore, ref: SegmentRef) -> bytes:
-    """A segment's bytes; whoever reads rows out of them verifies them first. inv[read.twice]"""
-    body = store.get(ref.key).body
+def read_segment(store: ObjectStore, ref: SegmentRef) -> Proven:
+    """A segment's bytes with their hash; whoever reads rows out of them compares it first. inv[read.twice]"""
+    from swamp.index.footer import Proven
+
+    found = Proven(store.get(ref.key).body)
     for _ in range(LOOKS):
-        if hashlib.sha256(body).hexdigest() == ref.sha256:
+        if found.sha256 == ref.sha256:
             break
         again = store.get(ref.key).body
-        if again == body:
+        if again == found.data:
             break
-        body = again
-    return body
+        found = Proven(again)
+    return found
 
 
 def row_groups(store: ObjectStore, ref: SegmentRef, each: int) -> list[tuple[str, int]]:
