@@ -50,6 +50,7 @@ SERVERS = {
     "rclone": "`rclone serve s3` (ignores conditions: swamp commits under a lease)",
     "ministack": "ministack (enforces conditions)",
     "moto": "moto (enforces conditions)",
+    "double": "the S3 server of swamp.testing in a process of its own (in memory, conditions and ranges as on S3)",
 }
 SWAMP_ONLY = {"discovery", "lazy + one file"}  # no peer keeps an index that could be missing or left remote
 COPIERS = ("rclone", "rclone-defaults", "s5cmd", "aws")  # what swamp is divided by: a file is an object for all of them
@@ -132,6 +133,10 @@ def server(home: Path, kind: str = "rclone", delay: float = 0.0) -> Iterator[dic
         with _rclone(home) as env:
             yield env
         return
+    if kind == "double":
+        with _double() as env:
+            yield env
+        return
     from servers.start import start
 
     with start(kind) as running:
@@ -154,6 +159,31 @@ def _rclone(home: Path) -> Iterator[dict[str, str]]:
         yield _environment(f"http://127.0.0.1:{port}")
     finally:
         process.terminate()
+        process.wait()
+
+
+OTHERS: set[int] = set()
+"""Processes that stand for another machine."""
+_DOUBLE = """
+import sys
+from swamp.testing.s3_double import S3Double
+with S3Double("bench") as double:
+    print(double.endpoint, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def _double() -> Iterator[dict[str, str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _DOUBLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    OTHERS.add(process.pid)
+    try:
+        yield _environment(process.stdout.readline().strip())
+    finally:
+        process.stdin.close()
         process.wait()
 
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cpu import cpu_of_all
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from run import server
+from run import OTHERS, server
 from spark_all import note
 
 import swamp.spark
@@ -32,10 +32,13 @@ from swamp.bulk.session import open_session, stop_session
 from swamp.bulk.settings import SparkSettings
 from swamp.datasets.batches import arrow_target
 from swamp.datasets.deliver import publish
+from swamp.datasets.lend import lender
 from swamp.datasets.parts import write_parts
-from swamp.datasets.place import open_place
+from swamp.datasets.place import Bucket, FileRef, open_place
 from swamp.datasets.source import data_source, find_asked, register
+from swamp.index.root import Root
 from swamp.repo.config import init_repo, write_config
+from swamp.store.open import StoreSpec
 
 RESULT = Path(__file__).parent / "results" / "spark-datasets.md"
 ROWS_OF_A_SMALL_PART = 100
@@ -61,6 +64,7 @@ def main():
     parser.add_argument("--stores", default="file,s3")
     parser.add_argument("--parts", type=int, default=1000, help="how many the dataset of small parts has")
     parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--server", default="double", choices=("double", "rclone", "moto", "ministack"))
     parser.add_argument("--minutes", type=float, default=20.0)
     asked = parser.parse_args()
     asked.until = time.monotonic() + 60 * asked.minutes
@@ -68,7 +72,7 @@ def main():
     home = Path(tempfile.mkdtemp(prefix="swamp-datasets-"))
     rows, loads = [], []
     try:
-        with server(home) as env:
+        with server(home, asked.server) as env:
             os.environ |= env  # before Java starts: the workers have it from there
             spark = register(open_session(SparkSettings("local[2]", None, {"spark.driver.memory": "3g"})))
             try:
@@ -200,6 +204,9 @@ def readers_of(spark, home, repo, name):
     if "FileScan" in native._jdf.queryExecution().toString():
         lent = any(path.startswith("webhdfs:") for path in native.inputFiles())
         yield "lent" if lent else "native", lambda case: swamp.spark.read(spark, "bench", name, repo=repo)
+        if lent:
+            over_http = [lent_copy(file) for file in sorted(links.iterdir())]
+            yield "http", lambda case: spark.read.schema(schema).parquet(*over_http)
 
     def source(case):
         chosen = {"columns": SAID[case]} if case in SAID else {}
@@ -210,6 +217,12 @@ def readers_of(spark, home, repo, name):
     if name == "events" and "file" in repo.parent.name:
         part = str(next(links.glob("*.parquet")))
         yield "floor", lambda case: floor(spark, schema, case, part)
+
+
+def lent_copy(file):
+    """Plain Spark's copy of a part at an address of the lender: what reading over loopback costs without a store."""
+    place = Bucket(StoreSpec(file.parent.as_uri()), Root("", 0, "", "", "", {}))
+    return lender().lend(place, FileRef(file.name, file.name, file.stat().st_size))
 
 
 def floor(spark, schema, case, part):
@@ -259,9 +272,9 @@ class FloorReader(DataSourceReader):
 
 
 def timed(work):
-    begun, used = time.monotonic(), cpu_of_all()
+    begun, used = time.monotonic(), cpu_of_all(OTHERS)
     work()
-    return time.monotonic() - begun, cpu_of_all() - used
+    return time.monotonic() - begun, cpu_of_all(OTHERS) - used
 
 
 def report(found, asked, loads):
@@ -274,15 +287,15 @@ def report(found, asked, loads):
         f"it ran: {min(loads):.1f} to {max(loads):.1f}, so that of the times only the ratios say something; CPU is of "
         "the JVM and of all Python processes.",
         "",
-        "| store | case | plain | native | lent | Python source | floor of its API |",
-        "|---|---|---|---|---|---|---|",
+        "| store | case | plain | native | lent | plain over HTTP | Python source | floor of its API |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for (store, case), by_reader in cells.items():
         if "plain" not in by_reader:
             continue
         plain = [statistics.median(column) for column in zip(*by_reader["plain"], strict=True)]
         shown = [f"{plain[0]:.2f} s, CPU {plain[1]:.2f} s"]
-        for reader in ("native", "lent", "source", "floor"):
+        for reader in ("native", "lent", "http", "source", "floor"):
             runs = by_reader.get(reader)
             middle = [statistics.median(column) for column in zip(*runs, strict=True)] if runs else []
             shown.append(" / ".join(f"{m:.2f} s ({m / p:.2f})" for m, p in zip(middle, plain, strict=False) if p))
