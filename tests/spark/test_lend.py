@@ -1,9 +1,12 @@
 """Parts that the JVM cannot open by itself are lent to it on this machine: the same rows, or an error, never fewer."""
 
 import fcntl
+import json
 import logging
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -247,3 +250,42 @@ def test_a_process_with_many_open_files_still_lends():
             assert lend._says_something(high)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+SHOWN = """
+import json, sys, urllib.request
+import swamp.spark
+from swamp.bulk.session import open_session, stop_session
+from swamp.bulk.settings import SparkSettings
+from swamp.datasets import native
+from swamp.datasets.lend import lender
+
+native._path_of = lambda *_: ""
+session = open_session(SparkSettings("local[1]", None, {"spark.ui.enabled": "true", "spark.ui.port": "0"}))
+swamp.spark.write(session.range(0, 100, 1, 3), "web", "events", repo=sys.argv[1])
+found = swamp.spark.read(session, "web", "events", repo=sys.argv[1])
+assert found.where("id > 10").count() == 89
+ui = session.sparkContext.uiWebUrl
+rest = f"{ui}/api/v1/applications/{session.sparkContext.applicationId}/sql"
+asked = [f"{rest}?details=true&planDescription=true", f"{ui}/SQL/", f"{ui}/jobs/", f"{ui}/stages/"]
+asked += [f"{ui}/SQL/execution/?id={one['id']}" for one in json.load(urllib.request.urlopen(rest))]
+pages = [urllib.request.urlopen(one).read().decode() for one in asked]
+plan = found._jdf.queryExecution().toString() + found._jdf.queryExecution().explainString(
+    session._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended"))
+secret = lender()._secret
+print(json.dumps({
+    "read there": all(secret in path for path in found.inputFiles()),
+    "scans shown": "FileScan parquet" in plan and any("Scan parquet" in page for page in pages),
+    "hidden": "*********(redacted)" in plan and any("(redacted)" in page for page in pages),
+    "told": [one for one, page in zip(["plan", *asked], [plan, *pages]) if secret in page or secret[:8] in page],
+}))
+stop_session(session)
+"""
+
+
+def test_neither_plans_nor_the_ui_of_our_own_session_tell_the_secret(shared_repo):
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN, str(shared_repo)], stdout=subprocess.PIPE, text=True, check=True, timeout=600
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"read there": True, "scans shown": True, "hidden": True, "told": []}

@@ -1,6 +1,7 @@
 """Sessions: where settings come from, and each way in which Spark cannot start says what to do."""
 
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -21,7 +22,7 @@ from swamp.bulk.clients import spool_dir
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.launch import JAVA_OPTIONS, _java_options, find_java, parse_version
 from swamp.bulk.session import remote_answers
-from swamp.bulk.settings import SparkSettings, conf_of, python_of, resolve_settings
+from swamp.bulk.settings import HIDDEN, HIDDEN_EVERYWHERE, SparkSettings, conf_of, python_of, resolve_settings
 from swamp.errors import Misconfigured, MissingTool, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.store.open import StoreSpec
@@ -96,6 +97,16 @@ def test_local_sessions_bind_to_loopback_and_the_users_conf_wins():
     assert conf["spark.driver.memory"] == "3g"
     assert "spark.sql.python.filterPushdown.enabled" not in conf  # it would give wrong answers: test_whole.py
     assert "spark.driver.bindAddress" not in conf_of(SparkSettings("spark://h:7077"))
+
+
+def test_what_a_user_hides_is_the_users_own_choice():
+    ours = conf_of(SparkSettings("local[2]"))[HIDDEN]
+    assert re.sub(ours.replace(r":\d{1,5}/", ":1234/"), "*", "webhdfs://127.0.0.1:1234/0f-1e/2/part") == (
+        "webhdfs://127.0.0.1:1234/*/2/part"
+    )
+    assert conf_of(SparkSettings("local[2]", None, {HIDDEN: "x"}))[HIDDEN] == "x"
+    assert HIDDEN not in conf_of(SparkSettings("local[2]", None, {HIDDEN_EVERYWHERE: "x"}))
+    assert HIDDEN not in conf_of(SparkSettings("spark://h:7077"))
 
 
 def test_on_few_cores_a_short_command_does_without_the_second_compiler(monkeypatch):

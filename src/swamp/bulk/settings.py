@@ -20,6 +20,10 @@ COMPARE_ROWS: Final = "spark.swamp.compareRows"
 COMPARED_HERE: Final = 300_000
 """Rows that one process compares while Spark starts, by what 100,000 took (2 to 3 s); Spark itself took 9 to 11 s for
 those, and 28 to 30 s for 1,000,000 (bench/results/spark-stages.md)."""
+HIDDEN: Final = "spark.sql.redaction.string.regex"
+HIDDEN_EVERYWHERE: Final = "spark.redaction.string.regex"
+LENT_SECRET: Final = r"(?<=webhdfs://127\.0\.0\.1:\d{1,5}/)[0-9a-f-]{1,36}"
+"""The part of a lent part's address that is a secret (`datasets/lend.py`): Spark's plans, and its UI, leave it out."""
 FEW_CORES: Final = 2
 SHORT_ROWS: Final = 500_000
 
@@ -104,6 +108,8 @@ def _check_where(settings: SparkSettings) -> None:
 def conf_of(settings: SparkSettings) -> dict[str, str]:
     """Every option of a session that we start, the user's own last."""
     ours = {**_conf_everywhere(settings), **(_conf_local() if settings.is_local else {})}
+    if HIDDEN_EVERYWHERE in settings.conf:  # what the one for SQL would be, if nobody had set that
+        ours.pop(HIDDEN, None)
     return {**ours, **settings.conf, **_conf_archive(settings)}
 
 
@@ -140,6 +146,7 @@ def _conf_local() -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, cores * 2)),
+        HIDDEN: LENT_SECRET,
     }
 
 
