@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import swamp
 
 REPO = Path(__file__).parents[2]
@@ -27,6 +29,8 @@ def test_the_public_names_are_these() -> None:
 def test_every_public_name_exists_and_says_what_it_is() -> None:
     for name in swamp.__all__:
         assert getattr(swamp, name) is not None
+    with pytest.raises(AttributeError):
+        _ = swamp.nonsense
     assert swamp.open_repo.__doc__
     assert swamp.Repo.__doc__
 

@@ -23,25 +23,6 @@ def modules_after(machine: Machine, code: str) -> set[str]:
     return set(done.stderr.strip().splitlines()[-1].split())
 
 
-def test_the_public_names_are_these():
-    assert sorted(swamp.__all__) == [
-        "Listing",
-        "NamedWorkflow",
-        "Repo",
-        "Repository",
-        "SavedVersion",
-        "StartedRun",
-        "__version__",
-        "errors",
-        "open",
-        "open_repo",
-    ]
-    for name in swamp.__all__:
-        assert getattr(swamp, name) is not None
-    with pytest.raises(AttributeError):
-        _ = swamp.nonsense
-
-
 def test_import_swamp_is_cheap(local_team: Team):
     a = local_team.machine("a", joined=False)
     loaded = modules_after(a, "import swamp")

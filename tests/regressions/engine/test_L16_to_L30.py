@@ -343,30 +343,30 @@ def test_L28_a_collector_that_races_a_writer_leaves_no_dangling_entry(store, a, 
     settled(a, b)
 
 
-def test_L28_an_upload_of_a_killed_push_is_not_named_after_it_was_collected(store, a, b):
+def staged_by_a_push_that_died(store, a) -> str:
+    """The key of what was uploaded for `files/mine`, and is named by no root."""
     a.write("files/seed", "seed")
     a.push()
     a.write("files/mine", "mine")
     dead = FaultyStore(store, [Fault("refuse", "put", ROOT_KEY, times=None, error=AccessDenied("dead"))])
     with pytest.raises(AccessDenied):
         a.process(dead).push()
-    staged = a.engine.state.staged_for("files/mine")
-    assert len(staged) == 1 and staged[0].key in keys(store)
+    (staged,) = a.engine.state.staged_for("files/mine")
+    return staged.key
+
+
+def test_L28_an_upload_of_a_killed_push_is_not_named_after_it_was_collected(store, a, b):
+    staged = staged_by_a_push_that_died(store, a)
+    assert staged in keys(store)
     done = collect(b.engine.committer, b.pace, keep=NOW)
-    assert done.deleted == 1 and staged[0].key not in keys(store)
+    assert done.deleted == 1 and staged not in keys(store)
     assert a.push().files_pushed == 1
     assert content(a.engine)["files/mine"] == "mine"
-    assert shared(a.engine)["files/mine"].key != staged[0].key
+    assert shared(a.engine)["files/mine"].key != staged
 
 
 def test_L28_a_key_that_is_condemned_and_not_yet_deleted_is_given_up(store, a, b):
-    a.write("files/seed", "seed")
-    a.push()
-    a.write("files/mine", "mine")
-    dead = FaultyStore(store, [Fault("refuse", "put", ROOT_KEY, times=None, error=AccessDenied("dead"))])
-    with pytest.raises(AccessDenied):
-        a.process(dead).push()
-    staged = a.engine.state.staged_for("files/mine")[0].key
+    staged = staged_by_a_push_that_died(store, a)
     slow = FaultyStore(store, [Fault("late", "delete", times=None)])
     with pytest.raises(Unavailable):
         collect(b.process(slow).committer, b.pace, keep=NOW)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -171,9 +172,8 @@ def lose_the_lease(store) -> None:
     store.put(COMMIT_LEASE, json.dumps(body).encode())
 
 
-@pytest.mark.inv("commit.alone")
-def test_a_root_written_after_the_lease_was_lost_takes_nobodys_commit_away(store, a, b):
-    """L16, L17 where nothing stops a late write: the one that was acknowledged is put back, and both arrive."""
+def the_other_commits(store, a, b) -> Callable[[], None]:
+    """Both have written; the result lets a lose its lease and b commit."""
     a.write("files/seed", "seed")
     a.push()
     b.pull()
@@ -183,6 +183,14 @@ def test_a_root_written_after_the_lease_was_lost_takes_nobodys_commit_away(store
     def meanwhile() -> None:
         lose_the_lease(store)
         assert b.push().files_pushed == 1
+
+    return meanwhile
+
+
+@pytest.mark.inv("commit.alone")
+def test_a_root_written_after_the_lease_was_lost_takes_nobodys_commit_away(store, a, b):
+    """L16, L17 where nothing stops a late write: the one that was acknowledged is put back, and both arrive."""
+    meanwhile = the_other_commits(store, a, b)
 
     assert a.process(Watched(store, once("put", ROOT_KEY, meanwhile))).push().files_pushed == 1
     assert content(a.engine) == {"files/seed": "seed", "files/a": "a", "files/b": "b"}
@@ -196,15 +204,7 @@ class Killed(BaseException):
 @pytest.mark.inv("commit.alone")
 @pytest.mark.parametrize("command", ["pull", "push", "sync"])
 def test_a_root_whose_writer_died_without_its_lease_is_put_aside(store, a, b, peer, command):
-    a.write("files/seed", "seed")
-    a.push()
-    b.pull()
-    a.write("files/a", "a")
-    b.write("files/b", "b")
-
-    def meanwhile() -> None:
-        lose_the_lease(store)
-        assert b.push().files_pushed == 1
+    meanwhile = the_other_commits(store, a, b)
 
     def dies(verb: str, key: str) -> None:
         if verb == "put" and key == ROOT_KEY:
