@@ -6,6 +6,8 @@ import json
 import random
 import socket
 import time
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -103,6 +105,16 @@ def test_killed_at_random_moments_and_resumed_until_it_is_done(file_team: Team, 
     check_whole(reader, run["runId"])
 
 
+def at_work(machine: Machine, mark: Path) -> Any:
+    """A run of the workflow `slow`, whose step has made its mark."""
+    process = machine.start("workflow", "run", "slow")
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
 def test_a_killed_run_is_told_as_interrupted_by_the_next_command_and_noted_by_the_next_run(file_team: Team, tmp_path):
     one = file_team.machine("one")
     mark = tmp_path / "mark"
@@ -111,11 +123,7 @@ def test_a_killed_run_is_told_as_interrupted_by_the_next_command_and_noted_by_th
         "id: x\nname: slow\njobs:\n  - name: j\n    steps:\n"
         f"      - {{name: s, task: {shell('m', f'touch {mark}; sleep 60')}}}\n",
     )
-    process = one.start("workflow", "run", "slow")
-    deadline = time.monotonic() + 60
-    while not mark.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    process = at_work(one, mark)
     alive = one("workflow", "run", "search").ok()["results"][0]
     assert alive["status"] == "running"
     busy = one("workflow", "resume", alive["runId"], env={"SWAMP_LOCK_TIMEOUT_MS": "1"}, timeout=100)
@@ -220,11 +228,7 @@ def test_a_run_without_a_lease_is_interrupted_for_whoever_has_seen_everything(fi
         one,
         f"id: x\nname: slow\njobs: [{{name: j, steps: [{{name: s, task: {shell('m', f'touch {mark}; sleep 60')}}}]}}]",
     )
-    process = one.start("workflow", "run", "slow")
-    deadline = time.monotonic() + 60
-    while not mark.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    process = at_work(one, mark)
     process.kill()
     process.communicate()
     store = file_team.place.open()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from machines import Team
+from machines import Machine, Team
 from swamp.commit.log import log_key
 from swamp.env import SYSTEM
 from swamp.index.keys import PACK_PREFIX, object_of, pack_key
@@ -104,6 +104,19 @@ def test_L58_a_deleted_file_that_was_moved_since_can_still_be_undeleted(team: Te
     assert team.machine("fresh").get("web", "mistake")["content"] == "wanted after all"
 
 
+def rebuilt_without_a_commit(machine: Machine, team: Team, seq: int) -> str:
+    """The root is lost, and so is the last commit but for its pack: the rest is found again. The key of that pack."""
+    store, writer, body = team.place.open(), PackWriter(), b"acknowledged by a commit that is lost"
+    writer.add("files/later", body, hashlib.sha256(body).hexdigest())
+    later = pack_key(SYSTEM.ulid())
+    store.put(later, writer.seal())
+    store.put(log_key(seq + 1, SYSTEM.ulid()), b"its record, cut off")
+    store.delete([ROOT_KEY])
+    machine("datastore", "doctor", "--repair", "--yes")
+    assert team.place.root()["rebuiltFrom"] == seq
+    return later
+
+
 @pytest.mark.inv("rebuild.keeps")
 def test_L58_until_every_file_is_placed_again_gc_spares_what_a_lost_commit_can_have_named(team: Team):
     a = team.machine("a")
@@ -111,15 +124,7 @@ def test_L58_until_every_file_is_placed_again_gc_spares_what_a_lost_commit_can_h
     seq, store = team.place.root()["seq"], team.place.open()
     packs = team.place.objects(PACK_PREFIX)
     store.delete(list(packs))  # what a repack and a collection since would have moved: it is nowhere to be found yet
-    writer = PackWriter()
-    body = b"acknowledged by a commit that is lost"
-    writer.add("files/later", body, hashlib.sha256(body).hexdigest())
-    later = pack_key(SYSTEM.ulid())
-    store.put(later, writer.seal())
-    store.put(log_key(seq + 1, SYSTEM.ulid()), b"its record, cut off")
-    store.delete([ROOT_KEY])
-    a("datastore", "doctor", "--repair", "--yes")
-    assert team.place.root()["rebuiltFrom"] == seq
+    later = rebuilt_without_a_commit(a, team, seq)
     time.sleep(1.1)
     a("datastore", "gc", "--keep-days", "0", "--yes")
     assert later in team.place.objects(PACK_PREFIX)
@@ -146,14 +151,7 @@ def test_L58_after_a_rebuild_what_only_lost_commits_named_has_an_undo_window(dou
     packs = team.place.objects(PACK_PREFIX)
     bucket.age_all(days=1)  # the record that the root will be rebuilt from is older than what came after it
     store.delete(list(packs))
-    writer, body = PackWriter(), b"acknowledged by a commit that is lost"
-    writer.add("files/later", body, hashlib.sha256(body).hexdigest())
-    later = pack_key(SYSTEM.ulid())
-    store.put(later, writer.seal())
-    store.put(log_key(seq + 1, SYSTEM.ulid()), b"its record, cut off")
-    store.delete([ROOT_KEY])
-    a("datastore", "doctor", "--repair", "--yes")
-    assert team.place.root()["rebuiltFrom"] == seq
+    later = rebuilt_without_a_commit(a, team, seq)
     bucket.age_all(days=20)  # nobody had a copy of the packs for so long
     for pack, kept in packs.items():
         store.put(pack, kept)
