@@ -22,10 +22,10 @@ STATUSES = ("pending", "running", "succeeded", "failed", "cancelled")
 
 
 def _described(output: Output) -> dict[str, Any]:
-    from swamp.data.document import keys_of
+    from swamp.data.document import keys_of, values_of
 
     keys = keys_of("model_type definition_id method_name status started_at completed_at duration_ms")
-    known = {key: getattr(output, attribute) for key, attribute in keys.items()}
+    known = values_of(output, keys)
     named = {"id": output.id, "modelName": output.extra.get("modelName")}
     return {**named, **known, **({"error": output.error} if output.error else {})}
 

@@ -124,9 +124,14 @@ def keys_of(attributes: str) -> dict[str, str]:
     return {first + "".join(map(str.capitalize, rest)): attribute for attribute, (first, *rest) in words.items()}
 
 
+def values_of(state: object, keys: Mapping[str, str]) -> dict[str, Any]:
+    """The attributes of a state by their keys in its document."""
+    return {key: getattr(state, attribute) for key, attribute in keys.items()}
+
+
 def told(state: object, keys: Mapping[str, str]) -> dict[str, Any]:
-    """The attributes of a state by their keys in its document, without those that say nothing."""
-    found = {key: getattr(state, attribute) for key, attribute in keys.items()}
+    """The same without those that say nothing."""
+    found = values_of(state, keys)
     known = {key: dict(value) if isinstance(value, Mapping) else value for key, value in found.items()}
     return {key: value for key, value in known.items() if value is not None and value is not False and value != {}}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -43,16 +44,6 @@ def as_batches(found: Iterator[dict[str, Any]], schema: StructType) -> Iterator[
     import pyarrow as pa
 
     target = arrow_target(schema)
-    page: list[dict[str, Any]] = []
-
-    def batch() -> pa.RecordBatch:
+    while page := list(islice(found, BATCH_ROWS)):
         columns = [pa.array([row.get(f.name) for row in page], f.type) for f in target]
-        return batch_of(columns, target, len(page))
-
-    for row in found:
-        page.append(row)
-        if len(page) >= BATCH_ROWS:
-            yield batch()
-            page = []
-    if page:
-        yield batch()
+        yield batch_of(columns, target, len(page))

@@ -12,14 +12,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.paths import fold
 from swamp.data.document import dump
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
-from swamp.data.metadata import Draft, Metadata, Owner, encode
+from swamp.data.metadata import OWNER_KEYS, Draft, Metadata, Owner, encode
 from swamp.data.names import DataName, described_by, version_of
 from swamp.data.parts import Content, Part, PartsWriter
 from swamp.data.reads import Read, is_read
@@ -35,16 +35,6 @@ from swamp.index.entry import Entry, payload_key
 
 if TYPE_CHECKING:
     from swamp.store.open import StoreSpec
-
-OWNER_OPTIONS: Final = {
-    "workflowId": "workflow_id",
-    "workflowRunId": "workflow_run_id",
-    "workflowName": "workflow_name",
-    "jobName": "job_name",
-    "stepName": "step_name",
-    "source": "source",
-}
-
 
 MARK_CHARS: Final = 16
 _MARKED: Final = re.compile(rf"/raw/part-\d+-\d+-([0-9a-f]{{{MARK_CHARS}}})\.parquet$")
@@ -122,8 +112,8 @@ def make_target(place: Bucket | Folder, options: Mapping[str, str], schema: Mapp
 
 
 def _draft(options: Mapping[str, str], data: DataName, model: str) -> Draft:
-    rest = {attribute: options[key] for key, attribute in OWNER_OPTIONS.items() if options.get(key)}
-    owner = Owner(options.get("ownerType") or "manual", options.get("ownerRef") or data.model_id, **rest)  # type: ignore[arg-type]
+    said = {attribute: options[key] for key, attribute in OWNER_KEYS.items() if options.get(key)}
+    owner = replace(Owner.manual(data.model_id), **said)
     if owner.owner_type not in ("manual", "model-method", "workflow-step"):
         raise UsageError(f"{owner.owner_type!r} is no owner", hint="manual, model-method or workflow-step")
     draft = Draft(
@@ -230,12 +220,10 @@ def commit_to_folder(target: Target, parts: list[WrittenPart]) -> int:
     from swamp.data.artifacts import DataRepository
     from swamp.sync.port import PlainTree
 
-    artifacts = DataRepository(PlainTree(Path(target.tree or "")))
-    done = _already_there(
-        target, Folder(target.tree or ""), list(Folder(target.tree or "").files(target.data.path, Span()))
-    )
+    done = _in_folder(target)
     if done is not None:
         return done
+    artifacts = DataRepository(PlainTree(Path(target.tree or "")))
     if target.auto:
         _write_auto(target, Path(target.tree or ""))
     claim = artifacts.allocate_version(target.data, target.draft)
@@ -269,10 +257,8 @@ def commit_to_bucket(target: Target, parts: list[WrittenPart]) -> int:
     from swamp.datasets.publish import committer_for, pace_for, tell_caches
 
     assert target.spec is not None
-    committer = committer_for(target.spec, target.repo)
-    pace = pace_for(committer.env)
     proposal = Proposal(target, parts)
-    committer.commit(proposal, pace, op=target.op)
+    committer_for(target.spec, target.repo).commit(proposal, pace_for(), op=target.op)
     tell_caches(target.spec)
     return proposal.version
 
@@ -349,6 +335,11 @@ class Proposal:
                 bucket.store.head(part.key)
 
 
+def _in_folder(target: Target) -> int | None:
+    folder = Folder(target.tree or "")
+    return _already_there(target, folder, list(folder.files(target.data.path, Span())))
+
+
 def _already_there(target: Target, place: Bucket | Folder, files: list[FileRef]) -> int | None:
     """The version that an earlier attempt of this very write has made: by its op, or by its `writeId` (L54)."""
     for file in _perhaps_mine(target, files):
@@ -377,8 +368,7 @@ def _perhaps_mine(target: Target, files: list[FileRef]) -> Iterator[FileRef]:
 def landed(target: Target) -> bool:
     """Whether the commit of this write has happened, whatever its process was told."""
     if target.spec is None:
-        folder = Folder(target.tree or "")
-        return _already_there(target, folder, list(folder.files(target.data.path, Span()))) is not None
+        return _in_folder(target) is not None
     from swamp.bulk.clients import opened
     from swamp.commit.log import has_op
     from swamp.datasets.place import current_root

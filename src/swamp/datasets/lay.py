@@ -74,7 +74,8 @@ def check_schema(options: Mapping[str, str], before: object, now: Mapping[str, A
         if column not in new:
             raise _differs(name, f"has lost the column {column!r}")
         if new[column] != kind and not (merge and _holds(new[column], kind)):
-            raise _differs(name, f"has {column!r} as {_text(new[column])}, which was {_text(kind)}")
+            told, was = (one if isinstance(one, str) else "another structure" for one in (new[column], kind))
+            raise _differs(name, f"has {column!r} as {told}, which was {was}")
     added = [column for column in new if column not in old]
     if added and not merge:
         raise _differs(name, f"has a new column {added[0]!r}")
@@ -82,10 +83,6 @@ def check_schema(options: Mapping[str, str], before: object, now: Mapping[str, A
 
 def _holds(wider: object, kind: object) -> bool:
     return isinstance(kind, str) and wider in _WIDER.get(kind, ())
-
-
-def _text(kind: object) -> str:
-    return kind if isinstance(kind, str) else "another structure"
 
 
 def _differs(name: str, how: str) -> UsageError:

@@ -13,12 +13,11 @@ from swamp.bulk.clients import opened
 from swamp.commit.commit import Committer, Pace
 from swamp.commit.conditions import ConditionsVerdict, SaidIgnored
 from swamp.datasets.place import cache_of, spec_of
-from swamp.env import SYSTEM, Env
+from swamp.env import SYSTEM
 from swamp.index.root import Writer
-from swamp.locks.acquire import Holder
 from swamp.locks.leases import commit_lock
 from swamp.store.port import Capabilities, ObjectStore
-from swamp.sync.progress import Cancel, IdleTimeout
+from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
     from swamp.store.open import StoreSpec
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
 COMMIT_SECONDS: Final = 300.0
 
 
-def committer_for(spec: StoreSpec, repo: str = "", env: Env = SYSTEM) -> Committer:
+def committer_for(spec: StoreSpec, repo: str = "") -> Committer:
     """A committer that works by the root's word about conditions: the first read of a root tells it, where no cache of
     this machine has seen one. A store without a root is measured."""
     store = opened(spec)
     said = _recalled(spec, repo)
-    word = ConditionsVerdict(said is not None, said, lambda: not capabilities_of(store, env).safe)
-    return Committer(store, writer_of(repo, Holder.of_process()), env, word, commit_lock(store, env))
+    word = ConditionsVerdict(said is not None, said, lambda: not _capabilities_of(store).safe)
+    return Committer(store, _writer_of(repo), SYSTEM, word, commit_lock(store, SYSTEM))
 
 
 def _recalled(spec: StoreSpec, repo: str) -> SaidIgnored | None:
@@ -56,30 +55,23 @@ def _recalled(spec: StoreSpec, repo: str) -> SaidIgnored | None:
 _measured: dict[str, Capabilities] = {}
 
 
-def capabilities_of(store: ObjectStore, env: Env = SYSTEM) -> Capabilities:
+def _capabilities_of(store: ObjectStore) -> Capabilities:
     """Measured, never assumed from a name; once per store and process."""
     from swamp.store.probe import probe
 
     if store.url not in _measured:
-        _measured[store.url] = probe(store, env).capabilities
+        _measured[store.url] = probe(store, SYSTEM).capabilities
     return _measured[store.url]
 
 
-def writer_of(repo: str, holder: Holder) -> Writer:
-    import swamp
-
-    return Writer(_repo_id(repo), holder.hostname, holder.user, os.getpid(), swamp.__version__)
-
-
-def _repo_id(repo: str) -> str:
-    if not repo:
-        return ""
+def _writer_of(repo: str) -> Writer:
     from swamp.repo.config import read_config
+    from swamp.repo.open import writer_of
 
-    return read_config(Path(repo).expanduser().absolute()).repo_id
+    return writer_of(read_config(Path(repo).expanduser().absolute()).repo_id if repo else "")
 
 
-def tell_caches(spec: StoreSpec, env: Env = SYSTEM) -> None:
+def tell_caches(spec: StoreSpec) -> None:
     """Says to this machine's caches of the store that it has a commit they do not know of (S24). inv[read.own-jobs]"""
     from swamp.cache.layout import caches_of, swamp_home
     from swamp.repo.fresh import forget_asking
@@ -88,11 +80,11 @@ def tell_caches(spec: StoreSpec, env: Env = SYSTEM) -> None:
         # The commit has happened: a cache that cannot be written must not make it look as if it had not, and two
         # seconds later its reads ask anyway.
         with suppress(OSError):
-            forget_asking(cache.base, env.clock)
+            forget_asking(cache.base, SYSTEM.clock)
 
 
-def pace_for(env: Env = SYSTEM, cancel: Cancel | None = None, seconds: float = COMMIT_SECONDS) -> Pace:
-    return IdleTimeout(env, seconds, cancel or Cancel()).check
+def pace_for() -> Pace:
+    return IdleTimeout(SYSTEM, COMMIT_SECONDS).check
 
 
 def ensure_root(options: Mapping[str, str]) -> None:

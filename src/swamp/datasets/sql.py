@@ -24,8 +24,7 @@ Place = Callable[[int], str]
 
 def query(session: SparkSession, text: str, place: Place) -> DataFrame:
     """The query as a DataFrame; nothing has run yet. Raises UsageError when Spark cannot make sense of it."""
-    frame: DataFrame = _understood(lambda: session.sql(text), text, place)
-    return frame
+    return _understood(lambda: session.sql(text), text, place)
 
 
 def register_tables(session: SparkSession, repo: Path, names: Iterable[str], *, fresh: bool = True) -> None:
@@ -46,7 +45,7 @@ def register_dataset(session: SparkSession, repo: Path, view: str, ref: VersionR
     frame.createOrReplaceTempView(view)
 
 
-def _understood(make: Any, text: str = "", place: Place | None = None) -> Any:
+def _understood(make: Callable[[], DataFrame], text: str = "", place: Place | None = None) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
@@ -78,10 +77,6 @@ def _message(error: Any) -> str:
     """Spark's own sentence without its plan and call site."""
     text = str(error.getMessage() if hasattr(error, "getMessage") else error)
     return " ".join(text.split("\n\n")[0].split(";\n")[0].split())[:600]
-
-
-def columns_of(frame: DataFrame) -> list[str]:
-    return list(frame.columns)
 
 
 def rows_of(frame: DataFrame, jobs: Jobs, idle_timeout: IdleTimeout) -> Iterator[Sequence[Any]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from swamp.data import records as output_records
 from swamp.data import run_record as run_records
-from swamp.data.document import load_mapping
+from swamp.data.document import keys_of, load_mapping, values_of
 from swamp.data.metadata import Metadata, decode, version_fields
 from swamp.data.names import VersionRef, described_by
 from swamp.datasets.place import Bucket, FileRef, Folder, Span
@@ -28,11 +28,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table's columns, where its files lie, and how a file becomes a row."""
+    """A table: where its files lie, and its columns as SQL declares them."""
 
     name: str
     prefix: str
-    columns: tuple[tuple[str, str], ...]
+    declared: str
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Names and types."""
+        return [(name, kind) for name, kind in (column.split(" ") for column in self.declared.split(", "))]
 
     @property
     def names(self) -> list[str]:
@@ -44,96 +49,32 @@ class Table:
 
 
 _VERSION_COLUMNS: Final = (
-    ("id", "string"),
-    ("name", "string"),
-    ("version", "bigint"),
-    ("isLatest", "boolean"),
-    ("createdAt", "string"),
-    ("tags", "map<string,string>"),
-    ("modelName", "string"),
-    ("modelType", "string"),
-    ("modelId", "string"),
-    ("specName", "string"),
-    ("dataType", "string"),
-    ("contentType", "string"),
-    ("lifetime", "string"),
-    ("ownerType", "string"),
-    ("ownerRef", "string"),
-    ("streaming", "boolean"),
-    ("size", "bigint"),
-    ("checksum", "string"),
-    ("workflowRunId", "string"),
-    ("workflowName", "string"),
-    ("jobName", "string"),
-    ("stepName", "string"),
-    ("source", "string"),
-    ("ns", "string"),
-    ("path", "string"),
+    "id string, name string, version bigint, isLatest boolean, createdAt string, tags map<string,string>, "
+    "modelName string, modelType string, modelId string, specName string, dataType string, contentType string, "
+    "lifetime string, ownerType string, ownerRef string, streaming boolean, size bigint, checksum string, "
+    "workflowRunId string, workflowName string, jobName string, stepName string, source string, ns string, path string"
 )
 VERSIONS: Final = Table("versions", "data", _VERSION_COLUMNS)
 DATA: Final = Table("data", "data", _VERSION_COLUMNS)
 OUTPUTS: Final = Table(
     "outputs",
     "outputs",
-    (
-        ("id", "string"),
-        ("definitionId", "string"),
-        ("modelType", "string"),
-        ("methodName", "string"),
-        ("status", "string"),
-        ("startedAt", "string"),
-        ("completedAt", "string"),
-        ("durationMs", "bigint"),
-        ("definitionHash", "string"),
-        ("triggeredBy", "string"),
-        ("initiatedBy", "string"),
-        ("workflowRunId", "string"),
-        ("stepName", "string"),
-        ("dataArtifacts", "string"),
-        ("logFile", "string"),
-        ("error", "string"),
-        ("path", "string"),
-    ),
+    "id string, definitionId string, modelType string, methodName string, status string, startedAt string, "
+    "completedAt string, durationMs bigint, definitionHash string, triggeredBy string, initiatedBy string, "
+    "workflowRunId string, stepName string, dataArtifacts string, logFile string, error string, path string",
 )
 RUNS: Final = Table(
     "runs",
     "workflow-runs",
-    (
-        ("id", "string"),
-        ("workflowId", "string"),
-        ("workflowName", "string"),
-        ("status", "string"),
-        ("startedAt", "string"),
-        ("completedAt", "string"),
-        ("failedStep", "string"),
-        ("stepsDone", "bigint"),
-        ("stepsTotal", "bigint"),
-        ("inputs", "string"),
-        ("tags", "map<string,string>"),
-        ("pid", "bigint"),
-        ("host", "string"),
-        ("triggerSource", "string"),
-        ("path", "string"),
-    ),
+    "id string, workflowId string, workflowName string, status string, startedAt string, completedAt string, "
+    "failedStep string, stepsDone bigint, stepsTotal bigint, inputs string, tags map<string,string>, pid bigint, "
+    "host string, triggerSource string, path string",
 )
 COMMITS: Final = Table(
     "commits",
     "",
-    (
-        ("seq", "bigint"),
-        ("op", "string"),
-        ("prevOp", "string"),
-        ("committedAt", "string"),
-        ("repoId", "string"),
-        ("host", "string"),
-        ("user", "string"),
-        ("pid", "bigint"),
-        ("swamp", "string"),
-        ("added", "bigint"),
-        ("changed", "bigint"),
-        ("deleted", "bigint"),
-        ("segments", "bigint"),
-    ),
+    "seq bigint, op string, prevOp string, committedAt string, repoId string, host string, user string, pid bigint, "
+    "swamp string, added bigint, changed bigint, deleted bigint, segments bigint",
 )
 TABLES: Final = {table.name: table for table in (DATA, VERSIONS, OUTPUTS, RUNS, COMMITS)}
 
@@ -208,50 +149,27 @@ def _documents(
     return (row for row in pooled(files, read, READERS) if row is not None)
 
 
+_OUTPUT: Final = keys_of(
+    "id definition_id model_type method_name status started_at completed_at duration_ms log_file error"
+)
+_RUN: Final = keys_of("id workflow_id workflow_name status started_at completed_at pid host trigger_source")
+_BRIEF: Final = keys_of("failed_step steps_done steps_total")
+_ROOT: Final = keys_of("seq op prev_op committed_at")
+
+
 def output_row(document: dict[str, Any], path: str) -> Row:
     found = output_records.decode_output(document, path)
-    proof = found.provenance
-    return {
-        "id": found.id,
-        "definitionId": found.definition_id,
-        "modelType": found.model_type,
-        "methodName": found.method_name,
-        "status": found.status,
-        "startedAt": found.started_at,
-        "completedAt": found.completed_at,
-        "durationMs": found.duration_ms,
-        "definitionHash": proof.definition_hash,
-        "triggeredBy": proof.triggered_by,
-        "initiatedBy": proof.initiated_by,
-        "workflowRunId": proof.workflow_run_id,
-        "stepName": proof.step_name,
-        "dataArtifacts": json.dumps([dict(a) for a in found.artifacts]),
-        "logFile": found.log_file,
-        "error": found.error,
-        "path": path,
-    }
+    artifacts = json.dumps([dict(artifact) for artifact in found.artifacts])
+    proof = values_of(found.provenance, output_records.PROOF)
+    return {**values_of(found, _OUTPUT), **proof, "dataArtifacts": artifacts, "path": path}
 
 
 def run_row(document: dict[str, Any], path: str) -> Row:
     found = run_records.decode(document, path)
-    brief = found.summary
-    return {
-        "id": found.id,
-        "workflowId": found.workflow_id,
-        "workflowName": found.workflow_name,
-        "status": found.status,
-        "startedAt": found.started_at,
-        "completedAt": found.completed_at,
-        "failedStep": brief.failed_step,
-        "stepsDone": brief.steps_done,
-        "stepsTotal": brief.steps_total,
-        "inputs": json.dumps(dict(found.inputs), default=str),
-        "tags": {str(k): str(v) for k, v in found.tags.items()},
-        "pid": found.pid,
-        "host": found.host,
-        "triggerSource": found.trigger_source,
-        "path": path,
-    }
+    inputs = json.dumps(dict(found.inputs), default=str)
+    tags = {str(key): str(value) for key, value in found.tags.items()}
+    brief = values_of(found.summary, _BRIEF)
+    return {**values_of(found, _RUN), **brief, "inputs": inputs, "tags": tags, "path": path}
 
 
 def _commits(place: Bucket | Folder) -> Iterator[Row]:
@@ -270,19 +188,6 @@ def _commits(place: Bucket | Folder) -> Iterator[Row]:
             continue
         if root.seq > place.root.seq:
             return
-        writer, did = root.writer, commit_stats(root, place.fetch)
-        yield {
-            "seq": root.seq,
-            "op": root.op,
-            "prevOp": root.prev_op,
-            "committedAt": root.committed_at,
-            "repoId": writer.get("repoId"),
-            "host": writer.get("host"),
-            "user": writer.get("user"),
-            "pid": writer.get("pid"),
-            "swamp": writer.get("swamp"),
-            "added": did.added,
-            "changed": did.changed,
-            "deleted": did.deleted,
-            "segments": sum(s.added_seq == root.seq for s in root.segments),
-        }
+        written = sum(ref.added_seq == root.seq for ref in root.segments)
+        did = values_of(commit_stats(root, place.fetch), keys_of("added changed deleted"))
+        yield {**root.writer, **values_of(root, _ROOT), **did, "segments": written}

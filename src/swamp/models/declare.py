@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from swamp.data.names import normalise_type, suggest
+from swamp.data.document import keys_of, values_of
+from swamp.data.names import meant, normalise_type, suggest
 from swamp.errors import NotFound, UsageError
 from swamp.values import value
 
@@ -105,8 +106,7 @@ class ModelType:
             if method.name == name:
                 return method
         names = sorted(method.name for method in self.methods)
-        meant = f"did you mean `{close}`? " if (close := suggest(name, names)) else ""
-        hint = f"{meant}its methods are: {', '.join(names) or 'none'}"
+        hint = f"{meant(name, names)}its methods are: {', '.join(names) or 'none'}"
         raise NotFound(f"{self.name} has no method `{name}`", hint=hint)
 
     def describe(self) -> dict[str, Any]:
@@ -121,21 +121,15 @@ class ModelType:
         }
 
 
+_SPEC: Final = keys_of("name content_type lifetime garbage_collection description")
+
+
 def _describe(method: Method) -> dict[str, Any]:
     return {
         "name": method.name,
         "description": method.description,
         "arguments": schema_of(method.arguments),
-        "writes": [
-            {
-                "name": spec.name,
-                "contentType": spec.content_type,
-                "lifetime": spec.lifetime,
-                "garbageCollection": spec.garbage_collection,
-                "description": spec.description,
-            }
-            for spec in method.writes
-        ],
+        "writes": [values_of(spec, _SPEC) for spec in method.writes],
     }
 
 
@@ -164,12 +158,11 @@ def check_arguments(arguments: type[BaseModel], values: Mapping[str, Any], owner
     try:
         return arguments.model_validate(dict(values))
     except ValidationError as error:
-        problems = [explain(detail, argument_names(arguments)) for detail in error.errors()]
-        listed = "; ".join(problems)
-        known = ", ".join(argument_names(arguments)) or "none"
+        known = argument_names(arguments)
+        problems = [explain(detail, known) for detail in error.errors()]
         raise UsageError(
-            f"{owner}: {listed}",
-            hint=f"its arguments are: {known}; `swamp model type describe` shows them in full",
+            f"{owner}: {'; '.join(problems)}",
+            hint=f"its arguments are: {', '.join(known) or 'none'}; `swamp model type describe` shows them in full",
             details={"problems": problems},
         ) from None
 
@@ -178,8 +171,8 @@ def explain(detail: Any, known: list[str]) -> str:
     """One pydantic complaint in the user's words. The value itself is not repeated: it may be a secret."""
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        meant = suggest(str(detail["loc"][-1]), known)
-        return f"`{where}` is not an argument" + (f"; did you mean `{meant}`?" if meant else "")
+        close = suggest(str(detail["loc"][-1]), known)
+        return f"`{where}` is not an argument" + (f"; did you mean `{close}`?" if close else "")
     if detail["type"] == "missing":
         return f"`{where}` is missing"
     message = str(detail["msg"])
@@ -207,15 +200,10 @@ class Registry:
         wanted = normalise_type(name)
         if wanted in self.types:
             return self.types[wanted]
-        raise NotFound(f"there is no model type `{name}`", hint=self._hint(wanted))
-
-    def _hint(self, wanted: str) -> str:
-        meant = suggest(wanted, self.types)
-        parts = [f"did you mean `{meant}`?"] if meant else []
-        if self.broken:
-            parts.append("not loaded: " + "; ".join(f"{plugin.name} ({plugin.error})" for plugin in self.broken))
-        parts.append("`swamp model type list` shows all types")
-        return " ".join(parts)
+        broken = "; ".join(f"{plugin.name} ({plugin.error})" for plugin in self.broken)
+        unloaded = f"not loaded: {broken} " if broken else ""
+        hint = f"{meant(wanted, self.types)}{unloaded}`swamp model type list` shows all types"
+        raise NotFound(f"there is no model type `{name}`", hint=hint)
 
     def __iter__(self) -> Iterator[ModelType]:
         return iter(sorted(self.types.values(), key=lambda kind: kind.name))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from swamp.cache.files import write_atomic
-from swamp.data.document import load_mapping
-from swamp.data.names import auto_id, check_model_name, normalise_type, suggest
+from swamp.data.document import keys_of, load_mapping, values_of
+from swamp.data.names import auto_id, check_model_name, meant, normalise_type, suggest
 from swamp.data.records import AUTO
 from swamp.env import Env
 from swamp.errors import NotFound, UsageError
@@ -97,13 +97,10 @@ class ModelDefinitions:
         found = find_defined(name_or_id, self._sources)
         if found is not None:
             return found
-        names = [definition.name for definition in self.all()]
-        meant = suggest(name_or_id, names)
+        close = meant(name_or_id, [definition.name for definition in self.all()])
         unread = f"; {len(broken)} cannot be read: `swamp model validate`" if (broken := list(self.broken())) else ""
-        raise NotFound(
-            f"there is no model `{name_or_id}`",
-            hint=(f"did you mean `{meant}`? " if meant else "") + f"`swamp model list` shows all models{unread}",
-        )
+        hint = f"{close}`swamp model list` shows all models{unread}"
+        raise NotFound(f"there is no model `{name_or_id}`", hint=hint)
 
     def all(self) -> Iterator[Definition]:
         """All definitions in git, then the ones made on the spot. A wrong file in git does not hide the others."""
@@ -295,22 +292,10 @@ def _is_open(values: Any, loc: tuple[Any, ...]) -> bool:
 
 def type_item(kind: ModelType) -> dict[str, Any]:
     """A type as a line of a list."""
-    return {
-        "type": kind.name,
-        "version": kind.version,
-        "description": kind.description,
-        "source": kind.source,
-        "methods": [method.name for method in kind.methods],
-    }
+    known = values_of(kind, keys_of("version description source"))
+    return {"type": kind.name, **known, "methods": [method.name for method in kind.methods]}
 
 
 def model_item(found: Definition) -> dict[str, Any]:
     """A definition as a line of a list."""
-    return {
-        "name": found.name,
-        "type": found.type,
-        "id": found.id,
-        "version": found.version,
-        "tags": dict(found.tags),
-        "file": found.file,
-    }
+    return {**values_of(found, keys_of("name type id version tags file")), "tags": dict(found.tags)}

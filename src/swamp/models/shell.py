@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from swamp.data.document import keys_of, values_of
 from swamp.env import SYSTEM
 from swamp.errors import Failed, Interrupted, UsageError
 from swamp.models.declare import Arguments, Method, ModelType, OutputSpec
@@ -92,15 +93,9 @@ def working_dir(wanted: str | None, context: Context) -> Path:
 
 
 def _result(finished: Finished, shown: str, context: Context) -> dict[str, Any]:
-    return {
-        "command": context.mask(shown),
-        "exitCode": finished.exit_code,
-        "stdout": context.mask(finished.stdout),
-        "stderr": context.mask(finished.stderr),
-        "durationMs": finished.duration_ms,
-        "truncated": finished.truncated,
-        "ending": finished.ending,
-    }
+    said = {"stdout": context.mask(finished.stdout), "stderr": context.mask(finished.stderr)}
+    known = values_of(finished, keys_of("duration_ms truncated ending"))
+    return {"command": context.mask(shown), "exitCode": finished.exit_code, **said, **known}
 
 
 def _judge(finished: Finished, timeout: float | None, context: Context) -> None:

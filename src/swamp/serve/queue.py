@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
+from swamp.data.document import keys_of, values_of
 from swamp.env import Env, rfc3339
 from swamp.errors import Failed, NotFound
 from swamp.serve.database import Database
@@ -48,19 +49,12 @@ class QueuedDelivery:
     finished_at: str | None
 
     def to_json(self, *, whole: bool = False) -> dict[str, Any]:
-        return {
-            "deliveryId": self.id,
-            "kind": self.kind,
-            "route": self.route,
-            "workflow": self.workflow,
-            "runId": self.run_id,
-            "status": self.status,
-            "attempts": self.attempts,
-            "receivedAt": self.received_at,
-            "finishedAt": self.finished_at,
-            **({"error": self.error} if self.error else {}),
-            **({"event": dict(self.event)} if whole else {}),
-        }
+        error = {"error": self.error} if self.error else {}
+        event = {"event": dict(self.event)} if whole else {}
+        return {"deliveryId": self.id, **values_of(self, _TOLD), **error, **event}
+
+
+_TOLD: Final = keys_of("kind route workflow run_id status attempts received_at finished_at")
 
 
 def run_id_of(repo_id: str, kind: str, route: str, identity: str) -> str:
@@ -140,8 +134,7 @@ class Queue:
     # -- looking
 
     def length(self) -> int:
-        row = self.db.one("SELECT COUNT(*) FROM deliveries WHERE status IN ('queued', 'started')")
-        return int(row[0]) if row else 0
+        return int(self.db.all("SELECT COUNT(*) FROM deliveries WHERE status IN ('queued', 'started')")[0][0])
 
     def by_number(self, n: int) -> QueuedDelivery:
         row = self.db.one("SELECT * FROM deliveries WHERE n = ?", (n,))
@@ -180,10 +173,8 @@ class Queue:
         """The same event once more, as a new delivery with a run of its own."""
         old = self.by_id(identity)
         again = f"{old.id.partition('#')[0]}#{self.env.ulid().lower()[-8:]}"
-        made, _ = self.accept(
-            old.kind, old.route, again, old.workflow, run_id_of(repo_id, old.kind, old.route, again), old.event
-        )
-        return made
+        run_id = run_id_of(repo_id, old.kind, old.route, again)
+        return self.accept(old.kind, old.route, again, old.workflow, run_id, old.event)[0]
 
     def sweep(self) -> None:
         """Forgets the oldest finished ones: their ids were remembered for long enough to know a repetition."""

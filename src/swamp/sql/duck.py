@@ -73,8 +73,7 @@ class Found:
     relation: Any
 
     def rows(self) -> Iterator[Sequence[Any]]:
-        rows: Iterator[Sequence[Any]] = iter(self.relation.iter_rows())
-        return rows
+        return iter(self.relation.iter_rows())
 
     def write_parquet(self, file: Path) -> int:
         from arro3.core import Table as Columns
@@ -147,9 +146,8 @@ class Duck:
 
         try:
             with self._bounded():
-                kinds = [
-                    str(statement.type).rpartition(".")[2] for statement in self._db.extract_statements(query.text)
-                ]
+                statements = self._db.extract_statements(query.text)
+                kinds = [str(one.type).rpartition(".")[2] for one in statements]
                 if kinds not in (["SELECT"], ["EXPLAIN"]):
                     raise UsageError(f"`swamp sql` reads: {kinds[0]} is not run", hint="begin with SELECT or WITH")
                 relation = self._db.sql(query.text).materialize()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from swamp.bulk.executors import check_plugin
 from swamp.bulk.jobs import Jobs
@@ -48,14 +48,8 @@ def on_spark(
             sql.register_dataset(session, repo.path, view, version.ref)
         query = written(prepared.query, prepared.views, "spark")
         frame = sql.query(session, query.text, lambda offset: place_in(prepared.query.text, query.origin(offset)))
-
-        def rows() -> Iterator[Sequence[Any]]:
-            return sql.rows_of(frame, jobs, idle_timeout)
-
-        def write_parquet(file: Path) -> int:
-            return sql.write_parquet(frame, jobs, idle_timeout, file)
-
-        yield Answer(choice, sql.columns_of(frame), rows, write_parquet)
+        rows = partial(sql.rows_of, frame, jobs, idle_timeout)
+        yield Answer(choice, list(frame.columns), rows, partial(sql.write_parquet, frame, jobs, idle_timeout))
     finally:
         jobs.close()
         if own:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from swamp.data.document import RecordFiles
+from swamp.data.document import RecordFiles, keys_of, values_of
 from swamp.data.metadata import Owner
 from swamp.data.names import DataName
 from swamp.data.reads import Reads, noting
@@ -112,16 +112,9 @@ class TaskRunner:
         return scope.with_self({step.for_each.item: item}, {step.for_each.item: self.context.masker.value(item)})
 
     def _facts(self, job: Job, step: str | None) -> dict[str, Any]:
-        run = self.recorder.run
-        facts = {
-            "id": run.id,
-            "workflowId": run.workflow_id,
-            "workflowName": run.workflow_name,
-            "startedAt": run.started_at,
-            "tags": dict(run.tags),
-            "jobName": job.name,
-        }
-        return {**facts, "stepName": step} if step is not None else facts
+        facts = values_of(self.recorder.run, keys_of("id workflow_id workflow_name started_at"))
+        known = {**facts, "tags": dict(self.recorder.run.tags), "jobName": job.name}
+        return {**known, "stepName": step} if step is not None else known
 
     # -- doing it
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from swamp.data.document import keys_of, values_of
 from swamp.data.run_record import RUNS, JobState, RunState, RunStatus, StepState, StepStatus
 from swamp.errors import Failed, UsageError
 from swamp.models.inputs import check_inputs, secret_values
@@ -45,33 +46,19 @@ def run_outcome(run: RunState) -> RunStatus:
 
 def run_document(run: RunState) -> dict[str, Any]:
     """A run as the contract prints it."""
-    document: dict[str, Any] = {
-        "id": run.id,
-        "workflowName": run.workflow_name,
-        "status": run.status,
-        "jobs": [
-            {
-                "name": job.name,
-                "status": job.status,
-                "steps": [
-                    {
-                        "name": step.name,
-                        "status": step.status,
-                        **({"error": step.error} if step.error else {}),
-                        "durationMs": step.duration_ms,
-                        "dataArtifacts": [
-                            {"name": a["name"], "version": a["version"], "modelName": a.get("modelName")}
-                            for a in step.artifacts
-                        ],
-                    }
-                    for step in job.steps
-                ],
-            }
-            for job in run.jobs
-        ],
-        "durationMs": run.duration_ms,
-    }
+    jobs = [
+        {"name": job.name, "status": job.status, "steps": [_step_document(step) for step in job.steps]}
+        for job in run.jobs
+    ]
+    document = {**values_of(run, keys_of("id workflow_name status")), "jobs": jobs, "durationMs": run.duration_ms}
     return {**document, **({"error": run.error} if run.error else {})}
+
+
+def _step_document(step: StepState) -> dict[str, Any]:
+    error = {"error": step.error} if step.error else {}
+    artifacts = [{key: wrote.get(key) for key in ("name", "version", "modelName")} for wrote in step.artifacts]
+    known = {"name": step.name, "status": step.status, **error}
+    return {**known, "durationMs": step.duration_ms, "dataArtifacts": artifacts}
 
 
 def history_document(run: RunState) -> dict[str, Any]:
@@ -79,11 +66,7 @@ def history_document(run: RunState) -> dict[str, Any]:
     source = run.trigger_source or "cli"
     document = {
         **run_document(run),
-        "workflowId": run.workflow_id,
-        "startedAt": run.started_at,
-        "completedAt": run.completed_at,
-        "inputs": run.inputs,
-        "tags": run.tags,
+        **values_of(run, keys_of("workflow_id started_at completed_at inputs tags")),
         "host": run.host or "",
         "pid": run.pid or 0,
         "triggerSource": source,
@@ -94,16 +77,8 @@ def history_document(run: RunState) -> dict[str, Any]:
 
 def workflow_item(found: FoundWorkflow) -> dict[str, Any]:
     """A workflow as a line of a list."""
-    workflow = found.workflow
-    return {
-        "id": workflow.id,
-        "name": workflow.name,
-        "version": workflow.version,
-        "description": workflow.description,
-        "tags": dict(workflow.tags),
-        "jobs": [job.name for job in workflow.jobs],
-        "file": found.file,
-    }
+    known = values_of(found.workflow, keys_of("id name version description tags"))
+    return {**known, "jobs": [job.name for job in found.workflow.jobs], "file": found.file}
 
 
 def decided_document(run_id: str, decision: str, found: DecidedRun) -> dict[str, Any]:
