@@ -33,6 +33,13 @@ class Course:
     artifacts: Sequence[Mapping[str, Any]] = ()
     error: BaseException | None = None
 
+    def changed(self, run: RunState) -> None:
+        """As the `Watcher` of a workflow's run."""
+        self.status = run.status
+
+    def said(self, job: str, step: str, line: str) -> None:
+        self.lines.append(f"{job}/{step} | {line}")
+
 
 Work = Callable[["Course"], None]
 """Does all of a run and tells its course how it ended; what it raises is the run's error."""
@@ -122,19 +129,6 @@ def method_work(repo: Repo, model: str, method: str, inputs: Mapping[str, Any], 
     return work
 
 
-class _CourseWatcher:
-    """Watches a workflow's run for its course."""
-
-    def __init__(self, course: Course) -> None:
-        self._course = course
-
-    def changed(self, run: RunState) -> None:
-        self._course.status = run.status
-
-    def said(self, job: str, step: str, line: str) -> None:
-        self._course.lines.append(f"{job}/{step} | {line}")
-
-
 def workflow_work(repo: Repo, name: str, inputs: Mapping[str, Any], cancel: Cancel, run_id: str) -> Work:
     """What runs a workflow, on a repository of its own. Raises NotFound and UsageError before anything runs."""
     from swamp.models.inputs import check_inputs
@@ -147,7 +141,7 @@ def workflow_work(repo: Repo, name: str, inputs: Mapping[str, Any], cancel: Canc
 
     def work(course: Course) -> None:
         COMMAND.set("workflow run")
-        driver.watcher = _CourseWatcher(course)
+        driver.watcher = course
         with closing(repo), context:
             done = driver.start(name, dict(inputs), run_id=run_id)
             repo.data.collect_after_run()

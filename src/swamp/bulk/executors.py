@@ -31,16 +31,21 @@ def check_executors(jobs: Jobs, settings: SparkSettings, idle_timeout: IdleTimeo
         return
     import swamp
 
-    found = _ask(jobs, settings, _which_package(), idle_timeout)
-    wrong = sorted({text for text in found if text != swamp.__version__})
+    wrong = _wrong(jobs, settings, _which_package(), swamp.__version__, idle_timeout)
     if wrong:
         raise MissingTool(
             f"a Spark executor cannot run swamp {swamp.__version__}: {wrong[0]}",
             hint=PACKAGE_HINT,
             details={"found": wrong},
         )
-    if plugin is not None:
-        _check_plugin(jobs, settings, idle_timeout, plugin)
+    wrong = _wrong(jobs, settings, _has_plugin(plugin), "there", idle_timeout) if plugin is not None else []
+    if wrong:
+        raise MissingTool(
+            f"a Spark executor cannot open the datastore {plugin}: {wrong[0]}",
+            hint="install the package that brings it where the executors run, or build an archive with it here "
+            "(`swamp spark package` takes installed plug-ins along); or use --engine inline",
+            details={"plugin": plugin},
+        )
 
 
 def check_plugin(session: SparkSession, settings: SparkSettings, idle_timeout: IdleTimeout, plugin: str | None) -> None:
@@ -54,23 +59,11 @@ def check_plugin(session: SparkSession, settings: SparkSettings, idle_timeout: I
         jobs.close()
 
 
-def _check_plugin(jobs: Jobs, settings: SparkSettings, idle_timeout: IdleTimeout, kind: str) -> None:
-    found = _ask(jobs, settings, _has_plugin(kind), idle_timeout)
-    wrong = sorted({text for text in found if text != "there"})
-    if wrong:
-        raise MissingTool(
-            f"a Spark executor cannot open the datastore {kind}: {wrong[0]}",
-            hint="install the package that brings it where the executors run, or build an archive with it here "
-            "(`swamp spark package` takes installed plug-ins along); or use --engine inline",
-            details={"plugin": kind},
-        )
-
-
 def check_store(jobs: Jobs, settings: SparkSettings, store: StoreSpec, idle_timeout: IdleTimeout) -> None:
     """Executors open the store with what they find where they run: whether they may is asked before they have work."""
     if settings.is_local:
         return
-    wrong = sorted({text for text in _ask(jobs, settings, _reads_store(store), idle_timeout) if text != "read"})
+    wrong = _wrong(jobs, settings, _reads_store(store), "read", idle_timeout)
     if wrong:
         raise Misconfigured(
             f"a Spark executor cannot read {store.url}: {wrong[0]}",
@@ -88,7 +81,7 @@ def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, idle_t
         mark = cache / f".swamp-tmp-{idle_timeout.env.ulid()}"
         mark.write_text(mark.name)
         try:
-            if all(text == "seen" for text in _ask(jobs, settings, _is_seen(str(mark)), idle_timeout)):
+            if not _wrong(jobs, settings, _is_seen(str(mark)), "seen", idle_timeout):
                 return
         finally:
             mark.unlink()
@@ -99,8 +92,8 @@ def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, idle_t
     )
 
 
-def _ask(jobs: Jobs, settings: SparkSettings, question: Question, idle_timeout: IdleTimeout) -> list[str]:
-    """One small task per core: the answer of every executor that the scheduler gives us."""
+def _wrong(jobs: Jobs, settings: SparkSettings, question: Question, right: str, idle_timeout: IdleTimeout) -> list[str]:
+    """One small task per core: what the executors that the scheduler gives us answer other than `right`."""
     count = max(2, jobs.parallelism)
 
     def each(rows: Iterable[Any]) -> Iterable[str]:
@@ -123,7 +116,7 @@ def _ask(jobs: Jobs, settings: SparkSettings, question: Question, idle_timeout: 
 
     idle_timeout.progressed()  # the session had limits of its own; an executor may have to be brought up first
     try:
-        return jobs.run("check executors", answers, idle_timeout)
+        return sorted(set(jobs.run("check executors", answers, idle_timeout)) - {right})
     except Unavailable as error:
         raise Unavailable(
             f"no executor of {settings.where} has answered for {idle_timeout.seconds:g} s",

@@ -105,7 +105,9 @@ class Jobs:
             job.cancel()
             raise
         finally:
-            self._count(job)
+            for stage in job.stage_infos():
+                self.stages += 1 if stage.numCompletedTasks else 0
+                self.tasks += stage.numCompletedTasks
         return job.result()
 
     def report(self) -> dict[str, Any]:
@@ -130,11 +132,6 @@ class Jobs:
             idle_timeout.check()
         last = self._beacon.take()
         self.progress.advance(last.files, last.size)
-
-    def _count(self, job: Running[Any]) -> None:
-        for stage in job.stage_infos():
-            self.stages += 1 if stage.numCompletedTasks else 0
-            self.tasks += stage.numCompletedTasks
 
     def _works_unheard(self, job: Running[Any]) -> bool:
         """Executors elsewhere are at work, and a network that lets no sign of theirs through is no standstill: what

@@ -31,17 +31,15 @@ def build_archive(file: Path, *, full: bool = False, exclude: Iterable[str] = ()
     left_out = DRIVER_ONLY | {_normal(name) for name in exclude}
     left_out |= {"pyspark", "py4j"} if full else ON_EXECUTORS
     more = [name for name in ("pyarrow", "pandas") if full and _is_installed(name)]
-    wanted = sorted(set[str]().union(*(_closure(name, left_out) for name in ("swamp", *_plugin_packages(), *more))))
+    # The packages that bring datastores: what they store must be opened on executors too.
+    points = metadata.entry_points(group=GROUPS["datastores"])
+    roots = ("swamp", *{point.dist.name for point in points if point.dist}, *more)
+    wanted = sorted(set[str]().union(*(_closure(name, left_out) for name in roots)))
     with tarfile.open(file, "w:gz", compresslevel=6) as archive:
         for name in wanted:
             for source, target in _files_of(name):
                 archive.add(source, target, recursive=False)
     return Package(file, file.stat().st_size, tuple(wanted))
-
-
-def _plugin_packages() -> set[str]:
-    """The packages that bring datastores: what they store must be opened on executors too."""
-    return {point.dist.name for point in metadata.entry_points(group=GROUPS["datastores"]) if point.dist}
 
 
 def _closure(start: str, left_out: frozenset[str] | set[str]) -> set[str]:

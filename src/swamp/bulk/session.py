@@ -188,8 +188,9 @@ def _connect(settings: SparkSettings) -> SparkSession:
             "this Python cannot speak Spark Connect", hint="install pyspark[connect] (grpcio and friends)"
         ) from error
     except PySparkException as error:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
         raise Unavailable(
-            f"{settings.where} answers, but it does not open a Spark Connect session: {_first_line(error)}",
+            f"{settings.where} answers, but it does not open a Spark Connect session: {said}",
             hint="it must be a Spark Connect server of the same Spark version; or unset spark.remote",
         ) from error
     archive = settings.conf.get(ARCHIVE)
@@ -202,10 +203,6 @@ def _connect(settings: SparkSettings) -> SparkSession:
         session.addArtifacts(f"{archive}#swamp-code", archive=True)
     _hush()
     return session
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
 
 
 def application_id(spark: Spark) -> str:

@@ -79,7 +79,8 @@ def resolve_settings(
     """Flag, then environment, then the `spark:` block of `.swamp.yaml`, then `local[*]`."""
     environ = os.environ if environ is None else environ
     block = block or {}
-    conf = {str(k): _conf_text(v) for k, v in dict(block.get("conf") or {}).items()}
+    given = dict(block.get("conf") or {})
+    conf = {str(key): str(said).lower() if isinstance(said, bool) else str(said) for key, said in given.items()}
     chosen = master or environ.get("SWAMP_SPARK_MASTER")
     remote = None if chosen else environ.get("SPARK_REMOTE")
     if not chosen and not remote:
@@ -89,10 +90,6 @@ def resolve_settings(
     found = SparkSettings(chosen or str(block.get("master") or LOCAL), remote, conf)
     _check_where(found)
     return found
-
-
-def _conf_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_where(settings: SparkSettings) -> None:

@@ -172,17 +172,12 @@ def _opened(store: ObjectStore, prefix: str, done: list[KeyRange], objects: list
     if _is_foreign(store, prefix):
         return []
     if all("/" not in meta.key[len(prefix) :] for meta in page):
-        done.extend(_by_character(prefix))
+        cuts = [f"{prefix}{letter}" for letter in CUTS]
+        done += [KeyRange(prefix, *ends) for ends in zip([None, *cuts], [*cuts, None], strict=True)]
         return []
     level = store.level(prefix)
     objects.extend(level.objects)
     return [f"{directory}/" for directory in level.dirs]
-
-
-def _by_character(prefix: str) -> Iterator[KeyRange]:
-    cuts = [f"{prefix}{letter}" for letter in CUTS]
-    for after, until in zip([None, *cuts], [*cuts, None], strict=True):
-        yield KeyRange(prefix, after, until)
 
 
 def _is_foreign(store: ObjectStore, prefix: str) -> bool:

@@ -28,6 +28,8 @@ class Printer:
     color: bool = True
     requests: Callable[[], int | None] | None = None
     """How many requests this command has made so far; None where the datastore is no bucket."""
+    bars: bool = True
+    """Whether transfers are shown; two live displays on one terminal would overwrite each other."""
 
     @classmethod
     def of(cls, common: Common) -> Printer:
@@ -112,7 +114,7 @@ class Printer:
 
     def progress(self) -> Progress:
         """Bars on a terminal, a plain line per stage in a pipe with `-v`, nothing otherwise."""
-        if self.quiet:
+        if self.quiet or not self.bars:
             return Silent()
         from swamp.cli.watch import Bars, ProgressLines
 

@@ -6,11 +6,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from swamp.cli.render import Printer, print_line
 from swamp.env import SYSTEM
-from swamp.sync.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from swamp.data.run_record import JobState, RunState, StepState
@@ -49,8 +49,8 @@ def step_text(step: StepState) -> str:
 class RunLines:
     """One line per change and per line of output."""
 
-    def __init__(self, stream: TextIO, *, show_output: bool = True) -> None:
-        self._stream, self._show_output = stream, show_output
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._seen: dict[tuple[str, str], str] | None = None
 
     def changed(self, run: RunState) -> None:
@@ -65,8 +65,7 @@ class RunLines:
                 print_line(f"{job.name}/{step.name}: {step.status}" + (f" ({note})" if note else ""), self._stream)
 
     def said(self, job: str, step: str, line: str) -> None:
-        if self._show_output:
-            print_line(f"{job}/{step} | {line}", self._stream)
+        print_line(f"{job}/{step} | {line}", self._stream)
 
 
 class LiveTree:
@@ -122,16 +121,9 @@ class LiveTree:
         return Text.assemble(label, (f"  {note}", "dim")) if note.strip() else label
 
 
-class _NoBars(Printer):
-    """An output whose transfers stay silent: two live displays on one terminal overwrite each other."""
-
-    def progress(self) -> Progress:
-        return Silent()
-
-
 def without_bars(out: Printer) -> Printer:
     """For a command that shows a tree: the same output, and no progress bars of pushes in between."""
-    return _NoBars(out.json, out.quiet, out.verbose, out.color) if sys.stdout.isatty() and not out.json else out
+    return replace(out, bars=not sys.stdout.isatty() or out.json)
 
 
 @contextmanager

@@ -102,10 +102,9 @@ def find_artifact(
 
     `known` are places that definitions give to the model: looked at first, without going through the index.
     """
+    by_id = [DataName.of(model_type, model, "x")] if model_type else []  # if what was given is the model's id
     candidates = (
-        _at_known(place, name, known)
-        or _at_known(place, name, _by_id(model, model_type))
-        or _candidates(place, model, name, model_type)
+        _at_known(place, name, known) or _at_known(place, name, by_id) or _candidates(place, model, name, model_type)
     )
     if not candidates:
         raise NotFound(f"there is no data named {name} of model {model}", hint="`swamp data list` shows what is there")
@@ -115,17 +114,15 @@ def find_artifact(
     ((data, files),) = candidates.items()
     if as_of is not None:
         version = _version_at(place, data, files, as_of)
-    return _at(place, data, files, version)
+    numbers = _metadata_files(files)
+    if not numbers or (version is not None and version not in numbers):
+        raise NotFound(f"{data.name} has no version {version}", hint=f"there are: {sorted(numbers)[-20:]}")
+    return artifact_of(place, data.at(version if version is not None else max(numbers)), files)
 
 
 def _at_known(place: Bucket | Folder, name: str, known: Iterable[DataName]) -> dict[DataName, list[FileRef]]:
     found = {data.sibling(name): list(place.files(data.sibling(name).path, Span())) for data in known}
     return {data: files for data, files in found.items() if files}
-
-
-def _by_id(model: str, model_type: str | None) -> list[DataName]:
-    """Where the data lies if what was given is the model's id."""
-    return [DataName.of(model_type, model, "x")] if model_type else []
 
 
 def _candidates(place: Bucket | Folder, model: str, name: str, model_type: str | None) -> dict[DataName, list[FileRef]]:
@@ -174,13 +171,6 @@ def _metadata_files(files: list[FileRef]) -> dict[int, FileRef]:
     return {ref.version: file for ref, file in found if ref is not None}
 
 
-def _at(place: Bucket | Folder, data: DataName, files: list[FileRef], version: int | None) -> Artifact:
-    numbers = _metadata_files(files)
-    if not numbers or (version is not None and version not in numbers):
-        raise NotFound(f"{data.name} has no version {version}", hint=f"there are: {sorted(numbers)[-20:]}")
-    return artifact_of(place, data.at(version if version is not None else max(numbers)), files)
-
-
 def artifact_of(
     place: Bucket | Folder, ref: VersionRef, files: Sequence[FileRef], meta: Metadata | None = None
 ) -> Artifact:
@@ -226,8 +216,8 @@ def arrow_schema(place: Bucket | Folder, artifact: Artifact, kind: Format, diale
     if kind == "parquet":
         return _parquet_schema(place, artifact.files)
     if kind == "csv":
-        parts = (csv_texts(partial(place.open, file), file.path, dialect) for file in _filled(artifact.files))
-        return csv_schema(parts, dialect)
+        filled = (file for file in artifact.files if file.size)
+        return csv_schema((csv_texts(partial(place.open, file), file.path, dialect) for file in filled), dialect)
     return schema_of_json(row for file in artifact.files for row in _json_of(place, Piece(file, kind, None, dialect)))
 
 
@@ -246,10 +236,6 @@ def _parquet_schema(place: Bucket | Folder, files: Sequence[FileRef]) -> pa.Sche
         raise UsageError(
             f"the parts have columns of different types: {error}", hint="name the columns: .schema(…)"
         ) from error
-
-
-def _filled(files: Iterable[FileRef]) -> Iterator[FileRef]:
-    return (file for file in files if file.size)
 
 
 def _json_of(place: Bucket | Folder | _InMemory, piece: Piece) -> Iterator[dict[str, object]]:

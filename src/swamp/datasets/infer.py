@@ -53,8 +53,10 @@ def type_of_json(value: Any) -> pa.DataType:
             return pa.null()
         case bool():
             return pa.bool_()
+        case int() if not -LONG_BOUND <= value < LONG_BOUND:
+            return pa.decimal128(38, 0) if abs(value) < 10**38 else pa.float64()
         case int():
-            return _type_of_whole(value)
+            return pa.int64()
         case float():
             return pa.float64()
         case dict():
@@ -63,14 +65,6 @@ def type_of_json(value: Any) -> pa.DataType:
             return pa.list_(reduce(widened, (type_of_json(item) for item in value), pa.null()))
         case _:
             return pa.string()
-
-
-def _type_of_whole(value: int) -> pa.DataType:
-    import pyarrow as pa
-
-    if -LONG_BOUND <= value < LONG_BOUND:
-        return pa.int64()
-    return pa.decimal128(38, 0) if abs(value) < 10**38 else pa.float64()
 
 
 def widened(one: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -136,7 +136,9 @@ def _obstacle(
         return "parts of it lie in packs, which Spark's readers cannot open"
     if not paths[0]:
         return "the JVM has no address for this store"
-    if paths[0].startswith("file:") and not _shares_disk(session):
+    # This user's warm server says of itself that it shares the disk.
+    shared = _is_here(session) or session.conf.get(SHARED_CACHE, "false") == "true"
+    if paths[0].startswith("file:") and not shared:
         return f"its executors do not see this machine's files; {SHARED_CACHE} is not set"
     hidden = next((f for f in filled if Path(f.key).name.startswith(("_", ".")) or ":" in f.key), None)
     if hidden is not None:
@@ -163,11 +165,6 @@ def _is_remote(session: SparkSession) -> bool:
 def _is_here(session: SparkSession) -> bool:
     """Whether this process has started the JVM that runs all tasks: nobody has to be asked what it sees of a disk."""
     return not _is_remote(session) and re.match(r"local(\[|$)", str(session.sparkContext.master)) is not None
-
-
-def _shares_disk(session: SparkSession) -> bool:
-    # This user's warm server says so of itself.
-    return _is_here(session) or session.conf.get(SHARED_CACHE, "false") == "true"
 
 
 def _refusal(session: SparkSession, path: str, size: int) -> str | None:

@@ -6,7 +6,7 @@ give the same rows after a restart, whatever has happened since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -16,7 +16,7 @@ from swamp.commit.log import log_key, names
 from swamp.data.names import VersionRef, described_by, version_of
 from swamp.datasets.place import Bucket, FileRef, Span
 from swamp.errors import CorruptData, ObjectMissing
-from swamp.index.entry import Entry, Row
+from swamp.index.entry import Entry
 from swamp.index.lookup import lookup, rows_since
 from swamp.index.root import Root, decode
 
@@ -68,7 +68,9 @@ class StreamStep:
         named = ((version_of(row.path), row) for row in self._rows())
         chosen = ((ref, row) for ref, row in named if ref is not None and wanted(ref))
         for page in pages(chosen, LOOKED_UP):
-            known = self._known([row.path for _, row in page])
+            # Known includes deleted: a tombstone says that the version has been seen.
+            paths = [row.path for _, row in page]
+            known = lookup(self.before, paths, self.after.fetch) if self.before is not None else {}
             for ref, row in page:
                 if row.path not in known:
                     yield NewVersion(ref, FileRef(row.path, row.key, row.size, row.sha256))
@@ -96,10 +98,6 @@ class StreamStep:
         """With only what this part of the roots needs: what a task carries."""
         before = None if self.before is None else replace(self.after, root=self.before).within("data", span).root
         return replace(self, after=self.after.within("data", span), before=before, span=span)
-
-    def _known(self, paths: list[str]) -> Mapping[str, Row]:
-        """Known includes deleted: a tombstone says that the version has been seen."""
-        return {} if self.before is None else lookup(self.before, paths, self.after.fetch)
 
     def _rows(self) -> Iterator[Entry]:
         span = self.span

@@ -6,14 +6,13 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pydantic.alias_generators import to_camel
-
+from swamp.data.document import told
 from swamp.data.lifetimes import Lifetime, Retention
-from swamp.data.metadata import Draft
+from swamp.data.metadata import OWNER_KEYS, Draft
 from swamp.data.names import DataName
 from swamp.data.reads import noting
 from swamp.data.versions import DataVersion
@@ -120,16 +119,16 @@ class Context:
         options = {"repo": str(self.repo_dir), **writer_options(data, draft, self.model_name, write_id)}
         frame.write.format("swamp").mode("append").options(**options).save()
         self.run.context.pull_model(self.definition.type, self.definition.id)
-        version = next(v for v in self.data.versions(data) if v.meta.draft.write_id == write_id)
-        self.written.append(version)
-        return Written(version.name, version.version, self.model_name, version.path)
+        return self._wrote(next(v for v in self.data.versions(data) if v.meta.draft.write_id == write_id))
 
     def _save(
         self, name: str, content: bytes | Path, kind: str, spec: str | None, overrides: dict[str, Any]
     ) -> Written:
         self.check()
         data, draft = self._draft(name, kind, spec, overrides)
-        version = self.data.save(data, draft, content)
+        return self._wrote(self.data.save(data, draft, content))
+
+    def _wrote(self, version: DataVersion) -> Written:
         self.written.append(version)
         return Written(version.name, version.version, self.model_name, version.path)
 
@@ -202,7 +201,7 @@ def _with(spec: OutputSpec, overrides: Mapping[str, Any]) -> OutputSpec:
 def writer_options(data: DataName, draft: Draft, model_name: str, write_id: str) -> dict[str, str]:
     """A draft as options of `df.write.format("swamp")`."""
     options = {
-        **{to_camel(key): part for key, part in asdict(draft.owner).items()},
+        **told(draft.owner, OWNER_KEYS),
         "model": model_name,
         "type": data.type,
         "name": data.name,

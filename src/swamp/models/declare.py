@@ -216,7 +216,9 @@ def load_registry(repo_dir: Path | None = None) -> Registry:
     for source, load in _plugins(repo_dir):
         try:
             found = list(_types_in(load()))
-            _adopt(found, source, types)
+            if taken := [kind.name for kind in found if kind.name in types]:  # all of its types or none of them
+                raise ValueError(f"the type {taken[0]} already exists ({types[taken[0]].source})")
+            types |= {kind.name: replace(kind, source=source) for kind in found}
         except Exception as error:  # noqa: BLE001 - someone else's code may fail in any way; the rest must work
             broken.append(BrokenPlugin(source, f"{type(error).__name__}: {error}"))
     return Registry(types, tuple(broken))
@@ -275,14 +277,6 @@ def _types_in(loaded: Any) -> Iterable[ModelType]:
     if wrong or not found:
         raise TypeError(f"expected ModelType, got {type(wrong[0]).__name__ if wrong else 'nothing'}")
     return found
-
-
-def _adopt(found: list[ModelType], source: str, types: dict[str, ModelType]) -> None:
-    """All of a plug-in's types or none of them."""
-    taken = [kind.name for kind in found if kind.name in types]
-    if taken:
-        raise ValueError(f"the type {taken[0]} already exists ({types[taken[0]].source})")
-    types.update({kind.name: replace(kind, source=source) for kind in found})
 
 
 MANUAL = ModelType("manual/data", "2026.11.15", methods=(), description="Data put there by hand.")

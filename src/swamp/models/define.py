@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,8 @@ class ModelDefinitions:
     def all(self) -> Iterator[Definition]:
         """All definitions in git, then the ones made on the spot. A wrong file in git does not hide the others."""
         for file in definition_files(self.repo / FOLDER):
-            try:
+            with suppress(UsageError):  # `broken` names it, and so does whoever asks for it by name
                 yield self._load(file)
-            except UsageError:
-                continue  # `broken` names it, and so does whoever asks for it by name
         for file in definition_files(self.tree.root / AUTO):
             yield self._load_auto(file)
 
@@ -204,14 +203,8 @@ class ModelDefinitions:
 
     # -- checking
 
-    def validate(self, definition: Definition) -> list[Problem]:
-        """Everything that is wrong with a definition, without running it."""
-        if definition.file is None:
-            return []
-        text = (self.repo / definition.file).read_text(encoding="utf-8")
-        return self.inspect(parse(text, definition.file))
-
     def inspect(self, document: ParsedFile) -> list[Problem]:
+        """Everything that is wrong with a definition, without running it."""
         problems = list(self._shape(document))
         if problems:
             return problems

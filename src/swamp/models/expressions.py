@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from swamp.catalog import expression as cel
-from swamp.catalog.expression import OPEN, Expression, Template, has_expression, parse_template
+from swamp.catalog.expression import OPEN, Expression, has_expression, parse_template
 from swamp.catalog.syntax import Node, free_names, walk
 from swamp.data.names import suggest
 from swamp.errors import SwampError, UsageError
@@ -85,11 +85,14 @@ def _evaluate_text(text: str, scope: Scope, path: Path) -> Evaluated:
     with _located(path, scope):
         template = parse_template(text)
         names = frozenset().union(*(expression.names for expression in template.expressions))
-        _learn(template, scope)
+        using = [expression for expression in template.expressions if "env" in expression.names]
+        for expression in using:  # what it can see of the environment is a secret from now on
+            scope.masker.learn(scope.environment.get(name, "") for name in env_names(expression, scope.environment))
         value = template.render(scope.open(names))
-        if "env" in names:
-            if not isinstance(value, bool):  # what a comparison says is not the value
-                _refuse_short(template, scope)
+        if using:
+            named = [] if isinstance(value, bool) else using  # what a comparison says is not the value
+            for name in (name for expression in named for name in _named_uses(expression)):
+                scope.masker.must_learn(f"the environment variable {name}", scope.environment.get(name, ""))
             return Evaluated(value, text)
         shown = value
         if "self" in names and scope.shown_self is not None:
@@ -132,32 +135,15 @@ def _place(path: Path) -> str:
 # -- what an expression reads
 
 
-def _learn(template: Template, scope: Scope) -> None:
-    """What an expression can see of the environment is a secret from now on."""
-    for expression in template.expressions:
-        if "env" in expression.names:
-            seen = env_names(expression, scope.environment)
-            scope.masker.learn(scope.environment.get(name, "") for name in seen)
-
-
-def _refuse_short(template: Template, scope: Scope) -> None:
-    for expression in template.expressions:
-        for name in _named_uses(expression) if expression.tree is not None else ():
-            scope.masker.must_learn(f"the environment variable {name}", scope.environment.get(name, ""))
-
-
 def env_names(expression: Expression, environment: Mapping[str, str]) -> set[str]:
     """The variables it can see: the named ones, or all of them when it computes a name or takes `env` as a whole."""
-    if expression.tree is None:
-        return set(environment)
-    uses = [node for node in free_names(expression.tree) if node.word == "env"]
+    uses = [node for node in free_names(expression.tree) if node.word == "env"] if expression.tree else [expression]
     named = list(_named_uses(expression))
     return set(named) if len(named) >= len(uses) else set(environment)
 
 
 def _named_uses(expression: Expression) -> Iterator[str]:
-    assert expression.tree is not None
-    for node in walk(expression.tree):
+    for node in walk(expression.tree) if expression.tree is not None else ():
         match node:
             case Node("select", name, (Node("name", "env"),)) | Node(
                 "index", _, (Node("name", "env"), Node("string", name))

@@ -111,8 +111,12 @@ def check_inputs(values: Mapping[str, Any], schema: Mapping[str, Any] | None, ow
     """`values` with the schema's defaults and types, or a UsageError that names every mistake."""
     if schema is None:
         return dict(values)
+    from jsonschema import Draft202012Validator
+
     completed = _complete(values, schema)
-    problems = _violations(completed, schema)
+    found = Draft202012Validator(dict(schema)).iter_errors(completed)
+    ordered = sorted(found, key=lambda error: [str(part) for part in error.absolute_path])
+    problems = [_explain(error) for error in ordered] + _unknown(completed, schema)
     if problems:
         raise UsageError(
             f"the inputs do not fit {owner}: " + "; ".join(problems),
@@ -145,15 +149,7 @@ def _coerce(value: Any, rule: Any) -> Any:
     return parsed if isinstance(parsed, fits) else value  # type: ignore[arg-type]
 
 
-def _violations(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    from jsonschema import Draft202012Validator
-
-    validator = Draft202012Validator(dict(schema))
-    found = sorted(validator.iter_errors(dict(values)), key=lambda error: [str(p) for p in error.absolute_path])
-    return [_explain(error, schema) for error in found] + _unknown(values, schema)
-
-
-def _explain(error: Any, schema: Mapping[str, Any]) -> str:
+def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error.absolute_path)
     if error.validator == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
@@ -168,12 +164,10 @@ def _unknown(values: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     properties = schema.get("properties") or {}
     if "additionalProperties" in schema or not properties:
         return []
-    found = []
-    for key in values:
-        if key not in properties:
-            meant = suggest(key, properties)
-            found.append(f"`{key}` is not an input" + (f"; did you mean `{meant}`?" if meant else ""))
-    return found
+    close = {key: suggest(key, properties) for key in values if key not in properties}
+    return [
+        f"`{key}` is not an input" + (f"; did you mean `{meant}`?" if meant else "") for key, meant in close.items()
+    ]
 
 
 def secret_values(values: Mapping[str, Any], schema: Mapping[str, Any] | None) -> dict[str, str]:

@@ -5,7 +5,6 @@ Its arguments come from a definition and inputs, with every expression resolved,
 
 from __future__ import annotations
 
-import getpass
 import json
 import re
 import shutil
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles
 from swamp.data.metadata import Owner
-from swamp.data.names import suggest, version_of_directory
+from swamp.data.names import meant, version_of_directory
 from swamp.data.reads import READS, Read, Reads, noting
 from swamp.data.records import Output, Provenance, StoredDefinition, decode_output
 from swamp.data.versions import DataVersion
@@ -33,6 +32,7 @@ from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import too_short_to_pass_on
 from swamp.models.run_context import RunContext
 from swamp.repo.conflicts import kept_version, save_again
+from swamp.repo.open import user_name
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
 from swamp.values import mutable, value
@@ -305,14 +305,6 @@ def _save_again(context: RunContext, result: Result, hooks: Hooks, conflicts: Se
     hooks.end(result)
 
 
-def user_name() -> str:
-    """Who runs this process, for records."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
-
-
 # -- the arguments of a run
 
 
@@ -374,11 +366,10 @@ def split_inputs(
     mentioned = mentioned_inputs(definition)
     for name in given:
         if name not in arguments and name not in declared and name not in mentioned:
-            meant = suggest(name, [*arguments, *declared])
+            known = f"arguments: {', '.join(arguments) or 'none'}; inputs: {', '.join(declared) or 'none'}"
             raise UsageError(
                 f"`{name}` is neither an argument of {method.name} nor an input of {definition.name}",
-                hint=(f"did you mean `{meant}`? " if meant else "")
-                + f"arguments: {', '.join(arguments) or 'none'}; inputs: {', '.join(declared) or 'none'}",
+                hint=meant(name, [*arguments, *declared]) + known,
             )
     for_expressions = {k: v for k, v in given.items() if k in declared or k in mentioned}
     inputs = check_inputs(for_expressions, definition.inputs, definition.name)

@@ -59,7 +59,10 @@ def run_and_keep(command: Sequence[str], args: Any, context: Context, *, shown: 
     said = context.scratch / "said.txt"
     with said.open("w", encoding="utf-8") as log:
         finished = _run(command, args, context, log)
-    context.write_resource("result", _result(finished, shown, context))
+    output = {"stdout": context.mask(finished.stdout), "stderr": context.mask(finished.stderr)}
+    known = values_of(finished, keys_of("duration_ms truncated ending"))
+    result = {"command": context.mask(shown), "exitCode": finished.exit_code, **output, **known}
+    context.write_resource("result", result)
     context.write_file("log", said, content_type="text/plain")
     _judge(finished, args.timeout, context)
 
@@ -90,12 +93,6 @@ def working_dir(wanted: str | None, context: Context) -> Path:
     if not found.is_dir():
         raise UsageError(f"the working directory {found} does not exist", hint="correct `workingDir`")
     return found
-
-
-def _result(finished: Finished, shown: str, context: Context) -> dict[str, Any]:
-    said = {"stdout": context.mask(finished.stdout), "stderr": context.mask(finished.stderr)}
-    known = values_of(finished, keys_of("duration_ms truncated ending"))
-    return {"command": context.mask(shown), "exitCode": finished.exit_code, **said, **known}
 
 
 def _judge(finished: Finished, timeout: float | None, context: Context) -> None:

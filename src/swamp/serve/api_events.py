@@ -75,10 +75,8 @@ def deliveries(
     """What was accepted and what became of it, newest first."""
     if cursor is not None and not cursor.isdigit():
         raise UsageError("this is not a place in a list", hint="use `next` of the page before")
-    before = None if cursor is None else int(cursor)
-    found = server.queue.list(kinds=(kind,) if kind else (), status=status, before=before, limit=limit + 1)
-    following = str(found[limit - 1].n) if len(found) > limit else None
-    return {"items": [one.to_json() for one in found[:limit]], "next": following}
+    found, following = server.queue.page(cursor, limit, kinds=(kind,) if kind else (), status=status)
+    return {"items": found, "next": following}
 
 
 @router.get("/deliveries/{delivery:path}", **for_role("operator", Delivery))

@@ -13,12 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from swamp import __version__
 from swamp.errors import NotFound, SwampError
 from swamp.serve import api_data, api_datastore, api_events, api_runs
-from swamp.serve.guard import COOKIE, App, Guard
+from swamp.serve.guard import COOKIE, Guard
 from swamp.serve.pages import show
 from swamp.serve.pages.render import HERE, error_page, login_page, wants_page
 from swamp.serve.respond import ApiRouter, HttpError, document, error_response, json_response, needs, ok
@@ -35,7 +36,7 @@ plain = ApiRouter()
 Viewer = Annotated[Caller, needs("viewer")]
 
 
-def build(server: Server) -> App:
+def build(server: Server) -> ASGIApp:
     """The application of one server. Foreign scripts are never loaded: there is no interactive documentation."""
     app = FastAPI(
         title="swamp", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
@@ -46,7 +47,7 @@ def build(server: Server) -> App:
     for router in (api_runs.models_router, api_events.hooks_router, plain):
         app.include_router(router)
     _errors(app, server)
-    return Guard(app, server)  # type: ignore[arg-type]
+    return Guard(app, server)
 
 
 @plain.get("/healthz", include_in_schema=False)
@@ -149,22 +150,20 @@ def logout(server: Asked, caller: Viewer) -> Response:
 
 
 def _errors(app: FastAPI, server: Server) -> None:
-    def answer(request: Request, error: SwampError) -> Response:
+    async def known(request: Request, error: Any) -> Response:
         return error_page(request, error) if wants_page(request) else error_response(error, server.clean)
 
-    async def known(request: Request, error: Any) -> Response:
-        return answer(request, error)
-
     async def http(request: Request, error: Any) -> Response:
-        return answer(request, HttpError(_CODES.get(error.status_code, "failed"), str(error.detail)))
+        return await known(request, HttpError(_CODES.get(error.status_code, "failed"), str(error.detail)))
 
     async def invalid(request: Request, error: Any) -> Response:
         problems = [f"{'.'.join(str(p) for p in one['loc'])}: {one['msg']}" for one in error.errors()]
-        return answer(request, HttpError("usage", "; ".join(problems)))
+        return await known(request, HttpError("usage", "; ".join(problems)))
 
     async def unexpected(request: Request, error: Any) -> Response:
         _log.exception("a request failed", exc_info=error)
-        return answer(request, SwampError("something unexpected went wrong", hint="the server's log has the details"))
+        told = SwampError("something unexpected went wrong", hint="the server's log has the details")
+        return await known(request, told)
 
     async def disk(request: Request, error: Any) -> Response:
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL):

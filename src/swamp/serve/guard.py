@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swamp.env import Clock
 from swamp.serve.respond import HttpError, error_response, no_token
@@ -23,12 +24,6 @@ from swamp.serve.tokens import Caller
 
 if TYPE_CHECKING:
     from swamp.serve.state import Server
-
-Scope = dict[str, Any]
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY: Final = 10 << 20
 MAX_HEADERS: Final = 100
@@ -58,7 +53,7 @@ HEADERS: Final = (
 class Guard:
     """ASGI middleware. Refusals are error documents with the same shape as every other."""
 
-    def __init__(self, app: App, server: Server) -> None:
+    def __init__(self, app: ASGIApp, server: Server) -> None:
         self._app, self._server = app, server
         clock = server.repo.env.clock
         self._callers = Buckets(clock, server.config.rate, server.config.rate * 2)
@@ -77,7 +72,7 @@ class Guard:
         try:
             await self._handle(scope, receive, sending)
         except HttpError as error:
-            await _answer(error_response(error, self._server.clean), scope, receive, sending)
+            await error_response(error, self._server.clean)(scope, receive, sending)
         finally:
             took = self._server.repo.env.clock.monotonic() - began
             self._server.metrics.request(scope, status[0], took)
@@ -92,13 +87,11 @@ class Guard:
             asked = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
             page = asked and not scope["path"].startswith(("/api/", "/metrics"))
             if page and error.code == "unauthorized":
-                await _answer(RedirectResponse("/login", 303), scope, receive, send)
+                await RedirectResponse("/login", 303)(scope, receive, send)
                 return
             self._slow_down(client)
             raise
-        wait = self._callers.take(caller.id if caller else client)
-        if wait:
-            raise _too_many(wait)
+        _wait(self._callers.take(caller.id if caller else client))
         self._check_origin(scope, headers, caller)
         scope.setdefault("state", {})["caller"] = caller
         scope["state"]["refused"] = lambda: self._slow_down(client)
@@ -106,9 +99,7 @@ class Guard:
 
     def _slow_down(self, client: str) -> None:
         """Counts what was refused. Raises 429 for who guesses; whoever knows a secret is never held up by that."""
-        wait = self._refused.take(client)
-        if wait:
-            raise _too_many(wait)
+        _wait(self._refused.take(client))
 
     # -- who asks
 
@@ -223,9 +214,11 @@ def _too_large() -> HttpError:
     return HttpError("too-large", f"a body is at most {MAX_BODY >> 20} MiB", hint="use `swamp data put` for large data")
 
 
-def _too_many(seconds: float) -> HttpError:
-    after = max(1, round(seconds + 0.5))
-    return HttpError("too-many-requests", "too many requests", hint=f"wait {after} s", retry_after=after)
+def _wait(seconds: float) -> None:
+    """Raises 429 for who has to wait so long."""
+    if seconds:
+        after = max(1, round(seconds + 0.5))
+        raise HttpError("too-many-requests", "too many requests", hint=f"wait {after} s", retry_after=after)
 
 
 def _bounded_headers(scope: Scope) -> dict[str, str]:
@@ -237,7 +230,3 @@ def _bounded_headers(scope: Scope) -> dict[str, str]:
     except UnicodeDecodeError:
         raise HttpError("usage", "the path is not UTF-8") from None
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
-
-
-async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    await response(scope, receive, send)  # type: ignore[arg-type]

@@ -169,6 +169,14 @@ class Queue:
         sql = f"SELECT * FROM deliveries WHERE {' AND '.join(clauses)} ORDER BY n DESC LIMIT ?"
         return [_row(row) for row in self.db.all(sql, (*args, limit))]
 
+    def page(
+        self, cursor: str | None, limit: int, *, kinds: Sequence[str] = (), status: str | None = None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """The documents of the newest that fit, behind the place that `cursor` is, and the place behind them."""
+        found = self.list(kinds=kinds, status=status, before=int(cursor) if cursor else None, limit=limit + 1)
+        following = str(found[limit - 1].n) if len(found) > limit else None
+        return [one.to_json() for one in found[:limit]], following
+
     def replay(self, identity: str, repo_id: str) -> QueuedDelivery:
         """The same event once more, as a new delivery with a run of its own."""
         old = self.by_id(identity)

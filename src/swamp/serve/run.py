@@ -88,7 +88,9 @@ class Process:
         self._heard = threading.Event()
 
     def run(self) -> None:
-        self._listen_to_signals()
+        signal.set_wakeup_fd(-1)  # a command ends with 130 then; a server drains and ends with 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
         self._recover()
         # A command looks for cycles seldom and long; every request waits for a server that does: often and briefly.
         gc.collect()
@@ -177,11 +179,6 @@ class Process:
         return {"url": url, "login": login, "pid": os.getpid()}
 
     # -- ending
-
-    def _listen_to_signals(self) -> None:
-        signal.set_wakeup_fd(-1)  # a command ends with 130 then; a server drains and ends with 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del number, frame

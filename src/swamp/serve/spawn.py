@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -45,28 +44,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _import_everything()
     children: dict[int, str] = {}
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    waiting = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(0, selectors.EVENT_READ)
-        selector.register(reading, selectors.EVENT_READ)
-        _tell({"ready": True})
-        while True:
-            for key, _ in selector.select():
-                if key.fd == reading:
-                    os.read(reading, 4096)
-                    _reap(children)
-                    continue
-                got = os.read(0, 1 << 16)
-                if not got:
-                    return 0
-                *lines, waiting = (waiting + got).split(b"\n")
-                for line in lines:
-                    job = WorkerJob.decode(line)
-                    children[_fork(job, (reading, writing))] = job.run_id
+    signal.signal(signal.SIGCHLD, lambda number, frame: _reap(children))  # in the midst of a read, which then goes on
+    _tell({"ready": True})
+    for line in sys.stdin.buffer:
+        job = WorkerJob.decode(line)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))  # nobody hears of its end before it is known
+        children[_fork(job)] = job.run_id
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
+    return 0
 
 
 def _import_everything() -> None:
@@ -83,7 +68,7 @@ def _import_everything() -> None:
     check_inputs({"name": ""}, {"type": "object"}, "")
 
 
-def _fork(job: WorkerJob, close: tuple[int, ...]) -> int:
+def _fork(job: WorkerJob) -> int:
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -92,10 +77,8 @@ def _fork(job: WorkerJob, close: tuple[int, ...]) -> int:
     code = 1
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in close:
-            os.close(descriptor)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
         _redirect(log_file(Path(job.repo), job.run_id))
         code = work(job)
         with contextlib.suppress(OSError, ValueError):

@@ -183,7 +183,9 @@ class Metrics:
             self._conflicts.set(known.conflicts)
             self._cache.set(known.bytes)
             self._lag(known.seq)
-            self._count_requests()
+            for verb, count in dict(server.repo.datastore.store.meter.calls).items():
+                self._store.labels(verb).inc(max(0, count - self._asked.get(verb, 0)))
+                self._asked[verb] = count
         return generate_latest(self.registry)
 
     def _lag(self, seen: int) -> None:
@@ -195,9 +197,3 @@ class Metrics:
         except SwampError:
             return  # a store that is away shows in the seconds
         self._behind.set(max(0, root.seq - seen) if root else 0)
-
-    def _count_requests(self) -> None:
-        meter = self._server.repo.datastore.store.meter
-        for verb, count in dict(meter.calls).items():
-            self._store.labels(verb).inc(max(0, count - self._asked.get(verb, 0)))
-            self._asked[verb] = count

@@ -182,7 +182,9 @@ class _Finder:
                 if token.upper in ("LATERAL", "TABLE", "EXTENDED", "FORMATTED"):
                     self._at += 1
                     continue
-                found.append(self._relation(plain=self._described()))
+                # `DESCRIBE web.orders`: no alias may stand there.
+                described = self._tokens[0].upper in ("DESCRIBE", "DESC", "SUMMARIZE", "TABLE") and self._at <= 2
+                found.append(self._relation(plain=described))
                 expecting = False
                 continue
             expecting = self._step(token, depths, expecting)
@@ -216,10 +218,6 @@ class _Finder:
             case word if word in _ENDS_FROM:
                 here.in_from = False
         return False
-
-    def _described(self) -> bool:
-        """`DESCRIBE web.orders`: no alias may stand there."""
-        return self._tokens[0].upper in ("DESCRIBE", "DESC", "SUMMARIZE", "TABLE") and self._at <= 2
 
     def _before(self, count: int) -> Token:
         return self._tokens[self._at - count] if self._at >= count else Token("space", "", 0)

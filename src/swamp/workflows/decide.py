@@ -13,7 +13,7 @@ from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, StoreError,
 from swamp.locks.flock import Verdict
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
-from swamp.models.run import user_name
+from swamp.repo.open import user_name
 from swamp.values import value
 from swamp.workflows.execute import Instance
 from swamp.workflows.locks import RunLocks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from swamp.cache.files import write_atomic
 from swamp.catalog.expression import OPEN, Expression, compile_expression, parse_template
 from swamp.catalog.syntax import Node, walk
-from swamp.data.names import check_name, suggest
+from swamp.data.names import check_name, meant, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
 from swamp.models.declare import Method, argument_names
@@ -85,19 +86,14 @@ class WorkflowFiles:
             if name_or_id in (value.get("id"), value.get("name")):
                 return self._load(other)
             names.append(str(value.get("name") or other.stem.removeprefix(PREFIX)))
-        meant = suggest(name_or_id, names)
-        raise NotFound(
-            f"there is no workflow `{name_or_id}`",
-            hint=(f"did you mean `{meant}`? " if meant else "") + "`swamp workflow list` shows all workflows",
-        )
+        hint = f"{meant(name_or_id, names)}`swamp workflow list` shows all workflows"
+        raise NotFound(f"there is no workflow `{name_or_id}`", hint=hint)
 
     def all(self) -> Iterator[FoundWorkflow]:
         """Every workflow that can be read: a wrong file does not hide the others."""
         for file in self.paths():
-            try:
+            with suppress(UsageError):
                 yield self._load(file)
-            except UsageError:
-                continue
 
     def broken(self) -> Iterator[tuple[str, str]]:
         """The files that cannot be read as a workflow, and why."""

@@ -329,8 +329,7 @@ def _locks(server: Server) -> list[dict[str, Any]]:
 
 @router.get("/events")
 def events(request: Request, server: Asked, cursor: Cursor = None) -> Response:
-    before = int(cursor) if cursor is not None and cursor.isdigit() else None
-    found = server.queue.list(kinds=(), status=None, before=before, limit=PAGE + 1)
+    found, following = server.queue.page(cursor if cursor and cursor.isdigit() else None, PAGE)
     return page(
         request,
         "events.html",
@@ -338,6 +337,6 @@ def events(request: Request, server: Asked, cursor: Cursor = None) -> Response:
         schedules=server.scheduler.items(),
         active=server.config.schedule,
         hooks=server.config.webhooks,
-        deliveries=[one.to_json() for one in found[:PAGE]],
-        more={"cursor": str(found[PAGE - 1].n)} if len(found) > PAGE else None,
+        deliveries=found,
+        more={"cursor": following} if following else None,
     )
