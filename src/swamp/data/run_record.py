@@ -318,7 +318,7 @@ class RunRepository:
         def fitting() -> Iterator[RunSummary]:
             nonlocal total
             for summary in self.list(workflow_id):
-                if _fits(summary, query.lower(), status, since):
+                if fits(summary, query.lower(), since) and status in (None, summary.status):
                     total += 1
                     yield summary
 
@@ -349,9 +349,8 @@ def _no_run(wanted: str, known: Iterable[str] = ()) -> NotFound:
     return NotFound(f"there is no run {wanted}", hint=meant(wanted, known) + shown)
 
 
-def _fits(summary: RunSummary, query: str, status: str | None, since: str | None) -> bool:
-    if status is not None and summary.status != status:
-        return False
+def fits(summary: RunSummary, query: str, since: str | None) -> bool:
+    """Whether a run began since then and its id, names, state or tags hold the text, which is in lower case."""
     if since is not None and summary.started_at < since:
         return False
     texts = (summary.run_id, summary.workflow_name, summary.status, *summary.tags.values())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.data.run_record import PREFIX, RUNS, RunState, RunSummary, read_summary
+from swamp.data.run_record import PREFIX, RUNS, RunState, RunSummary, fits, read_summary
 from swamp.errors import CorruptData, SwampError, UsageError
 from swamp.serve.database import Database
 from swamp.serve.events import KINDS, Draft, Events
@@ -280,13 +280,10 @@ class RunIndex:
         before = tuple(decode_cursor(cursor).split("\n")) if cursor else None
         if before is not None and len(before) != 2:
             raise UsageError("this is not a place in a list", hint="use `next` of the page before")
-        fitting = [
-            s for s in self.all() if _fits(s, workflow, since, query.lower()) and (not before or _key(s) < before)
-        ]
+        asked = (s for s in self.all() if workflow in (None, s.workflow_name, s.workflow_id))
+        fitting = [s for s in asked if fits(s, query.lower(), since) and (not before or _key(s) < before)]
         found: list[tuple[RunSummary, bool]] = []
-        for summary in (
-            heapq.nlargest(len(fitting), fitting, key=_key) if status else heapq.nlargest(limit + 1, fitting, key=_key)
-        ):
+        for summary in heapq.nlargest(len(fitting) if status else limit + 1, fitting, key=_key):
             if status and status != summary.status and not (status == "failed" and summary.status == "running"):
                 continue
             seen = seen_summary(driver, summary)
@@ -308,15 +305,6 @@ def run_item(summary: RunSummary, interrupted: bool = False) -> dict[str, Any]:
 
 def _key(summary: RunSummary) -> tuple[str, str]:
     return summary.started_at, summary.run_id
-
-
-def _fits(summary: RunSummary, workflow: str | None, since: str | None, query: str) -> bool:
-    if workflow is not None and workflow not in (summary.workflow_name, summary.workflow_id):
-        return False
-    if since is not None and summary.started_at < since:
-        return False
-    texts = (summary.run_id, summary.workflow_name, summary.status, *summary.tags.values())
-    return not query or any(query in text.lower() for text in texts)
 
 
 @dataclass

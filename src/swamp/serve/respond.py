@@ -206,9 +206,9 @@ def page_of(items: Sequence[T], key: Callable[[T], str], cursor: str | None, lim
     begin = 0
     if cursor is not None:
         last = decode_cursor(cursor)
-        begin = next((n + 1 for n, item in enumerate(items) if key(item) == last), None) or next(
-            (n for n, item in enumerate(items) if key(item) > last), len(items)
-        )
+        at = next((n for n, item in enumerate(items) if key(item) == last), None)
+        later = (n for n, item in enumerate(items) if key(item) > last)
+        begin = at + 1 if at is not None else next(later, len(items))
     part = list(items[begin : begin + limit])
     more = begin + limit < len(items)
     return part, encode_cursor(key(part[-1])) if part and more else None
