@@ -330,13 +330,13 @@ def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, 
         stage += bool(steps)
         for node in steps:
             job = workflow.job(node.job)
-            order += [{**one, "stage": stage} for one in _planned(driver, runner, run, job, job.step(node.step))]
+            order += [{**one, "stage": stage} for one in _planned(driver, runner, job, job.step(node.step))]
         sorter.done(*ready)
     shown = driver.context.masker.value(dict(values))
     return {"workflowName": workflow.name, "workflowId": workflow.id, "inputs": shown, "steps": order}
 
 
-def _planned(driver: Driver, runner: TaskRunner, run: RunState, job: Job, step: Step) -> list[dict[str, Any]]:
+def _planned(driver: Driver, runner: TaskRunner, job: Job, step: Step) -> list[dict[str, Any]]:
     waits = [f"{job.name}.{dependency.step}" for dependency in step.depends_on]
     waits += [dependency.job for dependency in job.depends_on]
     about: dict[str, Any] = {"job": job.name, "dependsOn": waits}
