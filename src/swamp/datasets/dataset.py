@@ -113,7 +113,7 @@ def make_target(place: Bucket | Folder, options: Mapping[str, str], schema: Mapp
 
 def _draft(options: Mapping[str, str], data: DataName, model: str) -> Draft:
     said = {attribute: options[key] for key, attribute in OWNER_KEYS.items() if options.get(key)}
-    owner = replace(Owner.manual(data.model_id), **said)
+    owner = replace(Owner.manual(data.model_id), **said)  # type: ignore[arg-type]
     if owner.owner_type not in ("manual", "model-method", "workflow-step"):
         raise UsageError(f"{owner.owner_type!r} is no owner", hint="manual, model-method or workflow-step")
     draft = Draft(

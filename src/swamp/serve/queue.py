@@ -171,7 +171,7 @@ class Queue:
 
     def page(
         self, cursor: str | None, limit: int, *, kinds: Sequence[str] = (), status: str | None = None
-    ) -> tuple[list[dict[str, Any]], str | None]:
+    ) -> tuple[Sequence[dict[str, Any]], str | None]:
         """The documents of the newest that fit, behind the place that `cursor` is, and the place behind them."""
         found = self.list(kinds=kinds, status=status, before=int(cursor) if cursor else None, limit=limit + 1)
         following = str(found[limit - 1].n) if len(found) > limit else None

@@ -156,7 +156,7 @@ class Metrics:
         self._store = Counter("swamp_store_requests", "Requests to the store", ["verb"], **made)
         self._asked: dict[str, int] = {}
 
-    def request(self, scope: dict[str, Any], status: int, seconds: float) -> None:
+    def request(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
         route = scope.get("route")
         path = getattr(route, "path", "other")
         self._requests.labels(scope["method"], path, str(status)).inc()
