@@ -7,8 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.models import CommandInfo
+
+from swamp.cli.main import main
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "google", "pydantic", "obstore", "boto3", "yaml", "rich", "sqlite3")
 SCRIPT = """
@@ -52,6 +57,33 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     modules = set(ran.stdout.split())
     assert "swamp" in modules
     assert sorted(modules & {*HEAVY, "typer", "click"}) == []
+
+
+def test_a_look_ahead_begins_before_anything_slow_is_loaded() -> None:
+    """What comes before it is waited for on both cores."""
+    script = "import swamp.cli.main, swamp.cache.second, sys; print(*sorted(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(ran.stdout.split())
+    assert "swamp.cache.second" in modules
+    assert sorted(modules & {"typing", "re", "sqlite3", "datetime", "dataclasses", "pathlib"}) == []
+
+
+def test_a_command_makes_no_other_command_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """typer takes a millisecond for each: a group with one is told from the whole one by nobody who named it."""
+    made: list[str] = []
+    make = typer.main.get_command_from_info
+
+    def noted(command_info: CommandInfo, **options: Any) -> Any:
+        made.append(str(command_info.name))
+        return make(command_info, **options)
+
+    monkeypatch.setattr(typer.main, "get_command_from_info", noted)
+    for line, expected in {"datastore sync": "sync", "log": "log", "datastore lock status": "status"}.items():
+        made.clear()
+        assert main([*line.split(), "--help"]) == 0
+        assert expected in made and "doctor" not in made, line
+    assert main(["datastore", "--help"]) == 0
+    assert "doctor" in made
 
 
 def test_a_fresh_pull_reads_segments_without_pyarrow(tmp_path: Path) -> None:

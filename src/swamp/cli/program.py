@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from copy import copy
 from types import FrameType
 from typing import Any, Literal
 
@@ -40,8 +41,14 @@ class CommandPart:
     def exists(self) -> bool:
         return importlib.util.find_spec(self.module) is not None
 
-    def load(self) -> Any:
-        app = importlib.import_module(self.module).app
+    def load(self, following: str = "") -> Any:
+        """The group, for a line that goes on with this word: if it names a command, with that command alone."""
+        app = copy(importlib.import_module(self.module).app)
+        wanted = self.name if self.short_for else following
+        commands = [command for command in app.registered_commands if command.name == wanted]
+        groups = [group for group in app.registered_groups if group.name == wanted]
+        if commands or groups:  # the others cost a millisecond each: typer evaluates the annotations of what it makes
+            app.registered_commands, app.registered_groups = commands, groups
         if self.short_for:
             return typer.main.get_group(app).commands[self.name]
         made = typer.main.get_group(app) if self.kind == "group" else typer.main.get_command(app)
@@ -78,7 +85,7 @@ class RootGroup(Group):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         part = next((p for p in PARTS if p.name == name), None)
-        return name, part.load() if part else command, rest
+        return name, part.load(rest[0] if rest else "") if part else command, rest
 
 
 def _version(wanted: bool) -> None:
