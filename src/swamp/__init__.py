@@ -11,9 +11,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # `typing` takes as long to load as Python itself: a command begins its work before that
 if TYPE_CHECKING:
+    from typing import Any
+
     from swamp import errors as errors
     from swamp.api.repository import NamedWorkflow as NamedWorkflow
     from swamp.api.repository import Repository as Repository

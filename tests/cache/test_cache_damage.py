@@ -6,9 +6,10 @@ import errno
 import os
 import shutil
 import signal
+import sqlite3
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_tree_that_is_gone_as_a_whole_is_missing_everything(tree):
 @pytest.fixture
 def halved(tree, monkeypatch):
     """As with very many directories: a second process looks, too."""
-    monkeypatch.setattr(second, "MANY", 2)
+    monkeypatch.setattr(second, "LARGE", 2)
     monkeypatch.setattr(second, "PAGE", 1)
     monkeypatch.setattr("swamp.cache.damage.PAGE", 1)
     monkeypatch.setattr(second, "_threads", set)
@@ -113,7 +114,7 @@ def test_a_second_process_that_does_not_come_to_its_end_has_said_nothing(halved,
         (root / path).unlink()
 
     def take_and_end(other: second.Second, _: int) -> list[str]:
-        other.taken[0] = other.total
+        other.seen_by_both[0] = other.seen_by_both[2] = len(paths)
         end()
         return []
 
@@ -130,7 +131,7 @@ def test_what_neither_of_the_two_has_looked_at_the_first_one_looks_at(halved, mo
         (root / path).unlink()
 
     def took_more(other: second.Second, _: int) -> list[str]:
-        other.taken[0] = other.total
+        other.seen_by_both[0] = other.seen_by_both[2] = len(paths)
         return ["data/n0/1", ""]  # it looked at the top
 
     monkeypatch.setattr(second, "_looked", took_more)
@@ -139,14 +140,14 @@ def test_what_neither_of_the_two_has_looked_at_the_first_one_looks_at(halved, mo
 
 def test_a_second_process_stops_where_it_is_met(tree):
     state, root, _ = tree
-    other = second.Second(str(state.path), str(root), 8)
+    other = second.Second(str(state.path), str(root))
     other.take(8)
     assert second._looked(other, os.getppid()) == [""]
 
 
 def test_a_second_process_stops_when_the_first_is_gone(tree):
     state, root, _ = tree
-    assert second._looked(second.Second(str(state.path), str(root), 8), os.getppid() + 1) == [""]
+    assert second._looked(second.Second(str(state.path), str(root)), os.getppid() + 1) == [""]
 
 
 def test_a_wait_that_fails_leaves_no_second_process(halved):
@@ -217,6 +218,26 @@ def test_where_no_process_can_be_added_this_one_looks_by_itself(halved, monkeypa
     look = looked(state, root)
     assert sorted(look.damage(state, time.time_ns()).missing) == sorted(paths)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_small_state_is_looked_at_by_one_process(halved, monkeypatch):
+    state, root, _, forks = halved
+    monkeypatch.setattr(second, "LARGE", 1 << 30)
+    assert not looked(state, root).differing and not forks
+
+
+@pytest.mark.inv("tree.damage")
+def test_a_state_that_remembers_no_directories_is_no_reason_to_look_at_none(halved):
+    """Of an older version, or cut off: the second process, which reads it by itself, has nothing to say."""
+    state, root, paths, forks = halved
+    older = state.path.with_name("older.db")
+    with closing(sqlite3.connect(older)) as db:
+        db.execute("CREATE TABLE base (path TEXT PRIMARY KEY)")
+    (root / paths[-1]).unlink()
+    with second_look(str(older), str(root)) as other:
+        look = Look(root)
+        look.at_all(state, other)
+    assert look.damage(state, time.time_ns()).missing == [paths[-1]] and len(forks) == 1
 
 
 def test_where_other_threads_are_at_work_nothing_is_copied(halved, monkeypatch):

@@ -1,7 +1,8 @@
 """Has a second process look at the directories of a tree, from the first on, while this one is busy on another core.
 
-It may begin before most of a command is loaded. Whoever wants to know looks from the last directory on until the two
-meet, and hears what the other found: the same as if all were seen here. What it found different is looked at again.
+It may begin before most of a command is loaded: this module needs neither `typing` nor SQLite to begin, which are half
+of what Python itself takes to start. Whoever wants to know looks from the last directory on until the two meet, and
+hears what the other found: the same as if all were seen here. What it found different is looked at again.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import gc
 import mmap
 import os
 import signal
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from typing import Final
 
 Remembered = tuple[str, int | None, int | None, int | None]
 """A directory's path, mtime, ctime and inode; None: it has not been looked at since something came into it."""
@@ -24,14 +28,15 @@ Different = tuple[str, os.stat_result | None]
 REMEMBERED: Final = "SELECT path, mtime, ctime, inode FROM dirs"
 BEHIND_ALL: Final = "\U0010ffff" * 2
 """Sorts behind every path."""
-MANY: Final = 8_000
-"""From so many directories on, a second process looks, too."""
+LARGE: Final = 2 << 20
+"""From so many bytes of state on, a second process looks, too: they may remember 8,000 directories."""
 PAGE: Final = 250
 """So many directories are looked at before either of the two asks whether they have met."""
 _BETWEEN: Final = b"\0"
 _END: Final = b"\0\0"
 """Behind the last one: an answer without it was cut off."""
 _PIECE: Final = 1 << 20
+_ALL: Final = 1 << 60
 WAITING: Final = "signals"
 """The thread of a command that only ever waits for the next signal, and holds nothing."""
 
@@ -51,24 +56,23 @@ def different(rows: Sequence[Remembered], stat_of: Callable[[str], os.stat_resul
 class Second:
     """The second process, as the first one sees it."""
 
-    def __init__(self, state_db: str, tree: str, total: int) -> None:
+    def __init__(self, state_db: str, tree: str) -> None:
         self.state_db = state_db
         self.tree = tree
         self.identity = _identity(state_db, tree)
-        self.total = total
-        """How many directories there were when it began."""
-        self.taken = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")[:2]
-        """How many it and the first one have taken, in memory that both see. It only says when to stop: what was really
-        looked at is said by `heard`, and by whoever looked."""
+        self.seen_by_both = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+        """How many directories it has taken, how many the first one has, and how many there are, once it has counted
+        them. It only says when to stop: what was really looked at is said by `heard`, and by whoever looked."""
         self.receive, self.send = os.pipe()
         self.process: int | None = None
 
     @property
     def has_met(self) -> bool:
-        return sum(self.taken) >= self.total
+        its, ours, total = self.seen_by_both[:3]
+        return 0 < total <= its + ours
 
     def take(self, count: int) -> None:
-        self.taken[1] += count
+        self.seen_by_both[1] += count
 
     def heard(self) -> tuple[str, list[str]]:
         """The first path that it did not look at, and what differs of those before. Who did not come to its end has
@@ -83,7 +87,7 @@ class Second:
         """Ends it soon, whatever it is doing, and waits for that."""
         if self.process is None:
             return
-        self.taken[1] = self.total
+        self.take(_ALL)
         os.close(self.receive)  # a child that still has something to say ends with that
         with suppress(ChildProcessError):  # whoever ignores SIGCHLD has no children to wait for
             os.waitpid(self.process, 0)
@@ -100,8 +104,7 @@ def begun_ahead(state_db: str, tree: str) -> Iterator[None]:
     Sound, though it is before anything else was read: a directory that is as some state of this command's time
     remembers it had then what base had in it; whatever came into base since was put there since. inv[tree.damage]
     """
-    second = _begun(state_db, tree)
-    _AHEAD.set(second)
+    _AHEAD.set(_begun(state_db, tree))
     try:
         yield
     finally:
@@ -119,7 +122,7 @@ def end_ahead() -> None:
 @contextmanager
 def second_look(state_db: str | None, tree: str) -> Iterator[Second | None]:
     """The process that was begun ahead, if it looks at this tree by this very file, else one that begins now. None if
-    there are few directories, no second core, no room for a process, or other threads at work: a copy has none of
+    there is little to look at, no second core, no room for a process, or other threads at work: a copy has none of
     them, but the locks that they hold."""
     second = _AHEAD.get()
     _AHEAD.set(None)
@@ -144,15 +147,22 @@ def _identity(*paths: str) -> tuple[tuple[int, int], ...]:
 
 
 def _begun(state_db: str, tree: str) -> Second | None:
-    if not _may_copy() or not _identity(state_db, tree) or (total := _count(state_db)) < MANY:
+    if not _is_large(state_db) or not _may_copy() or not _identity(state_db, tree):
         return None
-    second, first = Second(state_db, tree, total), os.getpid()
+    second, first = Second(state_db, tree), os.getpid()
     second.process = _copied(lambda: _answer(second, first))
     os.close(second.send)
     if second.process is None:
         os.close(second.receive)
         return None
     return second
+
+
+def _is_large(state_db: str) -> bool:
+    try:
+        return os.stat(state_db).st_size >= LARGE  # noqa: PTH116
+    except OSError:
+        return False  # whoever opens it as this cache's state says what is wrong with it
 
 
 def _may_copy() -> bool:
@@ -167,16 +177,10 @@ def _threads() -> set[str]:
 
 def _apart(state_db: str) -> sqlite3.Connection:
     """A connection of its own: a copy of this process must not touch one that it was given."""
+    import sqlite3  # here: the first process loads a command meanwhile
+
     name = state_db.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=1)
-
-
-def _count(state_db: str) -> int:
-    try:
-        with closing(_apart(state_db)) as db:
-            return int(db.execute("SELECT COUNT(*) FROM dirs").fetchone()[0])
-    except sqlite3.Error:
-        return 0  # whoever opens it as this cache's state says what is wrong with it
 
 
 def _copied(work: Callable[[], None]) -> int | None:
@@ -212,10 +216,12 @@ def _answer(second: Second, first: int) -> None:
 def _looked(second: Second, first: int) -> list[str]:
     """The first path that was not looked at, then those that differ."""
     differing: list[str] = []
-    cursor = _apart(second.state_db).execute(f"{REMEMBERED} ORDER BY path")
-    while rows := cursor.fetchmany(PAGE):
-        if second.has_met or os.getppid() != first:  # nobody is left to tell
-            return [rows[0][0], *differing]
-        second.taken[0] += len(rows)
-        differing += (path for path, _ in different(rows, os.lstat))
+    with closing(_apart(second.state_db)) as db:
+        [second.seen_by_both[2]] = db.execute("SELECT COUNT(*) FROM dirs").fetchone()
+        cursor = db.execute(f"{REMEMBERED} ORDER BY path")
+        while rows := cursor.fetchmany(PAGE):
+            if second.has_met or os.getppid() != first:  # nobody is left to tell
+                return [rows[0][0], *differing]
+            second.seen_by_both[0] += len(rows)
+            differing += (path for path, _ in different(rows, os.lstat))
     return [BEHIND_ALL, *differing]
