@@ -4,7 +4,7 @@ import os
 import socket
 import sqlite3
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,10 +63,10 @@ def test_order_is_that_of_whole_paths_so_that_it_merges_with_sql(tmp_path):
     paths = ["f/a/b", "f/a-b", "f/a", "f/a.b/c", "f/a0", "f/é/x", "f/e", "f/a!/z", "f/Z", "f/🦎", "f/\ufffd"]
     paths.remove("f/a")
     write(tmp_path, *paths)
-    db = sqlite3.connect(":memory:")
-    db.execute("CREATE TABLE base (path TEXT PRIMARY KEY)")
-    db.executemany("INSERT INTO base VALUES (?)", [(p,) for p in paths])
-    in_sql = [p for (p,) in db.execute("SELECT path FROM base ORDER BY path")]
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE base (path TEXT PRIMARY KEY)")
+        db.executemany("INSERT INTO base VALUES (?)", [(p,) for p in paths])
+        in_sql = [p for (p,) in db.execute("SELECT path FROM base ORDER BY path")]
     assert seen(tmp_path) == in_sql == sorted(paths)
 
 

@@ -6,7 +6,8 @@ A file that was changed since the last process left it, by whatever, is checked 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -118,16 +119,31 @@ def _set_aside(path: Path) -> list[JournalRow]:
         if part.exists():
             part.replace(part.with_name(f"{path.name}.damaged{suffix}"))
     try:
-        old = sqlite3.connect(path.with_name(f"{path.name}.damaged"), timeout=1)
-        rows = old.execute("SELECT id, path, kind, confirmed FROM journal ORDER BY id").fetchall()
-        old.close()
+        with closing(sqlite3.connect(path.with_name(f"{path.name}.damaged"), timeout=1)) as old:
+            rows = old.execute("SELECT id, path, kind, confirmed FROM journal ORDER BY id").fetchall()
         return [journal_row(row) for row in rows]
     except sqlite3.Error:
         return []
 
 
+@contextmanager
+def closed_on_failure(db: sqlite3.Connection) -> Iterator[None]:
+    """A connection to what turns out to be no database holds the file no longer than that takes."""
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
+
+
 def connect(path: Path, durable: bool) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    with closed_on_failure(db):
+        _make_ready(db, durable)
+    return db
+
+
+def _make_ready(db: sqlite3.Connection, durable: bool) -> None:
     db.execute("PRAGMA journal_mode = WAL" if durable else "PRAGMA journal_mode = MEMORY")
     db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = OFF")
     db.execute("PRAGMA temp_store = MEMORY")  # what a statement may undo: 1,700 writes in a pull of 10,000
@@ -142,7 +158,6 @@ def connect(path: Path, durable: bool) -> sqlite3.Connection:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         db.execute("COMMIT")
-    return db
 
 
 def _upgrade(db: sqlite3.Connection) -> None:

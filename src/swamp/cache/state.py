@@ -15,7 +15,17 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from swamp.cache.begin import begun_again, connect, explained, inode_of, is_damage, is_sound, left_of, note_left
+from swamp.cache.begin import (
+    begun_again,
+    closed_on_failure,
+    connect,
+    explained,
+    inode_of,
+    is_damage,
+    is_sound,
+    left_of,
+    note_left,
+)
 from swamp.cache.paths import ancestors, fold
 from swamp.cache.rows import (
     BASE_COLUMNS,
@@ -90,8 +100,9 @@ class State:
         """Opens or creates; a damaged file is set aside, which costs a full comparison. inv[state.checked]"""
         try:
             opened = connect(path, durable)
-            if is_sound(opened, path):
-                return cls(opened, hook, path, durable=durable)
+            with closed_on_failure(opened):
+                if is_sound(opened, path):
+                    return cls(opened, hook, path, durable=durable)
             opened.close()
         except sqlite3.OperationalError as error:
             if not is_damage(error):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from swamp.cache.begin import closed_on_failure
 from swamp.cache.files import on_disk
 from swamp.data.metadata import artifact_document, version_fields
 from swamp.data.names import DataName, VersionRef
@@ -206,12 +207,13 @@ def _open(path: Path, trace: Callable[[str], None] | None) -> sqlite3.Connection
     db = sqlite3.connect(place, timeout=60, isolation_level=None, check_same_thread=False)
     if trace is not None:
         db.set_trace_callback(trace)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
-    if _schema_version(db) != SCHEMA_VERSION:
-        with immediate(db):
-            if _schema_version(db) != SCHEMA_VERSION:
-                create(db)
+    with closed_on_failure(db):
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        if _schema_version(db) != SCHEMA_VERSION:
+            with immediate(db):
+                if _schema_version(db) != SCHEMA_VERSION:
+                    create(db)
     return db
 
 
