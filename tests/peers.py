@@ -17,7 +17,7 @@ from swamp.cache.state import Hook
 from swamp.env import Env, SystemClock
 from swamp.index.entry import Entry, is_payload_key
 from swamp.index.lookup import live_rows
-from swamp.index.payload import read_payload
+from swamp.index.pack import read_payload
 from swamp.index.root import ROOT_KEY, Root, Writer
 from swamp.store.port import Body, Condition, Fetched, Level, ObjectMeta, ObjectStore, Token, Uploaded
 from swamp.sync.engine import Engine, Policy

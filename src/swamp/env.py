@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random  # noqa: TID251
 import time
 import uuid
@@ -74,6 +75,16 @@ def _encode(value: int, length: int) -> str:
 
 def is_ulid(text: str) -> bool:
     return len(text) == ULID_LENGTH and not text.strip(_CROCKFORD)
+
+
+def user_name() -> str:
+    """Who works here, by name, or by number where that has none: a container without a passwd entry for this uid."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def rfc3339(moment: dt.datetime) -> str:

@@ -76,6 +76,17 @@ def _init(cls: Any) -> Callable[..., None]:
     return made
 
 
+def camel(name: str) -> str:
+    """What a field is called in a JSON document: `started_at` is `startedAt` there."""
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def as_document(made: Any) -> dict[str, Any]:
+    """The fields of a value as a JSON document."""
+    return {camel(f.name): getattr(made, f.name) for f in fields(made)}
+
+
 def _told(names: tuple[str, ...]) -> Callable[[Any], Any]:
     """What two values are compared by."""
     return attrgetter(*names) if names else type

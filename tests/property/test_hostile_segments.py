@@ -84,7 +84,8 @@ import sys
 from pathlib import Path
 from swamp.errors import CorruptData
 from swamp.index.entry import Entry
-from swamp.index.segment import Segment, read_segment, write_segment
+from swamp.index.segment import Segment, write_segment
+from segments import read_segment
 from dataclasses import replace
 from swamp.bulk.indexing import OfRanges
 from swamp.index.lookup import all_rows
@@ -131,7 +132,8 @@ FUZZ = """
 import random, resource
 from swamp.errors import CorruptData
 from swamp.index.entry import Entry
-from swamp.index.segment import read_segment, write_segment
+from swamp.index.segment import write_segment
+from segments import read_segment
 
 good = write_segment([Entry(f"p{i:04d}", f"k{i}", i, "ab" * 32, f"t{i % 9}", i) for i in range(1, 200)]).data
 rows = list(read_segment(good, 1000))

@@ -205,10 +205,6 @@ def test_S16_hostile_keys_in_a_listing_are_reported():
     assert found == ["data/good"] and [r.path for r in refused] == [k for k in keys if k != "data/good"]
 
 
-def test_a_caller_may_exclude_more():
-    assert listed("files/a/x", "files/b/x", stop=lambda key: key.startswith("files/a/")) == ["files/b/x"]
-
-
 def test_a_listing_streams_and_is_not_collected():
     def endless():
         for i in range(10**9):

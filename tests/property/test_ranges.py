@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from segments import read_segment
 from swamp.bulk.indexing import JudgeObjects
 from swamp.bulk.shares import by_weight
 from swamp.cache.files import fingerprint_of
@@ -26,7 +27,7 @@ from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import object_of
 from swamp.index.lookup import all_rows, merge_segments, rows_between
 from swamp.index.root import SegmentRef, Writer, first_root
-from swamp.index.segment import AnyRow, read_segment, write_segment
+from swamp.index.segment import AnyRow, write_segment
 from swamp.store.open import open_store
 from swamp.store.port import ObjectMeta
 from swamp.sync.gather import Gathered, Gatherer, Snapshot

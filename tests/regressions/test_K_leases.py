@@ -282,8 +282,7 @@ def test_K07_a_dead_structural_command_and_a_dead_model_are_one_wait(any_store, 
     for key in (GLOBAL_KEY, KEY):
         take(any_store, key=key, terms=dead)  # and never renewed
     clock = Skipping()
-    for module in ("acquire", "leases"):
-        monkeypatch.setattr(f"swamp.locks.{module}.store_now", clock.stored)
+    monkeypatch.setattr("swamp.locks.acquire.store_now", clock.stored)
     bob = StoreLeases(any_store, BOB, Env(clock, SYSTEM.rng), timeout_s=60, inherited=(), terms=dead)
     with bob.whole_store() if wants == "the whole store" else bob.model(*KEY.split("/", 1)[1][:-6].rsplit("/", 1)):
         assert 20 < clock.slept < 45  # its own time passes too, a little

@@ -56,8 +56,8 @@ class Reader:
         return rows
 
     def _parse(self, body: bytes, added: int) -> list[tuple[str, int, Live | None]]:
+        from segments import read_segment
         from swamp.index.entry import Unreferenced
-        from swamp.index.segment import read_segment
 
         rows: list[tuple[str, int, Live | None]] = []
         for row in read_segment(body, added):

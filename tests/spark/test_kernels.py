@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from spark_files import write_files
 
+from segments import read_segment
 from swamp.bulk import kernels
 from swamp.bulk.beacon import Beacon, Beat, Heard
 from swamp.bulk.clients import opened
@@ -21,11 +22,10 @@ from swamp.errors import CorruptData
 from swamp.index.entry import Entry, is_payload_key
 from swamp.index.keys import object_of, pack_key
 from swamp.index.pack import PackWriter
-from swamp.index.segment import read_segment
 from swamp.store.layers import MeterStore
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Download, Hash, Upload
-from swamp.sync.pool import IN_HAND, pooled
+from swamp.sync.inline import IN_HAND, pooled
 
 
 def sha(body):

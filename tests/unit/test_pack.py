@@ -17,6 +17,7 @@ from swamp.index.keys import Slice, slice_of
 from swamp.index.pack import (
     HEAD,
     MAGIC,
+    PACK_FILES,
     TAIL,
     FooterIsLonger,
     PackWriter,
@@ -27,7 +28,7 @@ from swamp.index.pack import (
     upload_of,
 )
 from swamp.sync.bulk import Upload
-from swamp.sync.pack import PACK_FILES, groups
+from swamp.sync.pack import groups
 from whole_packs import read_pack
 
 PACK = "_packs/01JD0000000000000000000000"

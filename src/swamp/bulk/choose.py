@@ -18,8 +18,7 @@ from swamp.extras import has, install_line
 from swamp.store.layers import Meter
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Executor, Work
-from swamp.sync.inline import Inline
-from swamp.sync.pool import THREADS
+from swamp.sync.inline import THREADS, Inline
 from swamp.sync.progress import IdleTimeout, Progress
 from swamp.sync.result import EngineName
 from swamp.values import mutable, value

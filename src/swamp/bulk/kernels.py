@@ -25,11 +25,11 @@ from swamp.env import SYSTEM
 from swamp.errors import CorruptData, ObjectMissing, SwampError
 from swamp.index.entry import Entry, Row
 from swamp.index.keys import object_of, slice_of
-from swamp.index.pack import unpacked, verified
+from swamp.index.pack import holds
 from swamp.store.port import ObjectStore
 from swamp.sync import fetch, pack
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
-from swamp.sync.pool import pooled
+from swamp.sync.inline import pooled
 from swamp.sync.transfer import download_one, hash_one, retried
 from swamp.sync.verify import inspect_all
 
@@ -215,7 +215,7 @@ def _checked_pack(source: ObjectStore, name: str, files: list[Entry]) -> bytes:
     for file in files:
         cut = slice_of(file.key)
         assert cut is not None
-        if not verified(unpacked(cut, view[cut.offset : cut.end], file.size), file.size, file.sha256):
+        if not holds(cut, view[cut.offset : cut.end], file.size, file.sha256):
             raise CorruptData(f"{file.path} in {name} is not what the index says", details={"key": file.key})
     return body
 

@@ -40,7 +40,8 @@ from swamp.commit.commit import Committer, RootRead
 from swamp.commit.repack import PackSurvey, survey
 from swamp.errors import Failed
 from swamp.index.entry import Row
-from swamp.index.keys import is_pack, object_of
+from swamp.index.keys import object_of
+from swamp.index.pack import packs_of
 from swamp.index.read import row_groups
 from swamp.index.root import Root, SegmentRef
 from swamp.sync.progress import IdleTimeout
@@ -163,7 +164,7 @@ class OnStore:
         fresh = there.first_root()
         made = self.of_ranges(root, partial(copied_index, target, fresh.seq))
         refs = self.spread("copy the index", self.ranges(root.segments, SEGMENT_TARGET), made)
-        there.create(replace(fresh, segments=_in_order(refs)), self.idle_timeout.check)
+        there.replace(RootRead(None, None), replace(fresh, segments=_in_order(refs)), self.idle_timeout.check)
         return total["files"], total["size"]
 
     # -- listings: discover, re-index
@@ -189,7 +190,7 @@ class OnStore:
                 return left.told(_NOTHING)
             root = self.committer.first_root()
             root = replace(root, segments=self._segments(entries, files, root.seq))
-        read = self.committer.create(root, self.idle_timeout.check)
+        read = self.committer.replace(RootRead(None, None), root, self.idle_timeout.check)
         return left.told(Bootstrapped(read, discovered=read.root is not None and read.root.knows_op(root.op)))
 
     @contextmanager
@@ -198,7 +199,7 @@ class OnStore:
 
         As `repo.repair`, which holds it in memory: the newest upload of each path. A guess, so a person agrees first.
         """
-        packs = [meta for meta in internal_objects(self.committer.store) if is_pack(meta.key)]
+        packs = list(packs_of(self.committer.store))
         shares = by_count(packs, self.jobs.parallelism * 8)
         packed = named_frame(self.jobs.session, shares, ProposePacked(self.spec))
         with self.kept(self.listed(proposed).unionByName(packed)) as found:

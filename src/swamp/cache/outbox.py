@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -111,11 +111,9 @@ class Outbox:
         except FileNotFoundError:
             return []
 
-    @contextmanager
-    def delivering(self, wait: float) -> Iterator[None]:
+    def delivering(self, wait: float) -> AbstractContextManager[None]:
         """One process at a time. Raises LockTimeout. The lock dies with its holder."""
-        with FileLock(self._cache.base / "outbox.lock", self._env).exclusive(wait):
-            yield
+        return FileLock(self._cache.base / "outbox.lock", self._env).exclusive(wait)
 
     def keep(
         self, said: Mapping[str, Any], content: Path | bytes | BinaryIO | Iterable[bytes], pace: Callable[[], None]

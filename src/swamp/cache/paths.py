@@ -6,7 +6,6 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -156,10 +155,10 @@ def is_foreign_temp(path: str) -> bool:
     return path.endswith(".tmp") and _FOREIGN_TEMP.search(path) is not None and not _is_part(path)
 
 
-def in_tier(path: str, directories: Collection[str] = TIER_DIRECTORIES) -> bool:
+def in_tier(path: str) -> bool:
     """Whether the path lies below a directory that is shared at all."""
     first, slash, _ = path.partition("/")
-    return bool(slash) and first in directories
+    return bool(slash) and first in TIER_DIRECTORIES
 
 
 def fold(path: str) -> str:

@@ -80,13 +80,12 @@ class Catalog:
     def latest(
         self,
         *,
-        model_id: str | None = None,
         model_type: str | None = None,
         workflow: str | None = None,
         run_id: str | None = None,
     ) -> list[Row]:
         """The latest version of every name that has one. One query, however many versions there are."""
-        wanted = {"modelId": model_id, "modelType": model_type, "workflowRunId": run_id}
+        wanted = {"modelType": model_type, "workflowRunId": run_id}
         clauses = [f"{column} = ?" for column, value in wanted.items() if value is not None]
         params: list[Any] = [value for value in wanted.values() if value is not None]
         if workflow is not None:

@@ -18,9 +18,10 @@ from swamp.commit.commit import LAYER_ROWS, Committer, Pace, RootRead, rebuilt
 from swamp.commit.log import LOG_PREFIX, log_status, names, newest_whole, put_log
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
-from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq
+from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq, root_lost
 from swamp.index.entry import Entry
-from swamp.index.keys import PACK_PREFIX, is_pack
+from swamp.index.keys import PACK_PREFIX
+from swamp.index.pack import packs_of
 from swamp.index.read import read_root
 from swamp.index.root import (
     OLDEST,
@@ -120,15 +121,9 @@ def _may_precede_a_root(key: str) -> bool:
 
 
 def refuse_packs(store: ObjectStore) -> None:
-    """Raises CorruptData where packs lie in a bucket without a root: it has lost one (L48). Other names below
-    `_packs/` are somebody else's."""
-    found = next((meta.key for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key)), None)
-    if found is not None:
-        raise CorruptData(
-            f"there is no index, but {found} was written by one: its root has been lost",
-            hint=f"{REPAIR_HINT} --from-listing",
-            details={"key": found},
-        )
+    """Raises CorruptData where packs lie in a bucket without a root: it has lost one (L48)."""
+    for pack in packs_of(store):
+        raise root_lost(pack.key)
 
 
 def _no_whole_record() -> CorruptData:
@@ -141,7 +136,7 @@ def _no_whole_record() -> CorruptData:
 def _created(committer: Committer, pace: Pace, create: bool) -> Bootstrapped:
     if not create:
         return Bootstrapped(RootRead(None, None))
-    return Bootstrapped(committer.create(committer.first_root(), pace))
+    return Bootstrapped(committer.replace(RootRead(None, None), committer.first_root(), pace))
 
 
 def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Bootstrapped:
@@ -156,7 +151,7 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Boots
     recorded = newest_whole(committer.store)
     if recorded is None:
         raise damage
-    _keep_damaged(committer, fetched.body)
+    keep_damaged(committer, fetched.body)
     return _restored(committer, pace, recorded, fetched.meta.token)
 
 
@@ -212,7 +207,7 @@ def repair(committer: Committer, pace: Pace) -> Bootstrapped:
             return _taken_back(committer, pace, read, recorded)
         if current.seq >= recorded.seq and stands:
             return _acknowledged(committer, pace, read)
-    _keep_damaged(committer, fetched.body)
+    keep_damaged(committer, fetched.body)
     return _restored(committer, pace, recorded, fetched.meta.token)
 
 
@@ -230,7 +225,7 @@ def _taken_back(committer: Committer, pace: Pace, old: RootRead, recorded: Root)
     """The newest commit of the store's own format again, above whatever an old client, which cannot read it, has
     committed beside it. inv[format.newer]"""
     assert old.root is not None
-    _keep_damaged(committer, old.body)
+    keep_damaged(committer, old.body)
     step = max(old.root.seq - recorded.seq, 0) + 2
     read = committer.replace(RootRead(None, old.token), rebuilt(recorded, committer.env, committer.writer, step), pace)
     later = (entry for entry in old.root.entries.values() if entry.seq > old.root.oldest_known_seq)
@@ -308,7 +303,7 @@ def _is(read: RootRead, root: Root) -> bool:
     return read.root is not None and read.root.knows_op(root.op)
 
 
-def _keep_damaged(committer: Committer, body: bytes) -> None:
+def keep_damaged(committer: Committer, body: bytes) -> None:
     committer.store.put(f"{SEGMENT_PREFIX}corrupt-{committer.env.ulid()}.json", body)
 
 

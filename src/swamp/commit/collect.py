@@ -209,7 +209,6 @@ def segments_live(root: Root) -> Iterator[tuple[str, ObjectClaim]]:
 
 def both(name: str, one: ObjectClaim, other: ObjectClaim) -> ObjectClaim:
     """What two claims say of an object: it is live while any winning row has bytes in it. inv[pack.live-if-any]"""
-    del name
     return ObjectClaim(max(one.state, other.state), one.held | other.held)
 
 

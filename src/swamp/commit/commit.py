@@ -127,10 +127,6 @@ class Committer:
         now = rfc3339(self.env.clock.now())
         return first_root(self.env.uuid(), self.env.ulid(), now, self.writer, self.word.first_word())
 
-    def create(self, root: Root, pace: Pace) -> RootRead:
-        """Publishes a first root; whoever was first, the root that now is there."""
-        return self.replace(RootRead(None, None), root, pace)
-
     def replace(self, read: RootRead, root: Root, pace: Pace) -> RootRead:
         """Puts `root` where `read` was; whoever was first, the root that now is there."""
         body = encode(root)

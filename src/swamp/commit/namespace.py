@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
@@ -21,7 +21,7 @@ from swamp.errors import (
 from swamp.index.root import ROOT_KEY
 from swamp.store.port import CREATE, Capabilities, ObjectStore
 from swamp.store.together import together
-from swamp.values import value
+from swamp.values import as_document, value
 
 NAMESPACE_KEY: Final = ".namespace.json"
 SETTLE_S: Final = 2.0
@@ -37,8 +37,7 @@ class Registration:
     registered_at: str
 
     def encode(self) -> bytes:
-        doc = {"namespace": self.namespace, "repoId": self.repo_id, "registeredAt": self.registered_at}
-        return json.dumps(doc).encode()
+        return json.dumps(as_document(self)).encode()
 
 
 def validate_name(name: str) -> str:
@@ -87,11 +86,13 @@ def register(
     and whoever does not find itself there has lost.
     """
     mine = Registration(validate_name(namespace), repo_id, rfc3339(env.clock.now()))
-    found = read_registration(store)
-    if found is None:
-        found = _create(store, mine, env, capabilities.create_only, settle_s)
+    found = read_registration(store) or _create(store, mine, env, capabilities.create_only, settle_s)
     if found.repo_id != repo_id:
-        raise _taken(found)
+        raise UsageError(
+            f"the namespace {found.namespace!r} belongs to repository {found.repo_id} since {found.registered_at}",
+            hint="choose another namespace, or none: repositories without one share the prefix",
+            details={"namespace": found.namespace, "repoId": found.repo_id},
+        )
     return found
 
 
@@ -109,14 +110,6 @@ def _create(store: ObjectStore, mine: Registration, env: Env, enforced: bool, se
     if found is not None:
         return found
     raise unclear or OutcomeUnknown(f"{NAMESPACE_KEY} was written and is not there", hint="run the command again")
-
-
-def _taken(found: Registration) -> UsageError:
-    return UsageError(
-        f"the namespace {found.namespace!r} belongs to repository {found.repo_id} since {found.registered_at}",
-        hint="choose another namespace, or none: repositories without one share the prefix",
-        details={"namespace": found.namespace, "repoId": found.repo_id},
-    )
 
 
 def list_namespaces(store: ObjectStore) -> list[Registration]:
@@ -142,7 +135,7 @@ def refuse_nested(bucket: ObjectStore, prefix: str) -> None:
     """Raises UsageError if a directory above `prefix` is a store of its own; `bucket` is opened without a prefix."""
     parts = [p for p in prefix.split("/") if p]
     places = ["/".join(parts[:depth]) for depth in range(len(parts))]
-    for above, is_store in zip(places, together([_looker(bucket, above) for above in places]), strict=True):
+    for above, is_store in zip(places, together([partial(_is_store, bucket, above) for above in places]), strict=True):
         if is_store:
             where = f"the prefix {above!r}" if above else "the top of this bucket"
             raise UsageError(
@@ -152,13 +145,10 @@ def refuse_nested(bucket: ObjectStore, prefix: str) -> None:
             )
 
 
-def _looker(bucket: ObjectStore, prefix: str) -> Callable[[], bool]:
-    return lambda: _is_store(bucket, f"{prefix}/" if prefix else "")
-
-
-def _is_store(bucket: ObjectStore, above: str) -> bool:
+def _is_store(bucket: ObjectStore, prefix: str) -> bool:
     """Whether there is a root, or a namespace whose owner has not written yet."""
-    return any(together([lambda: _exists(bucket, above + ROOT_KEY), lambda: _exists(bucket, above + NAMESPACE_KEY)]))
+    above = f"{prefix}/" if prefix else ""
+    return any(together([partial(_exists, bucket, above + key) for key in (ROOT_KEY, NAMESPACE_KEY)]))
 
 
 def _exists(bucket: ObjectStore, key: str) -> bool:

@@ -23,17 +23,12 @@ from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
 from swamp.index.lookup import FetchSegment, all_rows, lookup, rows_between, winning_rows
-from swamp.index.pack import Packed, PackWriter, unpacked, verified
-from swamp.index.payload import packed_bytes
+from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, holds, packed_bytes
 from swamp.index.root import Root
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.store.retry import put_again
 from swamp.values import mutable, value
-
-PACK_BYTES: Final = 8 << 20
-PACK_FILES: Final = 20_000
-"""No more of them than one commit moves: a pack is moved as a whole."""
 
 
 @mutable
@@ -67,8 +62,10 @@ class PackCopier:
             return
         for entry in entries:
             cut = cut_of(entry.key)
-            if cut is not None and _holds(body, cut, entry):
-                yield entry, cut, body[cut.offset : cut.end]
+            # Nothing is moved that was not checked.
+            stored = body[cut.offset : cut.end] if cut is not None and entry.sha256 is not None else b""
+            if cut is not None and holds(cut, stored, entry.size, entry.sha256):
+                yield entry, cut, stored
 
     def _sealed(self) -> Iterator[tuple[Row, str]]:
         """Uploads a pack under a key of its own, before anything names it. inv[commit.root-last]"""
@@ -92,16 +89,6 @@ def cut_of(key: str) -> Slice | None:
         return slice_of(key)
     except CorruptData:
         return None
-
-
-def _holds(body: bytes, cut: Slice, entry: Row) -> bool:
-    """Whether the slice has the bytes that the row promises: nothing is moved that was not checked."""
-    try:
-        return entry.sha256 is not None and verified(
-            unpacked(cut, body[cut.offset : cut.end], entry.size), entry.size, entry.sha256
-        )
-    except CorruptData:
-        return False
 
 
 SMALL_PACK: Final = 1 << 20
@@ -220,9 +207,8 @@ def empty(committer: Committer, pace: Pace, packs: Iterable[str], moves: Callabl
 
 def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bulk: Bulk | None) -> list[_Pack]:
     """Those that save most come first."""
-    packs = {
-        meta.key: _Pack(meta, PackSurvey(meta.key)) for meta in internal_objects(committer.store) if is_pack(meta.key)
-    }
+    listed = (meta for meta in internal_objects(committer.store) if is_pack(meta.key))
+    packs = {meta.key: _Pack(meta, PackSurvey(meta.key)) for meta in listed}
     if not packs:
         return []
     ages = Ages.of(list(names(committer.store)), store_now(committer.store))

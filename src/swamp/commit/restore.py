@@ -17,7 +17,7 @@ from typing import Final
 from swamp.cache.paths import ancestors, fold
 from swamp.commit.bootstrap import tier_pages
 from swamp.commit.build import REBUILT_FROM, is_there
-from swamp.commit.collect import BATCH, held_by, internal_objects
+from swamp.commit.collect import BATCH, held_by
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.commit.repack import COMMIT_ROWS, empty, is_what_was_read
@@ -26,7 +26,7 @@ from swamp.errors import CorruptData, NotFound, ObjectMissing, UsageError
 from swamp.index.entry import Entry, Row, Tombstone, is_payload_key, path_of_key
 from swamp.index.keys import PACK_PREFIX, is_pack, object_of
 from swamp.index.lookup import all_rows, live_rows, lookup, winning_rows
-from swamp.index.payload import fetch_footer
+from swamp.index.pack import fetch_footer, packs_of
 from swamp.index.root import Root
 from swamp.index.segment import AnyRow
 from swamp.store.port import ObjectMeta
@@ -120,7 +120,7 @@ def _place_some(committer: Committer, pace: Pace) -> int | None:
     root = committer.read().root
     if root is None:
         return 0
-    packs = {meta.key: meta for page in committer.store.list(PACK_PREFIX) for meta in page if is_pack(meta.key)}
+    packs = {meta.key: meta for meta in packs_of(committer.store)}
     rows = winning_rows(root, committer.fetch)
     lost = [row for row in rows if is_pack(pack := object_of(row.key)) and pack not in packs]
     places = _places(committer, pace, lost, [meta for meta in packs.values() if not root.condemns(meta.key)])
@@ -251,9 +251,7 @@ def _holding(committer: Committer, paths: Sequence[str], unread: list[str]) -> I
     for path in paths:
         for page in committer.store.list(path):
             yield from (meta for meta in page if is_payload_key(meta.key) and wanted(path_of_key(meta.key)))
-    for meta in internal_objects(committer.store):
-        if not is_pack(meta.key):
-            continue
+    for meta in packs_of(committer.store):
         try:
             if any(wanted(file.path) for file in fetch_footer(committer.store, meta)):
                 yield meta

@@ -13,7 +13,7 @@ from swamp.cache.files import CHUNK, on_disk, place, remove_empty_parents, stage
 from swamp.data.lifetimes import Doomed, Reclaimed, Times, abandoned, doomed, hidden
 from swamp.data.metadata import Draft, Lifecycle, Metadata, encode
 from swamp.data.names import METADATA, RAW, DataName, VersionRef
-from swamp.data.parts import Content, Filler, Pace, Survey, keep_going, measured, survey
+from swamp.data.parts import Content, Filler, Pace, Survey, measured, survey
 from swamp.data.versions import DataVersion, Recorder, VersionReader, mark_latest, torn
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
@@ -48,7 +48,7 @@ class DataRepository(VersionReader):
         catalog: Recorder | None = None,
         env: Env = SYSTEM,
         progress: Progress | None = None,
-        pace: Pace = keep_going,
+        pace: Pace = lambda: None,
     ) -> None:
         super().__init__(tree)
         self._catalog = catalog

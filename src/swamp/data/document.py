@@ -12,6 +12,7 @@ from typing import Any, Final
 from swamp.cache.files import disk_error, on_disk, place, read_at_most, remove_empty_parents, stage_file
 from swamp.errors import CorruptData, UsageError
 from swamp.sync.port import Tree
+from swamp.values import camel
 
 MAX_BYTES: Final = 16 << 20
 MAX_DEPTH: Final = 64
@@ -120,8 +121,7 @@ def dump(value: Any) -> bytes:
 
 def keys_of(attributes: str) -> dict[str, str]:
     """The attributes by their keys in a document: `started_at` is `startedAt` there."""
-    words = {attribute: attribute.split("_") for attribute in attributes.split()}
-    return {first + "".join(map(str.capitalize, rest)): attribute for attribute, (first, *rest) in words.items()}
+    return {camel(attribute): attribute for attribute in attributes.split()}
 
 
 def values_of(state: object, keys: Mapping[str, str]) -> dict[str, Any]:
@@ -268,9 +268,9 @@ class RecordFiles:
                 if name.endswith(SUFFIX) and not name.startswith("."):
                     yield f"{inside}/{name}"
 
-    def holding(self, needle: str, under: str = "") -> Iterator[str]:
+    def holding(self, needle: str) -> Iterator[str]:
         """The files whose bytes hold `needle`: cheap enough to run before any parsing."""
         wanted = needle.encode()
-        for path in self.paths(under):
+        for path in self.paths():
             if wanted in (self.read_bytes(path) or b""):
                 yield path

@@ -143,9 +143,6 @@ Pace = Callable[[], None]
 """Called between files; raises when the user has had enough."""
 
 
-def keep_going() -> None: ...
-
-
 class FoundFile(NamedTuple):
     """One file of a directory: its name below it, where it is, its size."""
 
@@ -226,7 +223,7 @@ class Filler:
 
     root: Path
     progress: Progress = field(default_factory=Silent)
-    pace: Pace = keep_going
+    pace: Pace = lambda: None
 
     def fill(self, ref: VersionRef, source: Path, expected: Survey) -> Content:
         """Every file below `source` as a part."""

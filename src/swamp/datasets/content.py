@@ -30,7 +30,7 @@ from swamp.datasets.parse import (
 from swamp.datasets.place import Bucket, FileRef, Folder, Span
 from swamp.datasets.tables import READERS, read_metadata
 from swamp.errors import CorruptData, NotFound, UsageError
-from swamp.sync.pool import pooled
+from swamp.sync.inline import pooled
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from swamp.datasets.stream import (
 )
 from swamp.datasets.tables import READERS, read_metadata, version_row
 from swamp.errors import UsageError
-from swamp.sync.pool import pooled
+from swamp.sync.inline import pooled
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from swamp.data.metadata import Metadata, decode, version_fields
 from swamp.data.names import VersionRef, described_by
 from swamp.datasets.place import Bucket, FileRef, Folder, Span
 from swamp.errors import CorruptData, ObjectMissing
-from swamp.sync.pool import pooled
+from swamp.sync.inline import pooled
 
 READERS: Final = 8
 PAGE: Final = 1_000

@@ -37,19 +37,15 @@ class Refused:
 Report = Callable[[Refused], None]
 
 
-def _silently(refused: Refused) -> None:
-    del refused
-
-
 # --- older index formats ------------------------------------------------------------------------------------------
 
 
-def adopt_v1(body: bytes, *, refused: Report = _silently) -> Iterator[Entry]:
+def adopt_v1(body: bytes, *, refused: Report = lambda _: None) -> Iterator[Entry]:
     """The entries of a version 1 index: one document with all of them."""
     return _entries(_versioned(body, 1), refused)
 
 
-def adopt_v2(meta: bytes, shard: Callable[[str], bytes], *, refused: Report = _silently) -> Iterator[Entry]:
+def adopt_v2(meta: bytes, shard: Callable[[str], bytes], *, refused: Report = lambda _: None) -> Iterator[Entry]:
     """The entries of a version 2 index, a shard at a time: it wins over a version 1 index beside it, which is frozen.
 
     A shard that is not there stops the adoption: publishing the others would forget its files for good.
@@ -129,29 +125,29 @@ def _text(value: object) -> str:
 # --- buckets without an index -------------------------------------------------------------------------------------
 
 
-def adopt_listing(
-    pages: Iterable[Sequence[ObjectMeta]],
-    *,
-    stop: Callable[[str], bool] | None = None,
-    refused: Report = _silently,
-) -> Iterator[Entry]:
+def adopt_listing(pages: Iterable[Sequence[ObjectMeta]], *, refused: Report = lambda _: None) -> Iterator[Entry]:
     """The files in a listing of the tier directories, as they come, in their order.
 
-    Left out: internal names, and everything below a directory with a root or a `.namespace.json` of its own or for
-    which `stop` says that it is somebody else's. One `~ulid` name means that a root was lost: CorruptData (L48).
+    Left out: internal names, and everything below a directory with a root or a `.namespace.json` of its own. One
+    `~ulid` name means that a root was lost: CorruptData (L48).
     """
-    for meta in own_objects(pages, stop):
+    for meta in own_objects(pages):
         if is_payload_key(meta.key):
-            raise CorruptData(
-                f"there is no index, but {shown(meta.key)} was written by one: its root has been lost",
-                hint=f"{REPAIR_HINT} --from-listing",
-                details={"key": meta.key},
-            )
+            raise root_lost(meta.key)
         found = entry_of(meta)
         if isinstance(found, Entry):
             yield found
         elif found is not None:
             refused(found)
+
+
+def root_lost(key: str) -> CorruptData:
+    """The error for a store without a root that holds what only a store with one can hold (L48)."""
+    return CorruptData(
+        f"there is no index, but {shown(key)} was written by one: its root has been lost",
+        hint=f"{REPAIR_HINT} --from-listing",
+        details={"key": key},
+    )
 
 
 def entry_of(meta: ObjectMeta) -> Entry | Refused | None:
@@ -172,9 +168,7 @@ def is_proposed(key: str) -> bool:
     return is_safe(path) and not (is_internal(path) if is_payload_key(key) else is_internal_object(key))
 
 
-def own_objects(
-    pages: Iterable[Sequence[ObjectMeta]], stop: Callable[[str], bool] | None = None
-) -> Iterator[ObjectMeta]:
+def own_objects(pages: Iterable[Sequence[ObjectMeta]]) -> Iterator[ObjectMeta]:
     """A listing in key order without the objects of stores that lie inside this one.
 
     A directory's markers come early in its listing; what comes before them (names that start with `#`, `-` and the
@@ -182,7 +176,7 @@ def own_objects(
     """
     held: list[ObjectMeta] = []
     until, foreign, last = "", "", ""
-    for meta in (m for page in pages for m in page if stop is None or not stop(m.key)):
+    for meta in (m for page in pages for m in page):
         # Each tier directory is listed on its own, and within one the order decides what is whose.
         if meta.key <= last and _same_tier(last, meta.key):
             raise StoreError("the store lists its objects out of order", details={"key": meta.key})

@@ -66,13 +66,6 @@ class Columns:
         """The rows with these numbers."""
         return Columns({name: [values[row] for row in rows] for name, values in self.lists.items()})
 
-    def batch(self) -> Any:
-        """As an arro3 batch, which pyarrow takes over without copying."""
-        from arro3.core import Array, RecordBatch
-
-        schema = segment_schema()
-        return RecordBatch.from_arrays([Array(self[f.name], type=f.type) for f in schema], schema=schema)
-
 
 def check_segment(ref: SegmentRef, source: Source) -> None:
     """Raises CorruptData unless these are the very bytes that the root names."""
@@ -103,13 +96,10 @@ def listed_columns(
     start: str = "",
     stop: str | None = None,
     paths: Collection[str] | None = None,
-    length: int = BATCH,
 ) -> Iterator[Columns]:
     """As `read_columns`, for a segment that a root names: it is what the root says, in bytes, rows and range."""
     check_segment(ref, source)
-    for columns in read_columns(
-        source, ref.added_seq, start=start, stop=stop, paths=paths, rows=ref.rows, length=length
-    ):
+    for columns in read_columns(source, ref.added_seq, start=start, stop=stop, paths=paths, rows=ref.rows):
         # A segment may not claim a range that its deciding rows leave: lookups would pass them by.
         found, kinds = columns["path"], columns["kind"]
         deciding = found if DROPPED not in kinds else [p for p, k in zip(found, kinds, strict=True) if k != DROPPED]

@@ -24,7 +24,6 @@ from swamp.index.segment import AnyRow, listed_rows
 from swamp.values import value
 
 Forget = Callable[[Tombstone], bool]
-Keep = Callable[[Unreferenced], bool]
 
 
 def newer(one: Row, other: Row) -> Row:
@@ -43,17 +42,15 @@ def winner(rows: Iterable[Row]) -> Row:
     return best
 
 
-def merge_segments(
-    inputs: Sequence[tuple[SegmentRef, Iterable[AnyRow]]], forget: Forget, keep: Keep = lambda _: True
-) -> Iterator[AnyRow]:
+def merge_segments(inputs: Sequence[tuple[SegmentRef, Iterable[AnyRow]]], forget: Forget) -> Iterator[AnyRow]:
     """What a compaction writes: the inputs' rows, numbered, without those that an input has overruled.
 
-    `forget` says which tombstones may go, `keep` which dropped keys must stay. A tombstone that lost to a newer row
-    becomes a dropped key, so that its payload's undo window still counts from the deletion (L33).
+    `forget` says which tombstones may go. A tombstone that lost to a newer row becomes a dropped key, so that its
+    payload's undo window still counts from the deletion (L33).
     """
     streams = [_numbered(ref, rows) for ref, rows in inputs]
     for _, rows in groupby(heapq.merge(*streams, key=attrgetter("path")), key=attrgetter("path")):
-        yield from _compacted(list(rows), forget, keep)
+        yield from _compacted(list(rows), forget)
 
 
 def _numbered(ref: SegmentRef, rows: Iterable[AnyRow]) -> Iterator[AnyRow]:
@@ -61,12 +58,12 @@ def _numbered(ref: SegmentRef, rows: Iterable[AnyRow]) -> Iterator[AnyRow]:
     return (row if row.seq else row.at(ref.added_seq) for row in rows)
 
 
-def _compacted(rows: list[AnyRow], forget: Forget, keep: Keep) -> Iterator[AnyRow]:
+def _compacted(rows: list[AnyRow], forget: Forget) -> Iterator[AnyRow]:
     deciding = [row for row in rows if not isinstance(row, Unreferenced)]
     best = winner(deciding) if deciding else None
     if best is not None and not (isinstance(best, Tombstone) and forget(best)):
         yield best
-    yield from (d for d in _dropped(rows, best) if keep(d))
+    yield from _dropped(rows, best)
 
 
 def _dropped(rows: list[AnyRow], best: Row | None) -> list[Unreferenced]:

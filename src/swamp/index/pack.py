@@ -13,13 +13,17 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, Final
 
 from swamp.cache.paths import is_safe
-from swamp.errors import CorruptData
-from swamp.index.entry import path_of_key
-from swamp.index.keys import MAX_PACK, MAX_SLICE, Slice, object_of, slice_key
+from swamp.env import rfc3339
+from swamp.errors import CorruptData, ObjectMissing
+from swamp.index.adopt import is_proposed
+from swamp.index.entry import Entry, is_payload_key, path_of_key
+from swamp.index.keys import MAX_PACK, MAX_SLICE, PACK_PREFIX, Slice, is_pack, object_of, slice_key, slice_of
+from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.values import value
 
 MAGIC: Final = b"swamppak"
@@ -32,6 +36,9 @@ TRIED: Final = 8
 """So many files of a kind that did not shrink are enough to try only one of so many from then on."""
 TAIL_BYTES: Final = 512 << 10
 """Read from a pack's end at first: the footer of 8 MiB of small files is a third of it."""
+PACK_BYTES: Final = 8 << 20
+PACK_FILES: Final = 20_000
+"""What a pack is filled with. No more of them than one commit of a repack moves: a pack is moved as a whole."""
 MAX_FOOTER: Final = 64 << 20
 MAX_FILES: Final = 1_000_000
 
@@ -64,14 +71,10 @@ class PackWriter:
         self._body = bytearray(HEAD.pack(MAGIC, VERSION))  # not a list of bodies: a thread's allocator keeps their room
         self._files: list[Packed] = []
 
-    @property
-    def size(self) -> int:
-        return len(self._body)
-
-    def add(self, path: str, body: bytes, sha256: str, frame: bytes | None = None, *, id: str = "") -> Packed:  # noqa: A002
+    def add(self, path: str, body: bytes, sha256: str, frame: bytes | None = None) -> Packed:
         """A file's bytes, or what `compressed` made of them; an empty file takes a byte (L72). inv[pack.own-offset]"""
         stored = frame or body or b"\0"
-        made = Packed(path, len(self._body), len(stored), len(body), sha256, frame is not None, id)
+        made = Packed(path, len(self._body), len(stored), len(body), sha256, frame is not None)
         return self._append(made, stored)
 
     def copy(self, file: Packed, stored: bytes, id: str) -> Packed:  # noqa: A002
@@ -205,7 +208,12 @@ def upload_of(identity: str) -> str:
     return name.rpartition("/")[2] if name != identity else identity[len(path_of_key(identity)) + 1 :]
 
 
-def verified(body: bytes | memoryview, size: int, sha256: str | None) -> bool:
+def holds(cut: Slice, stored: bytes | memoryview, size: int, sha256: str | None) -> bool:
+    """Whether the bytes of a slice are the file of `size` bytes that a row promises."""
+    try:
+        body = unpacked(cut, stored, size)
+    except CorruptData:
+        return False
     return len(body) == size and (sha256 is None or hashlib.sha256(body).hexdigest() == sha256)
 
 
@@ -233,3 +241,83 @@ def _frame(body: bytes) -> bytes:
     from swamp.index.frames import pack  # where files are packed: 20 ms
 
     return pack(body)
+
+
+def read_slice(store: ObjectStore, cut: Slice, size: int) -> bytes | memoryview:
+    """The bytes of one packed file: one ranged request."""
+    body = store.get(cut.pack, start=cut.offset, length=cut.length).body
+    return unpacked(cut, body, size)
+
+
+@contextmanager
+def open_payload(store: ObjectStore, key: str, size: int) -> Iterator[Iterator[bytes | memoryview]]:
+    """The bytes of a file of `size` bytes as they come. Raises ObjectMissing, CorruptData."""
+    cut = slice_of(key)
+    if cut is not None:
+        yield iter((read_slice(store, cut, size),))
+        return
+    with store.open(key) as body:
+        yield iter(body)
+
+
+def read_payload(store: ObjectStore, key: str, size: int) -> bytes:
+    """All of a file's bytes in memory."""
+    cut = slice_of(key)
+    return store.get(key).body if cut is None else bytes(read_slice(store, cut, size))
+
+
+def fetch_footer(store: ObjectStore, pack: ObjectMeta) -> list[Packed]:
+    """The files that a pack says it holds: one ranged request, unless they are very many."""
+    length = min(TAIL_BYTES, pack.size)
+    while True:
+        end = store.get(pack.key, start=pack.size - length, length=length).body
+        if len(end) != length:
+            raise CorruptData(f"{pack.key} is not as long as the listing says", details={"key": pack.key})
+        try:
+            return read_footer(end, pack.size)
+        except FooterIsLonger as more:
+            length = more.length
+
+
+def packs_of(store: ObjectStore) -> Iterator[ObjectMeta]:
+    """The packs of a store, in key order; other names below `_packs/` are somebody else's."""
+    return (meta for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key))
+
+
+def packed_bytes(store: ObjectStore, pack: ObjectMeta) -> int | None:
+    """The bytes of a pack's slices, from its footer; None where it cannot be read, which `verify` tells."""
+    try:
+        return sum(file.length for file in fetch_footer(store, pack))
+    except (CorruptData, ObjectMissing):
+        return None
+
+
+def propose_listed(objects: Iterable[ObjectMeta]) -> Iterator[Entry]:
+    """An entry for every listed object that could be a file's content, where the index is lost."""
+    for meta in objects:
+        if is_proposed(meta.key):
+            yield Entry(path_of_key(meta.key), meta.key, meta.size, None, rfc3339(meta.last_modified))
+
+
+def newest_upload(entries: Iterable[Entry]) -> Entry:
+    """Of what is proposed for one path, what was uploaded last, not what lies in the newest object: a repacked old file
+    is not newer than a later upload (L73). A plain key, which we never write, gives way to any upload of ours.
+    inv[rebuild.newest-identity]"""
+
+    def age(entry: Entry) -> tuple[bool, str, str]:
+        return is_payload_key(entry.key) or slice_of(entry.key) is not None, upload_of(entry.identity), entry.key
+
+    return max(entries, key=age)
+
+
+def propose_packed(store: ObjectStore, pack: ObjectMeta) -> Iterator[Entry]:
+    """The files that a pack says it holds, where the index is lost; one that cannot be read proposes nothing."""
+    try:
+        files = fetch_footer(store, pack)
+    except (CorruptData, ObjectMissing):
+        return
+    at = rfc3339(pack.last_modified)
+    for file in files:
+        key = file.key(pack.key)
+        if is_proposed(file.path):
+            yield Entry(file.path, key, file.size, file.sha256, at, id="" if file.id == key else file.id)

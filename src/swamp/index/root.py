@@ -18,7 +18,7 @@ from swamp.errors import CorruptData, NewerFormat
 from swamp.index.entry import ROOT_KEY as ROOT_KEY
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import object_of
-from swamp.values import value
+from swamp.values import as_document, value
 
 OLDEST: Final = 3
 NEWEST: Final = 4
@@ -101,14 +101,7 @@ class Writer:
     """Such as `data put`: what people ask first of a commit. Never an argument, which may be a secret."""
 
     def to_json(self) -> dict[str, Any]:
-        known = {
-            "repoId": self.repo_id,
-            "host": self.host,
-            "user": self.user,
-            "pid": self.pid,
-            "swamp": self.swamp,
-        }
-        return {**known, "command": self.command} if self.command else known
+        return {key: told for key, told in as_document(self).items() if key != "command" or told}
 
 
 @value

@@ -19,7 +19,6 @@ from swamp.index.columns import (
     Columns,
     guarded,
     listed_columns,
-    read_columns,
     segment_schema,
 )
 from swamp.index.columns import check_segment as check_segment
@@ -139,22 +138,6 @@ def _columns(rows: list[AnyRow]) -> dict[str, list[Any]]:
     }
 
 
-def read_segment(
-    source: Source,
-    added_seq: int,
-    *,
-    start: str = "",
-    stop: str | None = None,
-    paths: Collection[str] | None = None,
-    dropped: bool = True,
-) -> Iterator[AnyRow]:
-    """The rows with `start <= path < stop` (and in `paths`), in path order, a batch at a time.
-
-    Row groups that cannot hold such a path are not read. Damaged or hostile bytes raise CorruptData.
-    """
-    return _rows(read_columns(source, added_seq, start=start, stop=stop, paths=paths), dropped)
-
-
 def listed_rows(
     ref: SegmentRef,
     source: Source,
@@ -164,11 +147,14 @@ def listed_rows(
     paths: Collection[str] | None = None,
     dropped: bool = True,
 ) -> Iterator[AnyRow]:
-    """The same of a segment that a root names, after it has been compared with what the root says of it."""
-    return _rows(listed_columns(ref, source, start=start, stop=stop, paths=paths), dropped)
+    """The rows with `start <= path < stop` (and in `paths`) of a segment that a root names, in path order, a batch at a
+    time. Row groups that cannot hold such a path are not read. Damaged or hostile bytes raise CorruptData, and so does
+    what is not what the root says of it.
+    """
+    return rows_of(listed_columns(ref, source, start=start, stop=stop, paths=paths), dropped)
 
 
-def _rows(found: Iterator[Columns], dropped: bool) -> Iterator[AnyRow]:
+def rows_of(found: Iterator[Columns], dropped: bool) -> Iterator[AnyRow]:
     for columns in found:
         with guarded():
             values = [columns[name] for name in COLUMNS]
@@ -176,18 +162,8 @@ def _rows(found: Iterator[Columns], dropped: bool) -> Iterator[AnyRow]:
         yield from made if dropped else (row for row in made if not isinstance(row, Unreferenced))
 
 
-def _entry(
-    path: str,
-    key: str,
-    size: int,
-    sha: str | None,
-    at: str | None,
-    seq: int,
-    gone: Any,
-    extra: Any,
-    first: str | None,
-    number: int | None,
-) -> AnyRow:
+def _entry(path: str, key: str, size: int, sha: str | None, at: str | None, seq: int, *more: Any) -> AnyRow:
+    gone, extra, first, number = more
     return Entry(path, key, size, sha, at or "", seq, bool(gone), extra or "", first or "", number or 0)
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import getpass
 import os
 import socket
 from collections.abc import Callable, Collection
@@ -14,24 +13,18 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
-from swamp.env import Env
+from swamp.env import Env, rfc3339, user_name
 from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, Unavailable
 from swamp.locks.decide import (
     TTL_S,
-    AskStore,
-    Create,
     Decision,
-    Inherit,
     Knowledge,
     LeaseBody,
-    Mine,
     ObservedLease,
     Take,
-    Wait,
     Watch,
     decide,
     decode,
-    first_body,
     watching,
 )
 from swamp.locks.hold import LEASES_VARIABLE, HeldLease, LocalLock, Swap
@@ -65,11 +58,7 @@ class Holder:
 
     @classmethod
     def of_process(cls) -> Holder:
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):
-            user = str(os.getuid())  # a container without a passwd entry for this uid
-        return cls(user, socket.gethostname(), os.getpid())
+        return cls(user_name(), socket.gethostname(), os.getpid())
 
     def __str__(self) -> str:
         return f"{self.user}@{self.hostname}"
@@ -102,6 +91,26 @@ def store_now(store: ObjectStore) -> dt.datetime:
     """What time the store thinks it is: the timestamp it gives to an object just written. inv[lease.no-clock]"""
     store.put(CLOCK_KEY, b"{}")
     return store.head(CLOCK_KEY).last_modified
+
+
+def look(
+    store: ObjectStore,
+    env: Env,
+    key: str,
+    watch: Watch | None,
+    nonce: str,
+    inherited: Collection[str],
+    dead: Collection[str],
+) -> tuple[ObservedLease | None, Watch | None, Decision]:
+    """Reads a lease once more and says what to do about it; the store is asked for its time only if that decides."""
+    seen = read_lease(store, key)
+    now = env.clock.monotonic()
+    watch = watching(watch, seen, now)
+    know = Knowledge(now, nonce, inherited, dead)
+    decision = decide(seen, watch, know)
+    if decision == "ask":
+        decision = decide(seen, watch, replace(know, store_now=store_now(store)))
+    return seen, watch, decision
 
 
 @value
@@ -158,7 +167,9 @@ class _Attempt:
         self._store, self._env, self._safe = client.store, client.env, client.capabilities.safe
         self._inherited, self._nonce = client.nonces(), client.env.uuid()
         holder, now = client.holder, client.env.clock.now()
-        self._body = first_body(str(holder), holder.hostname, holder.pid, now, client.terms.ttl_s, self._nonce)
+        ttl_ms = int(client.terms.ttl_s * 1000)
+        said = (str(holder), holder.hostname, holder.pid, rfc3339(now), ttl_ms, self._nonce)
+        self._body = LeaseBody(*said, epoch=1, state="held")
         self._watch: Watch | None = None
         self._seen: ObservedLease | None = None
         self._sent_at = self._looked_at = self._away_since = client.env.clock.monotonic()
@@ -209,26 +220,19 @@ class _Attempt:
 
     def _attempt(self) -> HeldLease | None:
         decision = self._look()
-        match decision:
-            case Inherit(observed):
-                return self._held_as(observed, inherited=True)
-            case Wait():
-                return None
-            case Mine(observed):
-                return self._held_as(observed)
+        if decision == "wait":
+            return None
+        if decision in ("inherit", "mine"):
+            return self._held_as_seen(inherited=decision == "inherit")
         if self._local is not None and not self._local.take(self._nonce):
             return None  # another process of this machine is ahead
         return self._swap(decision)
 
     def _look(self) -> Decision:
         self._looked_at = self._env.clock.monotonic()
-        self._seen = read_lease(self._store, self._key)
-        now = self._env.clock.monotonic()
-        self._watch = watching(self._watch, self._seen, now)
-        know = Knowledge(now, self._nonce, self._inherited, self._local.dead() if self._local else ())
-        decision = decide(self._seen, self._watch, know)
-        if isinstance(decision, AskStore):
-            decision = decide(self._seen, self._watch, replace(know, store_now=store_now(self._store)))
+        dead = self._local.dead() if self._local else ()
+        known = (self._nonce, self._inherited, dead)
+        self._seen, self._watch, decision = look(self._store, self._env, self._key, self._watch, *known)
         return decision
 
     def _swap(self, decision: Decision) -> HeldLease | None:
@@ -247,7 +251,7 @@ class _Attempt:
             self._env.clock.sleep(self._settling())
         self._seen = read_lease(self._store, self._key)
         if self._seen and self._seen.held and self._seen.nonce == self._nonce:
-            return self._held_as(self._seen)
+            return self._held_as_seen()
         if unanswered is not None:
             raise unanswered  # a store that takes no lease is not a holder that is waited for (C20)
         return None
@@ -263,16 +267,13 @@ class _Attempt:
         return min(self._client.terms.settle_s, max(SHORTEST_SETTLE_S, SETTLE_FACTOR * took))
 
     def _proposal(self, decision: Decision) -> tuple[LeaseBody, Condition]:
-        match decision:
-            case Take(token, epoch):
-                return replace(self._body, epoch=epoch), Match(token)
-            case Create():
-                return self._body, CREATE
-        raise AssertionError(decision)
+        if isinstance(decision, Take):
+            return replace(self._body, epoch=decision.epoch), Match(decision.token)
+        return self._body, CREATE
 
-    def _held_as(self, observed: ObservedLease, *, inherited: bool = False) -> HeldLease:
-        assert observed.body is not None
-        return self._held(observed.body, observed.token, inherited=inherited)
+    def _held_as_seen(self, *, inherited: bool = False) -> HeldLease:
+        assert self._seen is not None and self._seen.body is not None
+        return self._held(self._seen.body, self._seen.token, inherited=inherited)
 
     def _held(self, body: LeaseBody, token: Token, *, inherited: bool = False, unbroken: bool = False) -> HeldLease:
         swap = Swap(self._store, self._env, self._key, self._safe)

@@ -12,9 +12,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Literal
 
-from swamp.env import rfc3339
 from swamp.store.port import Token
-from swamp.values import value
+from swamp.values import as_document, value
 
 TTL_S = 30.0
 LONGEST_TTL_S = 600.0
@@ -35,17 +34,7 @@ class LeaseBody:
     state: State
 
     def encode(self) -> bytes:
-        doc = {
-            "holder": self.holder,
-            "hostname": self.hostname,
-            "pid": self.pid,
-            "acquiredAt": self.acquired_at,
-            "ttlMs": self.ttl_ms,
-            "nonce": self.nonce,
-            "epoch": self.epoch,
-            "state": self.state,
-        }
-        return json.dumps(doc).encode()
+        return json.dumps(as_document(self)).encode()
 
     def renewed(self) -> LeaseBody:
         return replace(self, epoch=self.epoch + 1)
@@ -141,11 +130,6 @@ def watching(before: Watch | None, observed: ObservedLease | None, now: float) -
 
 
 @value
-class Create:
-    """Nobody ever held it: create it."""
-
-
-@value
 class Take:
     """Free, or abandoned for the reason given: swap it on `token`."""
 
@@ -154,33 +138,9 @@ class Take:
     why: Literal["released", "stale", "dead"]
 
 
-@value
-class Mine:
-    """My own write has arrived, whatever I was told about it."""
-
-    observed: ObservedLease
-
-
-@value
-class Inherit:
-    """A parent process holds it for me."""
-
-    observed: ObservedLease
-
-
-@value
-class AskStore:
-    """Quiet for a TTL on my clock: now ask how old it is by the store's own."""
-
-    observed: ObservedLease
-
-
-@value
-class Wait:
-    observed: ObservedLease
-
-
-Decision = Create | Take | Mine | Inherit | AskStore | Wait
+Decision = Take | Literal["create", "mine", "inherit", "ask", "wait"]
+"""create: nobody ever held it. mine: my own write has arrived, whatever I was told about it. inherit: a parent process
+holds it for me. ask: quiet for a TTL on my clock, so now ask how old it is by the store's own."""
 
 
 @value
@@ -197,13 +157,13 @@ class Knowledge:
 def decide(observed: ObservedLease | None, watch: Watch | None, know: Knowledge) -> Decision:
     """What to do next about one lease."""
     if observed is None:
-        return Create()
+        return "create"
     if not observed.held:
         return Take(observed.token, observed.next_epoch, "released")
     if observed.nonce == know.nonce:
-        return Mine(observed)
+        return "mine"
     if observed.nonce in know.inherited:
-        return Inherit(observed)
+        return "inherit"
     if observed.nonce in know.dead:
         # The flock of this very nonce is free: its process is gone, and no pid was guessed for that.
         return Take(observed.token, observed.next_epoch, "dead")
@@ -214,13 +174,9 @@ def _of_another(observed: ObservedLease, watch: Watch | None, know: Knowledge) -
     # inv[lease.no-clock]: my monotonic clock against itself, the store's timestamps against themselves.
     ttl = observed.ttl_s
     if watch is None or watch.token != observed.token or watch.idle_s(know.now) < ttl:
-        return Wait(observed)
+        return "wait"
     if know.store_now is None:
-        return AskStore(observed)
+        return "ask"
     if (know.store_now - observed.last_modified).total_seconds() < ttl:
-        return Wait(observed)
+        return "wait"
     return Take(observed.token, observed.next_epoch, "stale")
-
-
-def first_body(holder: str, hostname: str, pid: int, now: dt.datetime, ttl_s: float, nonce: str) -> LeaseBody:
-    return LeaseBody(holder, hostname, pid, rfc3339(now), int(ttl_s * 1000), nonce, 1, "held")

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -91,7 +92,7 @@ class FileLock:
     def shared(self, timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
         """Many hold it at once, and nobody exclusively."""
         depth = getattr(self._mine, "depth", 0)
-        held = [] if depth else [self._wait_shared(timeout)]
+        held = [] if depth else [self._wait(self._take_shared, timeout, timeout)]
         self._mine.depth = depth + 1
         try:
             yield
@@ -110,38 +111,30 @@ class FileLock:
         held: list[int] = []
         try:
             deadline = self._env.clock.monotonic() + timeout
-            held.append(self._wait(self._queue, fcntl.LOCK_EX, timeout, timeout))
-            held.append(self._wait(self._path, fcntl.LOCK_EX, deadline - self._env.clock.monotonic(), timeout))
+            held.append(self._wait(partial(_try_lock, self._queue, fcntl.LOCK_EX), timeout, timeout))
+            left = deadline - self._env.clock.monotonic()
+            held.append(self._wait(partial(_try_lock, self._path, fcntl.LOCK_EX), left, timeout))
             _release(held[:1])
             del held[0]
             yield
         finally:
             _release(held)
 
-    def _wait_shared(self, timeout: float) -> int:
+    def _take_shared(self) -> int | None:
         """Passes the queue and takes the lock in one go: waiting inside the queue would block its holder."""
-        backoff = self._backoff(timeout)
-        while True:
-            queue = _try_lock(self._queue, fcntl.LOCK_SH)
-            if queue is not None:
-                lock = _try_lock(self._path, fcntl.LOCK_SH)
-                _release([queue])
-                if lock is not None:
-                    return lock
+        queue = _try_lock(self._queue, fcntl.LOCK_SH)
+        if queue is None:
+            return None
+        lock = _try_lock(self._path, fcntl.LOCK_SH)
+        _release([queue])
+        return lock
+
+    def _wait(self, take: Callable[[], int | None], left: float, timeout: float) -> int:
+        backoff = Backoff(self._env, left, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+        while (lock := take()) is None:
             if not backoff.pause():
                 raise self._timed_out(timeout)
-
-    def _wait(self, path: Path, mode: int, left: float, timeout: float) -> int:
-        backoff = self._backoff(left)
-        while True:
-            lock = _try_lock(path, mode)
-            if lock is not None:
-                return lock
-            if not backoff.pause():
-                raise self._timed_out(timeout)
-
-    def _backoff(self, seconds: float) -> Backoff:
-        return Backoff(self._env, seconds, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+        return lock
 
     def _timed_out(self, timeout: float) -> LockTimeout:
         return LockTimeout(

@@ -20,13 +20,13 @@ from swamp.locks.acquire import (
     Holder,
     LeaseClient,
     Terms,
+    look,
     model_key,
     read_lease,
     retire,
-    store_now,
     timed_out,
 )
-from swamp.locks.decide import AskStore, Knowledge, ObservedLease, Take, Wait, Watch, decide, watching
+from swamp.locks.decide import ObservedLease, Take, Watch
 from swamp.locks.hold import HeldLease, LocalLock
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.store.retry import Backoff
@@ -112,25 +112,15 @@ class _Watcher:
 
     def blocking(self, key: str) -> ObservedLease | None:
         """The lease if somebody alive, who is not my parent, holds it."""
-        store, env = self._leases.store, self._leases.env
-        seen = read_lease(store, key)
-        now = env.clock.monotonic()
-        self._watches[key] = watching(self._watches.get(key), seen, now)
-        know = Knowledge(now, "", self._inherited, self._dead(key))
-        decision = decide(seen, self._watches[key], know)
-        if isinstance(decision, AskStore):
-            decision = decide(seen, self._watches[key], replace(know, store_now=store_now(store)))
+        store, known = self._leases.store, ("", self._inherited, self._dead(key))
+        seen, watch, decision = look(store, self._leases.env, key, self._watches.get(key), *known)
+        self._watches[key] = watch
         if isinstance(decision, Take) and seen is not None and seen.held:
-            self._retire(seen)
-        return decision.observed if isinstance(decision, Wait) else None
-
-    def _retire(self, seen: ObservedLease) -> None:
-        """A dead holder is waited for once, not by every command after this one: its lease is marked released (K13).
-
-        That it could not be done is no reason to stop: the lease is as dead as before.
-        """
-        with suppress(StoreError):
-            retire(self._leases.store, seen)
+            # A dead holder is waited for once, not by every command after this one: its lease is marked released (K13).
+            # That it could not be done is no reason to stop: the lease is as dead as before.
+            with suppress(StoreError):
+                retire(store, seen)
+        return seen if decision == "wait" else None
 
     def _dead(self, key: str) -> frozenset[str]:
         directory = self._leases.local_lock_dir

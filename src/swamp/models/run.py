@@ -22,7 +22,7 @@ from swamp.data.names import meant, version_of_directory
 from swamp.data.reads import READS, Read, Reads, noting
 from swamp.data.records import Output, Provenance, StoredDefinition, decode_output
 from swamp.data.versions import DataVersion
-from swamp.env import rfc3339
+from swamp.env import rfc3339, user_name
 from swamp.errors import Failed, Interrupted, SwampError, UsageError
 from swamp.models.context import Context, Log, OnLog
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
@@ -32,7 +32,6 @@ from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import too_short_to_pass_on
 from swamp.models.run_context import RunContext
 from swamp.repo.conflicts import kept_version, save_again
-from swamp.repo.open import user_name
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
 from swamp.values import mutable, value

@@ -12,8 +12,7 @@ import re
 import socket
 from pathlib import Path
 
-from swamp.env import Env, rfc3339
-from swamp.repo.open import user_name
+from swamp.env import Env, rfc3339, user_name
 from swamp.repo.transaction import Change
 from swamp.sync.port import Tree
 from swamp.values import value

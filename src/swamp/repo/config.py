@@ -65,8 +65,6 @@ class RepoConfig:
     """A repository's `.swamp.yaml`; `document` is all of it as it was read."""
 
     repo_id: str
-    swamp_version: str
-    initialized_at: str
     datastore: DatastoreConfig
     document: Mapping[str, Any]
 
@@ -153,8 +151,6 @@ def parse_config(document: Any) -> RepoConfig:
         raise _bad("repoId", None, "the UUID that `swamp repo init` wrote")
     return RepoConfig(
         repo_id=repo_id,
-        swamp_version=str(document.get("swampVersion", "")),
-        initialized_at=str(document.get("initializedAt", "")),
         datastore=_datastore_from(document.get("datastore")),
         document=document,
     )

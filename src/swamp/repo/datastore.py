@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from swamp.bulk.choose import Chooser
     from swamp.index.root import Writer
     from swamp.locks.flock import DirectoryLeases, Leases
-    from swamp.locks.leases import StoreLeases
     from swamp.repo.maintain import Maintenance
     from swamp.store.layers import MeterStore
     from swamp.store.open import StoreSpec
@@ -273,19 +272,15 @@ class Datastore:
 
     @cached_property
     def leases(self) -> Leases:
-        return self.store_leases if self.synced else self.directory_leases
+        from swamp.repo.leases import store_leases
+
+        return store_leases(self) if self.synced else self.directory_leases
 
     @cached_property
     def directory_leases(self) -> DirectoryLeases:
         from swamp.repo.leases import directory_leases
 
         return directory_leases(self)
-
-    @cached_property
-    def store_leases(self) -> StoreLeases:
-        from swamp.repo.leases import store_leases
-
-        return store_leases(self)
 
     @cached_property
     def maintenance(self) -> Maintenance:

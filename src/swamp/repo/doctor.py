@@ -37,12 +37,12 @@ class Checkup:
         return {**document, "fix": self.fix} if self.fix else document
 
 
-def _told(name: str, look: Callable[[], Checkup]) -> Checkup:
-    """A store that fails in the middle of an examination is a finding, not the end of it."""
+def _told(name: str, look: Callable[[], Checkup], fix: str | None = None) -> Checkup:
+    """What fails in the middle of an examination is a finding, not the end of it."""
     try:
         return look()
-    except StoreError as error:
-        return Checkup(name, False, error.message, error.hint)
+    except SwampError as error:
+        return Checkup(name, False, error.message, error.hint or fix)
 
 
 class Doctor:
@@ -57,7 +57,8 @@ class Doctor:
         """What the last examination saw of packs; None where it did not come to them."""
 
     def examine(self) -> list[Checkup]:
-        return [self._java(), *(self._remote() if self._datastore.synced else [self._directory()]), self._catalog()]
+        where = self._remote() if self._datastore.synced else [self._directory()]
+        return [self._java(), *where, _told("catalog", self._catalog, REPAIR)]
 
     # -- this machine
 
@@ -78,10 +79,7 @@ class Doctor:
         return Checkup("directory", True, f"{root}, a plain directory without sync")
 
     def _catalog(self) -> Checkup:
-        try:
-            damaged = self._repo.catalog.damaged()
-        except SwampError as error:
-            return Checkup("catalog", False, error.message, error.hint or REPAIR)
+        damaged = self._repo.catalog.damaged()
         if damaged:
             detail = f"{len(damaged)} unreadable metadata files, first {damaged[0][0]}: {damaged[0][1]}"
             return Checkup("catalog", False, detail, "swamp datastore verify --repair")
@@ -97,8 +95,8 @@ class Doctor:
             return
         reached = self._reach()
         yield from reached
-        yield self._state()
-        yield self._tree()
+        yield _told("state", self._state, REPAIR)
+        yield _told("tree", self._tree, REPAIR)
         if any(not check.ok for check in reached):
             return
         yield from self._probe()
@@ -230,12 +228,9 @@ class Doctor:
 
     def _state(self) -> Checkup:
         """What is here, whether or not the store answers."""
-        try:
-            engine = self._datastore.engine
-            assert engine is not None  # only a synced datastore has one
-            status = engine.status()
-        except SwampError as error:
-            return Checkup("state", False, error.message, REPAIR)
+        engine = self._datastore.engine
+        assert engine is not None  # only a synced datastore has one
+        status = engine.status()
         aside = self._datastore.cache.state_db.with_name("state.db.damaged")
         if aside.exists() and engine.state.meta("pulledOp") is None:
             detail = f"it was damaged, is set aside as {aside} and was begun again"
@@ -249,12 +244,9 @@ class Doctor:
 
     def _tree(self) -> Checkup:
         """Whether everything that this cache was proven to hold is still there, and what it could not get. S20, S23"""
-        try:
-            engine = self._datastore.engine
-            assert engine is not None
-            gone, owed = engine.mender.missing(), engine.deferred("")
-        except SwampError as error:
-            return Checkup("tree", False, error.message, error.hint or REPAIR)
+        engine = self._datastore.engine
+        assert engine is not None
+        gone, owed = engine.mender.missing(), engine.deferred("")
         fix = "swamp datastore sync brings them back"
         if gone:
             return Checkup("tree", False, f"{len(gone)} files were here and are gone, first {gone[0]}", fix)

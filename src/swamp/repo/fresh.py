@@ -6,6 +6,7 @@ A question is one conditional GET of the root. What is new and harms nobody is t
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -86,11 +87,8 @@ class Question:
     @once_more
     def _told_or_taken(self) -> Freshness:
         try:
-            state = State.open(self._datastore.cache.state_db)
-            try:
+            with closing(State.open(self._datastore.cache.state_db)) as state:
                 self._taken_in(state)
-            finally:
-                state.close()
         except StateRebuilt:
             raise
         except Unavailable as error:
@@ -107,11 +105,8 @@ class Question:
     @once_more
     def _waiting(self) -> Freshness:
         """What is known of the store and not shown, because only a sync can take it in."""
-        state = State.open(self._datastore.cache.state_db)
-        try:
+        with closing(State.open(self._datastore.cache.state_db)) as state:
             waiting = int(state.meta("readWaits") or 0)
-        finally:
-            state.close()
         if not waiting:
             return ANSWERED
         return self._stale(f"{waiting} change{'s' if waiting > 1 else ''} of others wait for `swamp datastore sync`")
@@ -159,11 +154,9 @@ class Question:
             progress=context.progress,
             cancel=context.cancel,
         )
-        try:
+        with closing(engine):
             result = engine.refresh(read, wait=left)
             derive_latest(engine.root, result.names)
-        finally:
-            engine.close()
         for failed in result.failed:
             if failed.cause == "away":
                 raise Unavailable(f"{failed.path} could not be fetched: {failed.error}")
@@ -211,11 +204,8 @@ class Question:
     @once_more
     def _last_known(self) -> dt.datetime | None:
         """When this cache was last told everything, by an answer to a read or by a sync."""
-        state = State.open(self._datastore.cache.state_db)
-        try:
+        with closing(State.open(self._datastore.cache.state_db)) as state:
             synced = state.meta("lastSyncAt")
-        finally:
-            state.close()
         answered = dt.datetime.fromtimestamp(self._noted()[1], dt.UTC)
         known = max(answered, parse_rfc3339(synced)) if synced else answered
         return known if known.timestamp() > 0 else None
@@ -246,13 +236,10 @@ def idle_result(datastore: Datastore, mode: Mode) -> SyncResult | None:
         asked = datastore.store.requests
         return datastore.store
 
-    state = State.open(datastore.cache.state_db)
-    try:
+    with closing(State.open(datastore.cache.state_db)) as state:
         now = int(clock.now().timestamp() * 1e9)
         lazy, large = datastore.hydrate == "lazy", datastore.leave_large
         seq = unchanged_at(state, store, datastore.cache.tree, now, lazy=lazy, leave_large=large)
-    finally:
-        state.close()
     if seq is None:
         return None
     took = int((clock.monotonic() - started) * 1000)

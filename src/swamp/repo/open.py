@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.paths import TIER_DIRECTORIES
-from swamp.env import Env
+from swamp.env import Env, user_name
 from swamp.errors import UsageError
 from swamp.repo.config import DatastoreConfig, check_namespace, check_store_settings
 from swamp.store.port import ObjectStore
@@ -113,16 +113,6 @@ def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:
     from swamp.store.layers import PrefixStore
 
     return PrefixStore(bucket, namespace) if namespace else bucket
-
-
-def user_name() -> str:
-    """Who works here, by name, or by number where that has none."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def writer_of(repo_id: str) -> Writer:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import hash_file
-from swamp.commit.bootstrap import tier_pages
+from swamp.commit.bootstrap import keep_damaged, tier_pages
 from swamp.commit.build import REBUILT_FROM, Changes
 from swamp.commit.commit import Committer, Pace, RootRead
 from swamp.commit.log import LogName, names, newest_whole
@@ -20,11 +20,10 @@ from swamp.env import Env, rfc3339
 from swamp.errors import CorruptData, Failed, ObjectMissing, UsageError
 from swamp.index.adopt import own_objects
 from swamp.index.entry import Entry
-from swamp.index.keys import PACK_PREFIX, is_pack
 from swamp.index.lookup import winning_rows
-from swamp.index.payload import newest_upload, propose_listed, propose_packed
+from swamp.index.pack import newest_upload, packs_of, propose_listed, propose_packed
 from swamp.index.read import read_root
-from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, SEGMENT_PREFIX, Root, SegmentRef
+from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, Root, SegmentRef
 from swamp.repo.probe import probe_again
 from swamp.store.port import ObjectStore
 from swamp.values import value
@@ -44,8 +43,7 @@ def propose_from_listing(committer: Committer) -> Proposal:
     """
     refuse_whole(committer)
     store = committer.store
-    packs = (meta for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key))
-    packed = (entry for meta in packs for entry in propose_packed(store, meta))  # one ranged request each
+    packed = (entry for meta in packs_of(store) for entry in propose_packed(store, meta))  # one ranged request each
     newest: Proposal = {}
     for entry in chain(propose_listed(own_objects(tier_pages(store))), packed):
         newest[entry.path] = newest_upload((entry, newest.get(entry.path, entry)))
@@ -86,13 +84,12 @@ def _publish(committer: Committer, pace: Pace, filled: Callable[[Root], Root]) -
 def _kept_aside(committer: Committer) -> RootRead:
     """Where a root cannot be read, a copy of it is kept, and its own token is what the new one is swapped on: a root
     that somebody has repaired meanwhile is not touched. inv[commit.single-winner]"""
-    store = committer.store
     try:
-        damaged = store.get(ROOT_KEY)
+        damaged = committer.store.get(ROOT_KEY)
     except ObjectMissing:
         return RootRead(None, None)
     refuse_whole(committer)
-    store.put(f"{SEGMENT_PREFIX}corrupt-{committer.env.ulid()}.json", damaged.body)
+    keep_damaged(committer, damaged.body)
     return RootRead(None, damaged.meta.token)
 
 

@@ -12,15 +12,15 @@ from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.commit.log import LOG_PREFIX
 from swamp.env import Env, parse_rfc3339
 from swamp.errors import ObjectMissing, StoreError, SwampError
-from swamp.index.keys import PACK_PREFIX, is_pack, live_in_packs
+from swamp.index.keys import live_in_packs
 from swamp.index.lookup import FetchSegment, live_rows
-from swamp.index.payload import packed_bytes
+from swamp.index.pack import packed_bytes, packs_of
 from swamp.index.read import read_root
 from swamp.index.root import Root
 from swamp.repo.probe import read_record
 from swamp.repo.wait import in_time
 from swamp.store.port import Capabilities, ObjectStore
-from swamp.sync.pool import pooled
+from swamp.sync.inline import pooled
 from swamp.values import value
 
 if TYPE_CHECKING:
@@ -271,8 +271,7 @@ class Weighed:
 def weigh(store: ObjectStore, root: Root, fetch: FetchSegment) -> Weighed:
     """Reads the index, lists the packs, and reads the footers of those in which something seems dead."""
     live = live_in_packs(row.key for row in live_rows(root, fetch))
-    packs = [meta for page in store.list(PACK_PREFIX) for meta in page if is_pack(meta.key)]
-
+    packs = list(packs_of(store))
     used = sorted((meta for meta in packs if meta.key in live), key=lambda meta: live[meta.key] - meta.size)
     held = pooled(used[:FOOTERS], lambda meta: (meta.key, packed_bytes(store, meta)))
     sizes = {meta.key: meta.size for meta in packs} | {key: size for key, size in held if size is not None}

@@ -193,7 +193,6 @@ class Transactions:
         self._warned.clear()
         self._worked = False
 
-    @contextmanager
     def model(
         self,
         command: str,
@@ -204,7 +203,7 @@ class Transactions:
         reads_all: bool = False,
         cancel: Cancel | None = None,
         waiting: Callable[[], None] = lambda: None,
-    ) -> Iterator[Change]:
+    ) -> AbstractContextManager[Change]:
         """Work on one model: nobody else runs it meanwhile, and its newest versions are here.
 
         `reads_all`: the work may read any data, so that all there is in the store is known here. inv[run.fresh]
@@ -219,20 +218,15 @@ class Transactions:
             return leases.model(model_type, model_id)
 
         own = (f"data/{model_type}/{model_id}", *scope)
-        with self._change(command, lease, own, reads_all=reads_all) as change:
-            yield change
+        return self._change(command, lease, own, reads_all=reads_all)
 
-    @contextmanager
-    def structural(self, command: str) -> Iterator[Change]:
+    def structural(self, command: str) -> AbstractContextManager[Change]:
         """Work on everything: no model command runs meanwhile."""
-        with self._change(command, lambda: self._repo.datastore.leases.whole_store(), ()) as change:
-            yield change
+        return self._change(command, lambda: self._repo.datastore.leases.whole_store(), ())
 
-    @contextmanager
-    def records(self, command: str, scope: tuple[str, ...]) -> Iterator[Change]:
+    def records(self, command: str, scope: tuple[str, ...]) -> AbstractContextManager[Change]:
         """Work on records that only this command writes, such as a run's."""
-        with self._change(command, lambda: nullcontext(NoLease()), scope, once=True) as change:
-            yield change
+        return self._change(command, lambda: nullcontext(NoLease()), scope, once=True)
 
     @contextmanager
     def _change(

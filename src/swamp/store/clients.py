@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from obstore import exceptions as foreign
 
-from swamp.errors import StoreError, Unavailable
+from swamp.errors import StoreError
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Refusal, redact, scrub
-from swamp.store.port import Fetched, ObjectMeta, Token, check_in_memory
+from swamp.store.port import Fetched, ObjectMeta, Token, changed_while_read, check_in_memory
 from swamp.store.upload import MIB, PART_BYTES
 from swamp.values import value
 
@@ -179,20 +179,15 @@ class RangedBody:
     A server that knows no ranges sends it in one answer, and the limit covers each read of that.
     """
 
+    meta: ObjectMeta
+
     def __init__(self, store: Objects, key: str, start: int) -> None:
         self._store = store
         self._key = key
         self._at = start
         self._result: Any = self._first()
 
-    @property
-    def meta(self) -> ObjectMeta:
-        return self._meta
-
-    def __enter__(self) -> RangedBody:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._result = None
 
     def _first(self) -> Any:
@@ -206,33 +201,30 @@ class RangedBody:
         except StoreError as error:
             if not beyond_end(error):
                 raise
-            self._meta = store.head(self._key)
+            self.meta = store.head(self._key)
             return None
-        self._meta = meta_of(result.meta)
+        self.meta = meta_of(result.meta)
         return result
 
     def _whole(self) -> Any:
         result = self._store._request(self._key, {}, streaming=True)
-        self._meta = meta_of(result.meta)
-        return result if self._at < self._meta.size else None
+        self.meta = meta_of(result.meta)
+        return result if self._at < self.meta.size else None
 
     def _next(self) -> Any:
-        end = min(self._at + PART_BYTES, self._meta.size)
+        end = min(self._at + PART_BYTES, self.meta.size)
         try:
             result = self._store._request(self._key, {"range": (self._at, end)})
         except NotPartial:
             result = self._store._request(self._key, {}, streaming=True)
-        if token_of(result.meta) != self._meta.token:
-            # inv[store.pinned-read]: bytes of two versions are never joined.
-            raise Unavailable(
-                f"{self._key} changed while it was read", hint="read it again", details={"key": self._key}
-            )
+        if token_of(result.meta) != self.meta.token:
+            raise changed_while_read(self._key)
         return result
 
     def __iter__(self) -> Iterator[bytes]:
         while self._result is not None:
             yield from self._drain(self._result)
-            self._result = self._next() if self._at < self._meta.size else None
+            self._result = self._next() if self._at < self.meta.size else None
 
     def _drain(self, result: Any) -> Iterator[bytes]:
         first, last = result.range

@@ -20,17 +20,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from swamp.cache.files import sync_directory
 from swamp.env import SYSTEM, UTC, Env
-from swamp.errors import (
-    ConditionFailed,
-    ObjectMissing,
-    OutcomeUnknown,
-    Unavailable,
-    UsageError,
-)
+from swamp.errors import OutcomeUnknown, Unavailable, UsageError
+from swamp.store.chunks import lost_race, missing
 from swamp.store.explain import explain_os
 from swamp.store.keys import check_key, check_prefix
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded, check_in_memory
+from swamp.store.port import (
+    Condition,
+    CreateOnly,
+    Fetched,
+    Level,
+    Match,
+    ObjectMeta,
+    StreamedBody,
+    Token,
+    Uploaded,
+    check_in_memory,
+)
 from swamp.store.upload import MIB
 from swamp.store.walk import ASIDE, INTERNAL, Walk, components_of, plain_path
 
@@ -83,8 +90,17 @@ class DirectoryStore:
             check_in_memory(key, meta.size)
             return Fetched(meta, file.read())
 
-    def open(self, key: str, *, start: int = 0) -> FileBody:
-        return FileBody(self, key, self._open(key), start)
+    @contextmanager
+    def open(self, key: str, *, start: int = 0) -> Iterator[StreamedBody]:
+        """It stays readable and unchanged even if its key is written or deleted meanwhile."""
+        with os.fdopen(self._open(key), "rb") as file:
+            file.seek(start)
+            yield StreamedBody(self._meta(key, os.fstat(file.fileno())), self._chunks(key, file))
+
+    def _chunks(self, key: str, file: BinaryIO) -> Iterator[bytes]:
+        with self._explained(key):
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
 
     def _open(self, key: str) -> int:
         """A descriptor of the object's file. Raises ObjectMissing."""
@@ -92,11 +108,11 @@ class DirectoryStore:
         with self._explained(key):
             path = self._locate(key)
             if path is None:
-                raise ObjectMissing(f"no object {key!r} in {self.url}", hint="check the name", details={"key": key})
+                raise missing(self.url, key)
             try:
                 return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                raise ObjectMissing(f"no object {key!r} in {self.url}", details={"key": key}) from None
+                raise missing(self.url, key) from None
 
     def _locate(self, key: str) -> Path | None:
         plain = self._root / plain_path(key)
@@ -150,11 +166,7 @@ class DirectoryStore:
         else:
             holds = present is not None and _token(present.lstat()) == condition.token
         if not holds:
-            raise ConditionFailed(
-                f"{key} was written by somebody else first",
-                hint="read it again and decide again",
-                details={"key": key, "store": self.url},
-            )
+            raise lost_race(self.url, key)
 
     def _place(self, key: str, temporary: Path, present: Path | None) -> Path:
         """Gives the file its name. Whoever removes or fills a directory meanwhile makes this look again."""
@@ -190,12 +202,12 @@ class DirectoryStore:
             at = at.parent
         folder.mkdir(parents=True, exist_ok=True)
         for made in created:
-            _sync_folder(made.parent)
+            sync_directory(made.parent)
         self._folders.add(folder)
 
     def _sync_name(self, key: str, folder: Path) -> None:
         try:
-            _sync_folder(folder)
+            sync_directory(folder)
         except FileNotFoundError:
             return  # somebody deleted the object already, and its empty directory with it
         except OSError as error:
@@ -233,7 +245,7 @@ class DirectoryStore:
                 break
             folder = folder.parent
         try:
-            _sync_folder(folder)
+            sync_directory(folder)
         except FileNotFoundError:
             return
 
@@ -311,32 +323,6 @@ class DirectoryStore:
             raise explain_os(error, self.url, key) from error
 
 
-class FileBody:
-    """An open file: it stays readable and unchanged even if its key is written or deleted meanwhile."""
-
-    def __init__(self, store: DirectoryStore, key: str, descriptor: int, start: int) -> None:
-        self._file = os.fdopen(descriptor, "rb")
-        self._store = store
-        self._key = key
-        self._file.seek(start)
-        self._meta = store._meta(key, os.fstat(descriptor))
-
-    @property
-    def meta(self) -> ObjectMeta:
-        return self._meta
-
-    def __enter__(self) -> FileBody:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __iter__(self) -> Iterator[bytes]:
-        with self._store._explained(self._key):
-            while chunk := self._file.read(CHUNK_BYTES):
-                yield chunk
-
-
 def _token(status: os.stat_result) -> Token:
     return f"{status.st_mtime_ns:x}-{status.st_size:x}"
 
@@ -351,14 +337,6 @@ def _stamp(lock: int, descriptor: int, now: int) -> None:
         if os.fstat(descriptor).st_mtime_ns == stamp:
             break  # this file system keeps times at least that fine
     os.pwrite(lock, _STAMP.pack(stamp), 0)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _forms(parent: Path, parts: tuple[str, ...]) -> tuple[Path, Path]:

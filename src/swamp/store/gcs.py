@@ -11,7 +11,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -23,12 +23,23 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from swamp.env import SYSTEM, UTC, Env
-from swamp.errors import ConditionFailed, ObjectMissing, Unavailable
+from swamp.errors import ConditionFailed, ObjectMissing
 from swamp.store.explain import CUT, Endpoint, Refusal, to_error
 from swamp.store.gcs_errors import CAUGHT, read_refusal, read_response, safe_cause
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.layers import WIRE
-from swamp.store.port import Condition, CreateOnly, Fetched, Level, Match, ObjectMeta, Token, Uploaded, check_in_memory
+from swamp.store.port import (
+    Condition,
+    CreateOnly,
+    Fetched,
+    Level,
+    Match,
+    ObjectMeta,
+    Token,
+    Uploaded,
+    changed_while_read,
+    check_in_memory,
+)
 from swamp.store.upload import MIB, PART_BYTES, ByteBudget
 
 CHUNK_BYTES: Final = MIB
@@ -115,8 +126,8 @@ class GoogleStore:
             fetched = self._collected(key, response)
         return None if fetched.meta.token == token else fetched
 
-    def open(self, key: str, *, start: int = 0) -> GoogleBody:
-        return GoogleBody(self, check_key(key), start)
+    def open(self, key: str, *, start: int = 0) -> closing[GoogleBody]:
+        return closing(GoogleBody(self, check_key(key), start))
 
     def _media(
         self, key: str, span: tuple[int, int | None] | None, query: dict[str, str] | None = None
@@ -279,16 +290,9 @@ class GoogleBody:
             if self._response is not None and "x-goog-generation" not in self._response.headers:
                 # Some emulators serve one request at a time and put no version into their answers.
                 self._ahead = b"".join(store._chunks(key, self._response))
-            self._meta = store.head(key) if self._response is None else store._meta_of(key, self._response)
+            self.meta = store.head(key) if self._response is None else store._meta_of(key, self._response)
 
-    @property
-    def meta(self) -> ObjectMeta:
-        return self._meta
-
-    def __enter__(self) -> GoogleBody:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._response is not None:
             self._response.close()
 
@@ -302,15 +306,12 @@ class GoogleBody:
                     self._at += len(chunk)
                     yield chunk
                 self._response.close()
-                self._response = self._next() if self._at < self._meta.size else None
+                self._response = self._next() if self._at < self.meta.size else None
 
     def _next(self) -> requests.Response | None:
         response = self._store._media(self._key, (self._at, PART_BYTES))
-        if response is None or self._store._meta_of(self._key, response).token != self._meta.token:
-            # inv[store.pinned-read]: bytes of two versions are never joined.
-            raise Unavailable(
-                f"{self._key} changed while it was read", hint="read it again", details={"key": self._key}
-            )
+        if response is None or self._store._meta_of(self._key, response).token != self.meta.token:
+            raise changed_while_read(self._key)
         return response
 
 

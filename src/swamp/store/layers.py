@@ -12,7 +12,18 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from swamp.store.keys import check_key
-from swamp.store.port import Body, Condition, Fetched, Layer, Level, ObjectMeta, ObjectStore, Token, Uploaded
+from swamp.store.port import (
+    Body,
+    Condition,
+    Fetched,
+    Layer,
+    Level,
+    ObjectMeta,
+    ObjectStore,
+    StreamedBody,
+    Token,
+    Uploaded,
+)
 from swamp.trace import Facts, span, traced
 from swamp.values import mutable, value
 
@@ -44,7 +55,7 @@ WIRE = Wire()
 
 def wire_of(store: Any) -> Wire | None:
     """Where the requests of this store are counted; None for one that sends none: a directory, memory, a plug-in's."""
-    while (inner := getattr(store, "_inner", None)) is not None:
+    while not getattr(store, "is_adapter", False) and (inner := getattr(store, "_inner", None)) is not None:
         store = inner
     return WIRE if getattr(store, "on_wire", False) else None
 
@@ -87,7 +98,7 @@ class PrefixStore:
     @contextmanager
     def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
         with self._inner.open(self._full(key), start=start) as body:
-            yield _Renamed(body, self._own(body.meta))
+            yield StreamedBody(self._own(body.meta), body)
 
     def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
         return self._own(self._inner.put(self._full(key), body, condition))
@@ -108,15 +119,6 @@ class PrefixStore:
         found = self._inner.level(self._prefix + prefix)
         cut = len(self._prefix)
         return Level(tuple(d[cut:] for d in found.dirs), tuple(map(self._own, found.objects)))
-
-
-@value
-class _Renamed:
-    body: Body
-    meta: ObjectMeta
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.body)
 
 
 @value
@@ -201,10 +203,10 @@ class MeterStore(Layer):
     def requests(self) -> int:
         return self.meter.requests
 
-    @traced(_request("head"))
-    def head(self, key: str) -> ObjectMeta:
-        self.meter.count("head")
-        return self._inner.head(key)
+    def _through(self, verb: str, key: str, call: Callable[[], T]) -> T:
+        self.meter.count(verb)
+        with span(f"store {verb}", key=key):
+            return call()
 
     @traced(_request("get"))
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
@@ -227,7 +229,12 @@ class MeterStore(Layer):
     def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
         self.meter.count("get")
         with span("store get", key=key), self._inner.open(key, start=start) as body:
-            yield _CountedBody(body, self.meter)
+            yield StreamedBody(body.meta, self._counted(body))
+
+    def _counted(self, body: Body) -> Iterator[bytes]:
+        for chunk in body:
+            self.meter.count("get", calls=0, received=len(chunk))
+            yield chunk
 
     @traced(_request("put"))
     def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
@@ -251,26 +258,6 @@ class MeterStore(Layer):
         for number, page in enumerate(self._inner.list(prefix, start_after=start_after)):
             self.meter.count("list", calls=1 if number else 0)
             yield page
-
-    @traced(_request("list"))
-    def level(self, prefix: str = "") -> Level:
-        self.meter.count("list")
-        return self._inner.level(prefix)
-
-
-@value
-class _CountedBody:
-    body: Body
-    meter: Meter
-
-    @property
-    def meta(self) -> ObjectMeta:
-        return self.body.meta
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self.body:
-            self.meter.count("get", calls=0, received=len(chunk))
-            yield chunk
 
 
 class Gate:
@@ -310,7 +297,7 @@ class LimitStore(Layer):
 
 def innermost(store: ObjectStore, key: str) -> tuple[ObjectStore, str]:
     """The adapter below all layers, and what it calls this key."""
-    while (inner := getattr(store, "_inner", None)) is not None:
+    while not getattr(store, "is_adapter", False) and (inner := getattr(store, "_inner", None)) is not None:
         if isinstance(store, PrefixStore):
             key = store._full(key)
         store = inner

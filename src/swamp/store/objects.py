@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,8 +114,8 @@ class Objects:
         meta = meta_of(result.meta)
         return None if meta.token == token else self._collected(result, meta, meta.size)
 
-    def open(self, key: str, *, start: int = 0) -> RangedBody:
-        return RangedBody(self, self._check(key), start)
+    def open(self, key: str, *, start: int = 0) -> closing[RangedBody]:
+        return closing(RangedBody(self, self._check(key), start))
 
     def _get_range(self, key: str, start: int, length: int | None) -> Fetched:
         if length == 0:

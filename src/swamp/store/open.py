@@ -205,29 +205,20 @@ def _open_s3(target: StoreUrl, env: Env, environ: Mapping[str, str]) -> ObjectSt
     place = Endpoint("s3", url, login.profile)
 
     def raw() -> RawListing | None:
-        return _raw_listing(target, env, environ, place, settings, endpoint)
+        from swamp.store.s3_listing import RawListing, keys_of
+
+        keys = keys_of(settings, login.provider, environ)
+        if keys is None:
+            return None
+        where, virtual = settings["region"], settings["virtual_hosted_style_request"]
+        amazon = (
+            f"https://{target.bucket}.s3.{where}.amazonaws.com/" if virtual else f"https://s3.{where}.amazonaws.com"
+        )
+        top = settings.get("endpoint") or amazon
+        bucket_url = f"{top.rstrip('/')}/" if virtual else f"{top}/{target.bucket}"
+        return RawListing(place, bucket_url, where, keys, env, target.silence)
 
     return _layered(target, env, place, lambda http: S3Store(target.bucket, **settings, **http), endpoint, raw)
-
-
-def _raw_listing(
-    target: StoreUrl,
-    env: Env,
-    environ: Mapping[str, str],
-    place: Endpoint,
-    settings: Mapping[str, Any],
-    endpoint: str | None,
-) -> RawListing | None:
-    from swamp.store.s3_listing import RawListing, keys_of
-
-    keys = keys_of(settings, settings.get("credential_provider"), environ)
-    if keys is None:
-        return None
-    region, virtual = settings["region"], settings["virtual_hosted_style_request"]
-    amazon = f"https://{target.bucket}.s3.{region}.amazonaws.com/" if virtual else f"https://s3.{region}.amazonaws.com"
-    top = settings.get("endpoint") or amazon
-    url = f"{top.rstrip('/')}/" if virtual else f"{top}/{target.bucket}"
-    return RawListing(place, url, region, keys, env, target.silence)
 
 
 def _addressing(target: StoreUrl, endpoint: str | None) -> dict[str, Any]:

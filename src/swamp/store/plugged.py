@@ -18,14 +18,13 @@ from swamp.store.port import (
     Condition,
     ConditionalDeletes,
     ConditionalFiles,
-    Fetched,
-    Level,
+    Layer,
     ObjectMeta,
     ObjectStore,
+    StreamedBody,
     Token,
     Uploaded,
 )
-from swamp.values import value
 
 T = TypeVar("T")
 OURS: Final = frozenset({"pushConcurrency", "pullConcurrency", "requestTimeoutMs"})
@@ -128,74 +127,53 @@ def _made(plugin: Plugin, make: Callable[[], Any]) -> Any:
         ) from error
 
 
-@value
-class PluginStore:
+class PluginStore(Layer):
     """A plug-in's store whose foreign errors are ours, as inv[store.errors-mapped] wants it of every adapter.
 
     An OSError (a timeout, a lost connection) is Unavailable, and of a write OutcomeUnknown: it may have happened.
     Anything else is a defect of the plug-in: a StoreError that names it, which no retry hides.
     """
 
-    plugin: ObjectStore
-    kind: str
+    is_adapter = True
 
-    @property
-    def url(self) -> str:
-        return self.plugin.url
-
-    def head(self, key: str) -> ObjectMeta:
-        return self._call("head", key, lambda: self.plugin.head(key))
-
-    def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        return self._call("get", key, lambda: self.plugin.get(key, start=start, length=length))
-
-    def get_if_changed(self, key: str, token: Token) -> Fetched | None:
-        return self._call("get", key, lambda: self.plugin.get_if_changed(key, token))
+    def __init__(self, plugin: ObjectStore, kind: str) -> None:
+        super().__init__(plugin)
+        self.plugin, self.kind = plugin, kind
 
     @contextmanager
     def open(self, key: str, *, start: int = 0) -> Iterator[Body]:
         with ExitStack() as stack:
-            body = self._call("get", key, lambda: stack.enter_context(self.plugin.open(key, start=start)))
-            yield _PluginBody(body, self)  # what its reader raises is the reader's own
-
-    def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
-        return self._call("put", key, lambda: self.plugin.put(key, body, condition))
+            body = self._through("get", key, lambda: stack.enter_context(self.plugin.open(key, start=start)))
+            # What its reader raises is the reader's own.
+            yield StreamedBody(body.meta, self._each("get", key, lambda: iter(body)))
 
     def put_file(self, key: str, path: Path) -> Uploaded:
         path.stat()  # a local file that is gone must not look like a store that does not answer
-        return self._call("put", key, lambda: self.plugin.put_file(key, path))
-
-    def delete(self, keys: Sequence[str]) -> None:
-        self._call("delete", keys[0] if keys else "", lambda: self.plugin.delete(keys))
+        return super().put_file(key, path)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
-        pages = self._call("list", prefix, lambda: iter(self.plugin.list(prefix, start_after=start_after)))
-        while (page := self._call("list", prefix, lambda: next(pages, None))) is not None:
-            yield page
+        return self._each("list", prefix, lambda: iter(self.plugin.list(prefix, start_after=start_after)))
 
-    def level(self, prefix: str = "") -> Level:
-        return self._call("list", prefix, lambda: self.plugin.level(prefix))
+    def _each(self, verb: str, key: str, stream: Callable[[], Iterator[T]]) -> Iterator[T]:
+        found = self._through(verb, key, stream)
+        while (one := self._through(verb, key, lambda: next(found, None))) is not None:
+            yield one
 
     # -- what a plug-in may have beyond the port: where it does not, these do not exist either (`hasattr`)
 
     @property
     def delete_if(self) -> Callable[[str, Token], None]:
         call = cast(ConditionalDeletes, self.plugin).delete_if
-        return lambda key, token: self._call("delete", key, lambda: call(key, token))
+        return lambda key, token: self._through("delete", key, lambda: call(key, token))
 
     @property
     def put_file_if(self) -> Callable[[str, Path, Condition], Uploaded]:
         call = cast(ConditionalFiles, self.plugin).put_file_if
-        return lambda key, path, condition: self._call("put", key, lambda: call(key, path, condition))
+        return lambda key, path, condition: self._through("put", key, lambda: call(key, path, condition))
 
-    def _call(self, verb: str, key: str, call: Callable[[], T]) -> T:
-        with self._explained(verb, key):
-            return call()
-
-    @contextmanager
-    def _explained(self, verb: str, key: str) -> Iterator[None]:
+    def _through(self, verb: str, key: str, call: Callable[[], T]) -> T:
         try:
-            yield
+            return call()
         except SwampError:
             raise
         except OSError as error:
@@ -207,19 +185,3 @@ class PluginStore:
 
     def _text(self, verb: str, key: str, error: Exception) -> str:
         return f"{self.kind} failed to {verb} {key}: {type(error).__name__}: {error}"
-
-
-@value
-class _PluginBody:
-    body: Body
-    store: PluginStore
-
-    @property
-    def meta(self) -> ObjectMeta:
-        return self.body.meta
-
-    def __iter__(self) -> Iterator[bytes]:
-        key = self.meta.key
-        chunks = self.store._call("get", key, lambda: iter(self.body))
-        while (chunk := self.store._call("get", key, lambda: next(chunks, None))) is not None:
-            yield chunk

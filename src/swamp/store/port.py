@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from swamp.errors import CorruptData
-from swamp.values import value
+from swamp.errors import CorruptData, Unavailable
+from swamp.values import as_document, value
 
 T = TypeVar("T")
 
@@ -67,6 +66,22 @@ class Body(Protocol):
 
 
 @value
+class StreamedBody:
+    """A `Body` of chunks that somebody else brings."""
+
+    meta: ObjectMeta
+    chunks: Iterable[bytes]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.chunks)
+
+
+def changed_while_read(key: str) -> Unavailable:
+    """The error for who would have to join bytes of two versions. inv[store.pinned-read]"""
+    return Unavailable(f"{key} changed while it was read", hint="read it again", details={"key": key})
+
+
+@value
 class Level:
     """One step down a key hierarchy: `dirs` end without `/`, both are full keys relative to the store."""
 
@@ -97,15 +112,7 @@ class Capabilities:
         return self.create_only and self.compare_and_swap
 
     def to_json(self) -> dict[str, bool]:
-        names = {
-            "create_only": "createOnly",
-            "compare_and_swap": "compareAndSwap",
-            "read_after_write": "readAfterWrite",
-            "list_after_write": "listAfterWrite",
-            "conditional_delete": "conditionalDelete",
-            "conditional_multipart": "conditionalMultipart",
-        }
-        return {names[k]: v for k, v in asdict(self).items()}
+        return as_document(self)
 
 
 WHOLE_AT_MOST: Final = 64 << 10

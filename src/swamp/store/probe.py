@@ -13,6 +13,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Final
 
 from swamp.env import SYSTEM, Env
@@ -20,7 +21,7 @@ from swamp.errors import StoreError, SwampError, Unavailable
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.store.together import together
 from swamp.store.trial import Seen, Trial
-from swamp.values import value
+from swamp.values import as_document, camel, value
 
 SCRATCH: Final = ".swamp-probe"
 ROUNDS: Final = 3
@@ -52,14 +53,14 @@ class Probed:
 
     def to_json(self) -> dict[str, Any]:
         seen = {"url": self.url, "capabilities": self.capabilities.to_json(), "clockSkewSeconds": self.skew}
-        return seen | {"findings": [{"name": f.name, "kept": f.kept, "text": f.text} for f in self.findings]}
+        return seen | {"findings": list(map(as_document, self.findings))}
 
 
 def probe(store: ObjectStore, env: Env = SYSTEM) -> Probed:
     """Tries every promise. Raises StoreError if the store cannot be used, Unavailable also if it cannot be told what it
     enforces: nothing may be set up on a guess. inv[probe.evidence]"""
-    notes = _Notes()
-    with _scratch(store, env, notes) as trial:
+    findings: list[ProbedPromise] = []
+    with _scratch(store, env, findings) as trial:
         tick = trial.told(trial.tick)
         trial.answered = True
         read, listed, created, swapped, deletes, parts, skews = (trial.beside() for _ in range(7))
@@ -74,9 +75,16 @@ def probe(store: ObjectStore, env: Env = SYSTEM) -> Probed:
         ]
         skew, *kept = together([*asked, lambda: _note_leftovers(trial, tick.key)], trial.stopped.set)[:-1]
         for (name, texts), answer in zip(_PROMISES, kept, strict=True):
-            notes.add_if_tried(name, answer, texts)
-        notes.add("clock", abs(skew or 0.0) <= SKEW_SECONDS, _clock_text(skew or 0.0))
-    return Probed(store.url, notes.capabilities(), tuple(notes.findings), skew)
+            if answer is not None:
+                findings.append(_found(name, bool(answer), texts))
+        findings.append(_found("clock", abs(skew or 0.0) <= SKEW_SECONDS, _clock_text(skew or 0.0)))
+    told = {found.name: found.kept for found in findings}
+    seen = {f.name: told[camel(f.name)] for f in fields(Capabilities) if camel(f.name) in told}
+    return Probed(store.url, Capabilities(**seen), tuple(findings), skew)
+
+
+def _found(name: str, kept: bool, texts: tuple[str, str]) -> ProbedPromise:
+    return ProbedPromise(name, kept, texts[0] if kept else texts[1])
 
 
 def _always(trial: Trial, experiment: Callable[[Trial], Seen]) -> bool:
@@ -90,8 +98,7 @@ def _always(trial: Trial, experiment: Callable[[Trial], Seen]) -> bool:
 
 def ignores_conditions(store: ObjectStore, env: Env = SYSTEM) -> bool:
     """The one question that commits depend on, by one writer. Raises Unavailable when it cannot be told."""
-    notes = _Notes()
-    with _scratch(store, env, notes) as trial:
+    with _scratch(store, env, []) as trial:
         return not (trial.keeps(trial.refuses_second_create) and trial.keeps(trial.swaps_only_on_match))
 
 
@@ -127,31 +134,6 @@ def _clock_text(skew: float) -> tuple[str, str]:
     return (told, f"{told}: set this machine's clock, signatures may be refused")
 
 
-class _Notes:
-    """What has been found so far."""
-
-    def __init__(self) -> None:
-        self.findings: list[ProbedPromise] = []
-
-    def add(self, name: str, kept: bool, texts: tuple[str, str]) -> None:
-        self.findings.append(ProbedPromise(name, kept, texts[0] if kept else texts[1]))
-
-    def add_if_tried(self, name: str, kept: bool | float | None, texts: tuple[str, str]) -> None:
-        if kept is not None:
-            self.add(name, bool(kept), texts)
-
-    def capabilities(self) -> Capabilities:
-        kept = {f.name: f.kept for f in self.findings}
-        return Capabilities(
-            create_only=kept["createOnly"],
-            compare_and_swap=kept["compareAndSwap"],
-            read_after_write=kept["readAfterWrite"],
-            list_after_write=kept["listAfterWrite"],
-            conditional_delete=kept.get("conditionalDelete", False),
-            conditional_multipart=kept.get("conditionalMultipart", False),
-        )
-
-
 def _note_leftovers(trial: Trial, ours: str) -> None:
     """What a probe that was killed has left goes with this one: names that only probes give, a day old by the store's
     own clock, which stamped our first object just now. Another probe may be at work under its own."""
@@ -166,25 +148,17 @@ def _note_leftovers(trial: Trial, ours: str) -> None:
 
 
 @contextmanager
-def _scratch(store: ObjectStore, env: Env, notes: _Notes) -> Iterator[Trial]:
-    trial = Trial(store, f"{SCRATCH}/{env.ulid()}/", env)
+def _scratch(store: ObjectStore, env: Env, findings: list[ProbedPromise]) -> Iterator[Trial]:
+    trial, silent = Trial(store, f"{SCRATCH}/{env.ulid()}/", env), False
     try:
         yield trial
     except Unavailable:
-        if trial.answered:
-            _clean(store, trial, notes)
-        raise  # a store that never answered at all would only be waited for once more
-    except BaseException:
-        _clean(store, trial, notes)
+        silent = not trial.answered  # one that never answered at all would only be waited for once more
         raise
-    _clean(store, trial, notes)
-
-
-def _clean(store: ObjectStore, trial: Trial, notes: _Notes) -> None:
-    try:
-        store.delete(sorted(trial.used))
-    except StoreError as error:
-        # What stays is a few bytes under an internal name; the finding says so.
-        notes.findings.append(
-            ProbedPromise("cleanUp", False, f"some objects under {trial.prefix} stayed ({error.kind})")
-        )
+    finally:
+        try:
+            store.delete([] if silent else sorted(trial.used))
+        except StoreError as error:
+            # What stays is a few bytes under an internal name; the finding says so.
+            stayed = f"some objects under {trial.prefix} stayed ({error.kind})"
+            findings.append(ProbedPromise("cleanUp", False, stayed))

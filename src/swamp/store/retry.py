@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from types import TracebackType
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final, TypeVar
 
 from swamp.env import SYSTEM, Env
 from swamp.errors import OutcomeUnknown, StoreError, Unavailable
-from swamp.store.port import Body, Condition, Layer, ObjectMeta, ObjectStore
+from swamp.store.port import Body, Condition, Layer, ObjectMeta, ObjectStore, StreamedBody, changed_while_read
 from swamp.values import value
 
 T = TypeVar("T")
@@ -138,8 +138,31 @@ class RetryStore(Layer):
                 attempts = attempts or Attempts(self._policy, self._env, began)
                 attempts.wait(error)
 
-    def open(self, key: str, *, start: int = 0) -> ResumingBody:
-        return ResumingBody(self, key, start)
+    @contextmanager
+    def open(self, key: str, *, start: int = 0) -> Iterator[StreamedBody]:
+        """A body that, cut short, goes on from where it was, as long as the object is the same version."""
+        with ExitStack() as stack:
+            body = self._try(partial(self._enter, stack, key, start))
+            yield StreamedBody(body.meta, self._resuming(stack, body, start))
+
+    def _enter(self, stack: ExitStack, key: str, start: int) -> Body:
+        stack.close()
+        return stack.enter_context(self._inner.open(key, start=start))
+
+    def _resuming(self, stack: ExitStack, body: Body, at: int) -> Iterator[bytes]:
+        attempts, first = Attempts(self._policy, self._env), body.meta
+        while True:
+            try:
+                for chunk in body:
+                    at += len(chunk)
+                    yield chunk
+                    attempts.progressed()
+                return
+            except Unavailable as error:
+                attempts.wait(error)
+            body = self._try(partial(self._enter, stack, first.key, at), attempts)
+            if body.meta.token != first.token:
+                raise changed_while_read(first.key)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
         attempts = Attempts(self._policy, self._env)
@@ -153,53 +176,3 @@ class RetryStore(Layer):
                 return
             except Unavailable as error:
                 attempts.wait(error)
-
-
-class ResumingBody:
-    """A body that, cut short, goes on from where it was, as long as the object is the same version."""
-
-    def __init__(self, store: RetryStore, key: str, start: int) -> None:
-        self._store = store
-        self._key = key
-        self._at = start
-
-    def __enter__(self) -> ResumingBody:
-        self._stack = ExitStack()
-        self._body = self._store._try(lambda: self._enter())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def _enter(self) -> Body:
-        return self._stack.enter_context(self._store._inner.open(self._key, start=self._at))
-
-    @property
-    def meta(self) -> ObjectMeta:
-        return self._body.meta
-
-    def __iter__(self) -> Iterator[bytes]:
-        attempts = Attempts(self._store._policy, self._store._env)
-        while True:
-            try:
-                for chunk in self._body:
-                    self._at += len(chunk)
-                    yield chunk
-                    attempts.progressed()
-                return
-            except Unavailable as error:
-                attempts.wait(error)
-                self._resume(attempts)
-
-    def _resume(self, attempts: Attempts) -> None:
-        self._stack.close()
-        token = self._body.meta.token
-        body = self._store._try(self._enter, attempts)
-        if body.meta.token != token:
-            # inv[store.pinned-read]: bytes of two versions are never joined.
-            raise Unavailable(
-                f"{self._key} changed while it was read", hint="read it again", details={"key": self._key}
-            )
-        self._body = body

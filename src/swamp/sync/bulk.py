@@ -142,7 +142,3 @@ class Executor(Protocol):
 Pick = Callable[[Work], Executor]
 Expect = Callable[[Work], None]
 """Told of work that will most likely come, before it is known in detail."""
-
-
-def no_preparation(work: Work) -> None:
-    """For executors that have nothing to prepare."""

@@ -25,7 +25,7 @@ from swamp.locks.flock import FileLock
 from swamp.locks.leases import commit_lock
 from swamp.store.port import UNSAFE, ObjectStore
 from swamp.sync.apply import Mender
-from swamp.sync.bulk import Download, Executor, Expect, Pick, Work, no_preparation
+from swamp.sync.bulk import Download, Executor, Expect, Pick, Work
 from swamp.sync.inline import Inline
 from swamp.sync.observe import Planner
 from swamp.sync.plan import Plan
@@ -96,7 +96,7 @@ class Engine:
         progress: Progress | None = None,
         cancel: Cancel | None = None,
         pick: Pick | None = None,
-        expect: Expect = no_preparation,
+        expect: Expect = lambda _: None,
         hook: Hook | None = None,
         durable: bool = True,
     ) -> Engine:
@@ -109,6 +109,10 @@ class Engine:
         alone = commit_lock(store, env, timeout=policy.lock_timeout, local=cache.base / "leases")
         said = recalled(state)
         ignored = said is not None or not policy.capabilities.safe
+
+        def in_process(work: Work) -> Executor:
+            return Inline(store, env, policy.pull_concurrency if work.stage == "download" else policy.push_concurrency)
+
         word = ConditionsVerdict(ignored, said, policy.measure, policy.doubted, policy.convicted)
         context = EngineContext(
             state=state,
@@ -116,7 +120,7 @@ class Engine:
             committer=Committer(store, writer, env, word, alone),
             env=env,
             policy=policy,
-            pick=pick or _inline(store, env, policy),
+            pick=pick or in_process,
             expect=expect,
             progress=progress or Silent(),
             cancel=cancel or Cancel(),
@@ -380,14 +384,6 @@ class Engine:
             and state.meta("pulledOp") == root.op
             and nothing_deferred(state, self.root, lazy=self._context.lazy, leave_large=policy.leave_large)
         )
-
-
-def _inline(store: ObjectStore, env: Env, policy: Policy) -> Pick:
-    def pick(work: Work) -> Executor:
-        threads = policy.pull_concurrency if work.stage == "download" else policy.push_concurrency
-        return Inline(store, env, threads)
-
-    return pick
 
 
 def _requests(store: ObjectStore) -> int:

@@ -36,10 +36,9 @@ class Snapshot:
 
     def intent(self) -> Intent:
         written = {r.path: r.id for r in self.rows if r.kind == "write"}
-        found = {r.path for r in self.rows if r.kind == "found"}
         deleted = {r.path: r.id for r in self.rows if r.kind == "delete"}
         again = {path for path, number in deleted.items() if written.get(path, 0) > number}
-        return Intent(set(written), found, set(deleted), again)
+        return Intent(set(written), set(deleted), again)
 
 
 @value
@@ -47,7 +46,6 @@ class Intent:
     """Which paths were announced, as files or through a directory above them."""
 
     writes: set[str]
-    found: set[str]
     deletes: set[str]
     again: set[str]
     """Paths that were deleted and written again since: if such a file vanishes, nobody has deleted it."""

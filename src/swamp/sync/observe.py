@@ -14,7 +14,7 @@ from swamp.commit.log import LogStatus, is_newest, log_status, put_log
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row
-from swamp.index.payload import open_payload
+from swamp.index.pack import open_payload
 from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY, Root, decode, first_root
 from swamp.sync.bulk import Executor, Hash, Work

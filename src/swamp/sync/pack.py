@@ -17,7 +17,7 @@ from swamp.cache.places import Places
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import SwampError
 from swamp.index.keys import pack_key
-from swamp.index.pack import Packed, PackWriter, Trials
+from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, Trials
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Sent, Upload
 from swamp.sync.progress import IdleTimeout
@@ -26,9 +26,6 @@ from swamp.sync.units import is_content
 
 SMALL: Final = 256 << 10
 """Files up to this size share a pack; a larger one is an object of its own."""
-PACK_BYTES: Final = 8 << 20
-PACK_FILES: Final = 20_000
-"""No more of them than one commit of a repack moves: a pack is moved as a whole."""
 _NOBODY_ELSE: Final[AbstractContextManager[Any]] = nullcontext()
 AT_ONCE: Final = 2
 """Packs in flight: what a push holds in memory, whatever the number of threads."""
@@ -68,7 +65,22 @@ def upload_group(
     told = _PackOutcome(store, env, idle_timeout)
     with turn:
         body = _packed(jobs, told)
-    return told.sent + (_sent_pack(store, body, told.packed, env, idle_timeout) if told.packed else [])
+    if not told.packed:
+        return told.sent
+
+    def attempt() -> ObjectMeta:
+        """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
+        return store.put(pack_key(env.ulid()), body)
+
+    try:
+        done = retried(attempt, env, idle_timeout)
+    except STOPPERS:
+        raise
+    except SwampError as error:
+        failed = (Sent(file.path, error=said(error), cause=cause_of(error)) for file, _ in told.packed)
+        return [*told.sent, *failed]
+    at = rfc3339(done.last_modified)
+    return told.sent + [Sent(f.path, f.key(done.key), f.size, f.sha256, at, hint) for f, hint in told.packed]
 
 
 def _packed(jobs: list[Upload], told: _PackOutcome) -> bytes:
@@ -120,25 +132,3 @@ def _add(writer: PackWriter, places: Places, jobs: list[Upload], told: _PackOutc
             continue
         digest = hashlib.sha256(body).hexdigest()
         told.packed.append((writer.add(job.path, body, digest, trials.compressed(job.path, body)), before))
-
-
-def _sent_pack(
-    store: ObjectStore,
-    body: bytes,
-    files: list[tuple[Packed, StatFingerprint]],
-    env: Env,
-    idle_timeout: IdleTimeout | None,
-) -> list[Sent]:
-    """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
-
-    def attempt() -> ObjectMeta:
-        return store.put(pack_key(env.ulid()), body)
-
-    try:
-        done = retried(attempt, env, idle_timeout)
-    except STOPPERS:
-        raise
-    except SwampError as error:
-        return [Sent(file.path, error=said(error), cause=cause_of(error)) for file, _ in files]
-    at = rfc3339(done.last_modified)
-    return [Sent(file.path, file.key(done.key), file.size, file.sha256, at, hint) for file, hint in files]

@@ -77,7 +77,6 @@ class PlainTree:
     def announce(
         self, paths: Iterable[str], kind: Kind = "write", *, confirmed: bool = False
     ) -> AbstractContextManager[None]:
-        del paths, kind, confirmed
         return nullcontext()
 
     def materialize(self, path: str) -> Path:
@@ -89,11 +88,9 @@ class PlainTree:
         return found
 
     def remote_only(self, prefix: str = "") -> Iterator[RemoteFile]:
-        del prefix
         return iter(())
 
     def deferred(self, prefix: str) -> Sequence[Deferred]:
-        del prefix
         return ()
 
     def bring_back(self, prefix: str) -> None:

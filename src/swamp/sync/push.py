@@ -12,8 +12,8 @@ from swamp.cache.paths import is_internal
 from swamp.cache.places import Places
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, stat_one
+from swamp.commit.build import is_there
 from swamp.commit.commit import Changes, Committed, RootRead
-from swamp.errors import ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import object_of
 from swamp.index.root import Root, allows
@@ -253,11 +253,7 @@ class Push:
             self.looked = (root.op, {})
         known = self.looked[1]
         if name not in known:
-            known[name] = True
-            try:
-                self.context.committer.store.head(name)
-            except ObjectMissing:
-                known[name] = False
+            known[name] = is_there(self.context.committer.store, name)
         return known[name]
 
     def _changes(self, units: Iterable[UnitPlan], root: Root) -> Changes:

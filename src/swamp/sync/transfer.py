@@ -24,7 +24,7 @@ from swamp.errors import (
 )
 from swamp.index.entry import payload_key
 from swamp.index.keys import slice_of
-from swamp.index.payload import read_slice
+from swamp.index.pack import read_slice
 from swamp.store.port import WHOLE_AT_MOST, ObjectStore, Uploaded
 from swamp.store.retry import Backoff
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
@@ -40,8 +40,7 @@ STOPPERS: Final = (AccessDenied, Misconfigured, Interrupted)
 T = TypeVar("T")
 
 
-def ignored(size: int) -> None:
-    del size
+def ignored(size: int) -> None: ...
 
 
 def _counted(chunks: Iterable[bytes], on_bytes: Callable[[int], None]) -> Iterator[bytes]:

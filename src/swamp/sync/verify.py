@@ -20,12 +20,12 @@ from swamp.env import SYSTEM
 from swamp.errors import CorruptData, NotFound, ObjectMissing, SwampError
 from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import live_rows, lookup
-from swamp.index.payload import open_payload
+from swamp.index.pack import open_payload
 from swamp.index.root import Root
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Upload
 from swamp.sync.fetch import AT_ONCE, grouped, sound_slices
-from swamp.sync.pool import pooled
+from swamp.sync.inline import THREADS, pooled
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext
 from swamp.sync.transfer import ignored, retried, upload_one
@@ -133,7 +133,7 @@ def verify(
     context: EngineContext,
     idle_timeout: IdleTimeout,
     *,
-    threads: int = 16,
+    threads: int = THREADS,
     repair: bool = False,
     drop: tuple[str, ...] = (),
 ) -> VerifyReport:

@@ -37,13 +37,6 @@ class View:
     dropped: dict[str, Unreferenced] = field(default_factory=dict)
     unsafe: tuple[str, ...] = ()
 
-    def row(self, path: str, base: BaseRow | None) -> Row | None:
-        """What the root says of a path whose base is known (incremental views only)."""
-        found = self.delta.get(path)
-        if found is not None:
-            return found
-        return None if base is None else as_entry(base)
-
     def stream(self, start: str = "", stop: str | None = None) -> Iterator[Row]:
         """Every live or deleted path from `start` up to `stop`, in path order (full views only)."""
         rows = rows_between(self.root, lambda ref: read_segment(self.store, ref), start, stop)

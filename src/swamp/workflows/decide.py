@@ -8,12 +8,11 @@ from typing import Any, Final, Literal
 
 from swamp.data.document import RecordFiles
 from swamp.data.run_record import RUNS, RunState, RunSummary, StepState, path_of
-from swamp.env import rfc3339
+from swamp.env import rfc3339, user_name
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, StoreError, SwampError, UsageError
 from swamp.locks.flock import Verdict
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
-from swamp.repo.open import user_name
 from swamp.values import value
 from swamp.workflows.execute import Instance
 from swamp.workflows.locks import RunLocks

@@ -13,8 +13,7 @@ from swamp.commit.restore import undelete
 from swamp.errors import SwampError
 from swamp.index.entry import Unreferenced
 from swamp.index.keys import PACK_PREFIX, object_of, slice_of
-from swamp.index.pack import PackWriter
-from swamp.index.payload import read_payload
+from swamp.index.pack import PackWriter, read_payload
 from swamp.store.layers import MeterStore
 from swamp.sync.engine import Policy
 from swamp.sync.progress import IdleTimeout
