@@ -93,7 +93,12 @@ def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, idle_t
 
 
 def _wrong(jobs: Jobs, settings: SparkSettings, question: Question, right: str, idle_timeout: IdleTimeout) -> list[str]:
-    """One small task per core: what the executors that the scheduler gives us answer other than `right`."""
+    """What executors answer other than `right`."""
+    return sorted(set(_ask(jobs, settings, question, idle_timeout)) - {right})
+
+
+def _ask(jobs: Jobs, settings: SparkSettings, question: Question, idle_timeout: IdleTimeout) -> list[str]:
+    """One small task per core: the answer of every executor that the scheduler gives us."""
     count = max(2, jobs.parallelism)
 
     def each(rows: Iterable[Any]) -> Iterable[str]:
@@ -116,7 +121,7 @@ def _wrong(jobs: Jobs, settings: SparkSettings, question: Question, right: str, 
 
     idle_timeout.progressed()  # the session had limits of its own; an executor may have to be brought up first
     try:
-        return sorted(set(jobs.run("check executors", answers, idle_timeout)) - {right})
+        return jobs.run("check executors", answers, idle_timeout)
     except Unavailable as error:
         raise Unavailable(
             f"no executor of {settings.where} has answered for {idle_timeout.seconds:g} s",
