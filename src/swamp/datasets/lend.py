@@ -34,7 +34,8 @@ log = logging.getLogger("swamp.spark")
 END_BYTES: Final = 128 << 10
 """So much of every part's end is kept once it was read: Parquet is read from its footer, for every query again."""
 KEPT_BYTES: Final = 64 << 20
-FIRST_BYTES: Final = 256 << 10
+FIRST_BYTES: Final = 1 << 20
+"""Hadoop's client takes one piece, leaves, and comes back for the next: smaller ones leave more unread behind."""
 MOST_BYTES: Final = 4 << 20
 """Who reads on is sent more at a time: a reader of one column leaves early, one of all of them goes to the end."""
 SURE_AFTER: Final = 2
