@@ -66,3 +66,13 @@ def test_a_command_ends_with_its_own_code_and_all_of_its_words(tmp_path):
         out, err = running.communicate(timeout=60)
         assert running.returncode == code and out.endswith("late\n")
         assert ("swamp 0" in out) == (code == 0) and ("nonsense" in err) == (code == 2)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_command_without_an_output_does_its_work(tmp_path, closed):
+    """As cron, an init system or a shell may begin one."""
+    (tmp_path / "swamp").write_text(INSTALLED)
+    line = f"'{sys.executable}' '{tmp_path}/swamp' repo init '{tmp_path}/repo' {closed}"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert (tmp_path / "repo/.swamp.yaml").exists()

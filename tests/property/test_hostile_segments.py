@@ -5,8 +5,10 @@ Each file is made in one process and read in another, which says by how much it 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -161,7 +163,10 @@ print(refused, (int(open("/proc/self/status").read().partition("VmHWM:")[2].spli
 
 
 def run(code: str, *args: str) -> list[list[str]]:
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=200)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # for tests/segments.py
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=200, env=environment
+    )
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     return [line.split() for line in done.stdout.splitlines()]
 

@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _ran(args: list[str]) -> int:
     """What loads the command loads while a sync's look at its tree is under way."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by whoever began this (`>&-`); no file of ours may get its number
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - pathlib is not loaded yet
     gc.set_threshold(50_000, 20, 50)  # a command makes a million small values and no cycles: look for them less often
     try:
         with looking_ahead(args):
