@@ -51,7 +51,7 @@ def test_L48_a_listing_on_spark_proposes_what_one_in_memory_proposes(jobs, bucke
 def test_L73_footers_on_spark_propose_what_they_propose_in_memory(jobs, bucket):
     """By identity: what was moved is no newer than what was uploaded after it, and stays what it was."""
     from swamp.env import SYSTEM
-    from swamp.index.pack import PackWriter
+    from swamp.index.pack import Packed, PackWriter
 
     store = bucket.open()
     lost(store)
@@ -62,7 +62,7 @@ def test_L73_footers_on_spark_propose_what_they_propose_in_memory(jobs, bucket):
                                "files/c": (b"c", "_packs/01JD0000000000000000000001@12+1")})):  # fmt: skip
         writer = PackWriter()
         for path, (body, identity) in files.items():
-            writer.add(path, body, hashlib.sha256(body).hexdigest(), id=identity)
+            writer.copy(Packed(path, 0, len(body), len(body), hashlib.sha256(body).hexdigest()), body, identity)
         store.put(pack, writer.seal())
     store.put("_packs/01JD0000000000000000000003", b"no pack at all")
     committer = committer_for(bucket)

@@ -88,23 +88,23 @@ def inspect_group(
 
     env = idle_timeout.env if idle_timeout else SYSTEM
 
-    def alone(entry: Entry) -> Finding:
-        """inv[read.twice]: one reading that is wrong may be the line's fault, and who is told of it may drop it."""
-        found = retried(lambda: inspect(store, entry, on_bytes), env, idle_timeout)
-        return found if found.verdict == "good" else retried(lambda: inspect(store, entry), env, idle_timeout)
+    def once(entry: Entry, tell: Callable[[int], None] = on_bytes) -> Finding:
+        return retried(lambda: inspect(store, entry, tell), env, idle_timeout)
 
+    # inv[read.twice]: one reading that is wrong may be the line's fault, and who is told of it may drop the file.
     if len(entries) == 1:
-        return [alone(entries[0])]
+        found = once(entries[0])
+        return [found if found.verdict == "good" else once(entries[0], ignored)]
     try:
         sound = sound_slices(store, [(e.key, e.size, e.sha256) for e in entries])
     except ObjectMissing:
-        first = alone(entries[0])  # asked once more; all of them lie in one object
-        if first.verdict == "missing":
+        first = once(entries[0])
+        if first.verdict == "missing":  # and so are all of them: they lie in one object
             return [Finding(entry, "missing") for entry in entries]
-        return [first, *map(alone, entries[1:])]
+        return [first, *map(once, entries[1:])]
     on_bytes(sum(entry.size for entry, good in zip(entries, sound, strict=True) if good))
     return [
-        Finding(entry, "good", entry.size) if good else alone(entry) for entry, good in zip(entries, sound, strict=True)
+        Finding(entry, "good", entry.size) if good else once(entry) for entry, good in zip(entries, sound, strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ from swamp.commit.restore import undelete
 from swamp.errors import SwampError
 from swamp.index.entry import Unreferenced
 from swamp.index.keys import PACK_PREFIX, object_of, slice_of
-from swamp.index.pack import PackWriter, read_payload
+from swamp.index.pack import Packed, PackWriter, read_payload
 from swamp.store.layers import MeterStore
 from swamp.sync.engine import Policy
 from swamp.sync.progress import IdleTimeout
@@ -45,7 +45,9 @@ def move(peer: Peer, *, gone: bool = True) -> str:
     placed = {}
     for entry in rows:
         body = read_payload(store, entry.key, entry.size)
-        placed[entry.path] = writer.add(entry.path, body, entry.sha256 or "", id=entry.identity)
+        stored = body or b"\0"
+        file = Packed(entry.path, 0, len(stored), entry.size, entry.sha256 or "")
+        placed[entry.path] = writer.copy(file, stored, entry.identity)
     store.put(name, writer.seal())
 
     def propose(root):
