@@ -37,7 +37,7 @@ from swamp.bulk.settings import SparkSettings
 from swamp.bulk.spread import named_frame
 from swamp.cache.layout import CacheDir
 from swamp.cache.state import State
-from swamp.commit.commit import Changes
+from swamp.commit.commit import Changes, RootRead
 from swamp.commit.compact import compact
 from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM, rfc3339
@@ -122,7 +122,7 @@ class Bench:
         env = self.committer.env
         root = first_root(env.uuid(), env.ulid(), rfc3339(env.clock.now()), self.committer.writer)
         refs = self.on._segments(generated(self.session, self.rows, 1, 1), self.rows, root.seq)
-        self.committer.create(replace(root, segments=refs), self.on.idle_timeout.check)
+        self.committer.replace(RootRead(None, None), replace(root, segments=refs), self.on.idle_timeout.check)
         size = sum(ref.bytes for ref in refs)
         self.note("generate and publish", f"{len(refs)} segments, {size / 1e6:.0f} MB")
 

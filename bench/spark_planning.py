@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from spark_all import note
 
+from swamp.commit.commit import RootRead
 from swamp.data import metadata
 from swamp.data.records import auto_definition
 from swamp.datasets.place import open_place
@@ -103,7 +104,7 @@ def build(home, entries):
         made = write_segment(rows[start : start + SEGMENT_ROWS], presorted=True)
         refs.append(made.ref(f"_swamp/segments/{SYSTEM.ulid()}.parquet", root.seq))
         store.put(refs[-1].key, made.data)
-    committer.create(replace(root, segments=tuple(refs)), lambda: None)
+    committer.replace(RootRead(None, None), replace(root, segments=tuple(refs)), lambda: None)
 
 
 def ask(repo, case):
