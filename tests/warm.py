@@ -177,7 +177,10 @@ class Nursery:
         """Whether an interpreter that starts with `env` is the one that has already started."""
         if sys.platform != "linux" or os.environ.get("SWAMP_TEST_COLD"):
             return False
-        return self._channel is None or _interpreter(env) == self._born
+        asked = _interpreter(env)
+        if self._channel is None:  # an odd one that came first would have all that follow started the long way
+            return asked.items() <= os.environ.items()
+        return asked == self._born
 
     def _open(self, env: Mapping[str, str]) -> socket.socket:
         if self._channel is None:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from machines import NURSERY, SWAMP, Machine, Team
-from warm import Process
+from warm import Nursery, Process
 
 ASKED = (("data", "list"), ("data", "get", "web", "nothing"), ("no-such-command",), ("data", "--help"), ("--version",))
 
@@ -82,3 +82,12 @@ def test_another_interpreter_is_started_as_one(machine):
     with process:
         assert not isinstance(process, Process) and process.args[0] == str(SWAMP)
         assert process.communicate(timeout=60)[0].startswith("swamp ")
+
+
+def test_an_odd_interpreter_that_is_asked_for_first_does_not_make_all_others_start_the_long_way(machine, tmp_path):
+    nursery, usual = Nursery(SWAMP), machine.environment()
+    with nursery.start(("--version",), {**usual, "PYTHONPATH": str(tmp_path)}, machine.repo) as odd:
+        odd.communicate(timeout=60)
+    with nursery.start(("--version",), usual, machine.repo) as plain:
+        plain.communicate(timeout=60)
+    assert not isinstance(odd, Process) and isinstance(plain, Process)
