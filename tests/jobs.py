@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -22,9 +23,13 @@ JOB = Path(__file__).with_name("spark_job.py")
 Moment = Callable[[], bool]
 
 
+# Asking Java which one it is starts a JVM, and it is the same one for all tests of a worker.
+_java = functools.cache(lambda: find_java(os.environ))
+
+
 def require_java() -> None:
     try:
-        find_java(os.environ)
+        _java()
     except MissingTool as error:
         if "spark" in os.environ.get("SWAMP_REQUIRE", ""):
             pytest.fail(str(error))
