@@ -170,3 +170,20 @@ def test_data_that_cannot_be_there_is_told_at_validation(a: Machine):
     found = problems("m-one", "resullt")
     assert "writes no data `resullt`" in str(found[0]["message"]) and found[0]["suggestion"] == "result"
     assert all("line" in problem for problem in found)
+
+
+# -- whoever comes from Git
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("init", "did you mean `swamp repo init`?"),
+        ("doctor", "did you mean `swamp datastore doctor`?"),
+        ("get", "did you mean `swamp data get` or `swamp model get` or `swamp workflow get`?"),
+        ("frobnicate", "see `swamp --help`"),
+    ],
+)
+def test_a_command_without_its_group_is_told_where_it_is(tmp_path, typed: str, hint: str):
+    error = Machine(tmp_path, tmp_path)(typed).failed(2)
+    assert error["error"] == f"No such command '{typed}'." and error["hint"] == hint

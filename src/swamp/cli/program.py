@@ -83,9 +83,17 @@ class RootGroup(Group):
                 self.commands[part.name] = TyperGroup(name=part.name, help=part.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and (meant := _commands_called(args[0])):
+            raise UsageError(f"No such command '{args[0]}'.", hint=f"did you mean {' or '.join(meant)}?")
         name, command, rest = super().resolve_command(ctx, args)
         part = next((p for p in PARTS if p.name == name), None)
         return name, part.load(rest[0] if rest else "") if part else command, rest
+
+
+def _commands_called(name: str) -> list[str]:
+    """The commands of that name in any group: whoever comes from Git types `swamp init`. Imports every group."""
+    groups = [part for part in PARTS if part.kind == "group" and not part.short_for and part.exists]
+    return [f"`swamp {part.name} {name}`" for part in groups if name in getattr(part.load(), "commands", ())]
 
 
 def _version(wanted: bool) -> None:
