@@ -6,8 +6,8 @@ import ctypes
 import datetime as dt
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,52 @@ def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_lost(local_team: 
             assert "ermission" in ran.err or "read-only" in ran.err or "readonly" in ran.err, ran.err
     assert unlocked(local_team) == before and a.versions("web", "report") == [1]
     a.put("web", "report", "2")
+    assert_no_help_needed(a)
+
+
+@contextmanager
+def a_file_in_its_place(home: Path) -> Iterator[None]:
+    """Where the cache's directories should be, a file stands: what not even root can write into."""
+    aside = home.with_name("aside")
+    home.rename(aside)
+    home.write_text("")
+    try:
+        yield
+    finally:
+        home.unlink()
+        aside.rename(home)
+
+
+@contextmanager
+def closed(home: Path) -> Iterator[None]:
+    """As another user's, who lets nobody look."""
+    home.chmod(0)
+    try:
+        yield
+    finally:
+        home.chmod(0o700)
+
+
+@pytest.mark.parametrize("spoiled", [frozen, closed, a_file_in_its_place])
+def test_L30_status_and_doctor_of_a_cache_that_cannot_be_written_answer_with_a_document(
+    local_team: Team, spoiled: Callable[[Path], AbstractContextManager[None]]
+):
+    a = local_team.machine("a")
+    a.put("web", "report", "1")
+    with spoiled(a.home / ".swamp"):
+        for words in (("datastore", "status"), ("status",)):
+            told = unprivileged(a, *words)
+            assert told.code == 69 and told.json["healthy"] is False and "Traceback" not in told.err, told
+            assert "cache" in told.json["message"] and str(a.home / ".swamp") in told.json["message"], told.json
+            assert told.json["hint"] and told.json["seq"] == 2, "the store answers, and that is told, too"
+            assert told.json["pending"] is None, "what waits here is not known"
+            assert told.json["message"] in told.json["summary"]
+        checked = unprivileged(a, "datastore", "doctor")
+        assert checked.code == 1 and "Traceback" not in checked.err, checked
+        checks = {check["name"]: check for check in checked.json["checks"]}
+        assert not checks["state"]["ok"] and checks["state"]["fix"], checked.json
+        assert checks["reachability"]["ok"], checked.json
+    assert a("datastore", "status").ok()["healthy"]
     assert_no_help_needed(a)
 
 

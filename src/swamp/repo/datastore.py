@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swamp.cache.files import on_disk
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.cache.second import end_ahead
 from swamp.env import Env
@@ -358,7 +359,9 @@ class Datastore:
     @property
     def is_hydrated(self) -> bool:
         """Whether this cache has seen the whole store once."""
-        return (self.cache.base / "hydrated").exists()
+        mark = self.cache.base / "hydrated"
+        with on_disk("read", str(mark)):
+            return mark.exists()
 
     def mark_hydrated(self) -> None:
         """From now on `is_hydrated`; that goes when the cache goes."""

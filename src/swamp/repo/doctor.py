@@ -6,8 +6,18 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from swamp.cache.state import StateRebuilt
 from swamp.commit.log import names, refuse_later_formats
-from swamp.errors import AccessDenied, CorruptData, MissingTool, NewerFormat, ObjectMissing, StoreError, SwampError
+from swamp.errors import (
+    AccessDenied,
+    CorruptData,
+    Failed,
+    MissingTool,
+    NewerFormat,
+    ObjectMissing,
+    StoreError,
+    SwampError,
+)
 from swamp.index.read import read_root
 from swamp.index.root import IGNORED, ROOT_KEY, Root, UnreadFormat
 from swamp.repo.repair import change_word
@@ -95,6 +105,13 @@ class Doctor:
             return
         reached = self._reach()
         yield from reached
+        try:
+            _ = self._datastore.engine
+        except StateRebuilt:
+            raise
+        except Failed as error:  # one finding: everything below would only say it again
+            yield Checkup("state", False, error.message, error.hint)
+            return
         yield _told("state", self._state, REPAIR)
         yield _told("tree", self._tree, REPAIR)
         if any(not check.ok for check in reached):
@@ -128,7 +145,9 @@ class Doctor:
 
         try:
             seen = measure(self._datastore, self._datastore.must_sync().state)
-        except StoreError as error:
+        except StateRebuilt:
+            raise
+        except (StoreError, Failed) as error:  # the answer could not be had, or not be recorded here
             yield Checkup("probe", False, error.message, error.hint)
             return
         for finding in seen.findings:

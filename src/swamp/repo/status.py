@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.outbox import Outbox
 from swamp.cache.paths import TIER_DIRECTORIES
+from swamp.cache.state import StateRebuilt
 from swamp.commit.log import LOG_PREFIX
 from swamp.env import Env, parse_rfc3339
-from swamp.errors import ObjectMissing, StoreError, SwampError
+from swamp.errors import Failed, ObjectMissing, StoreError, SwampError
 from swamp.index.keys import live_in_packs
 from swamp.index.lookup import FetchSegment, live_rows
 from swamp.index.pack import packed_bytes, packs_of
@@ -97,6 +98,23 @@ class DatastoreStatus:
     def _remote(self) -> dict[str, Any]:
         # First the store, and in haste: what else is opened below must not wait for one that is away.
         root, answer = self._asked()
+        try:
+            return self._beside(root, answer)
+        except StateRebuilt:
+            raise
+        except Failed as error:
+            return self._cacheless(root, answer, error)
+
+    def _cacheless(self, root: Root | None, answer: dict[str, Any], error: Failed) -> dict[str, Any]:
+        """Of a cache that cannot be opened or written, which is when people ask: what the store says, and why the rest
+        is not known. L30"""
+        unknown = dict.fromkeys(("capabilities", "behind", "lastSyncAt", "pending", "cache", "packs"))
+        away = "" if answer["healthy"] else f"{answer['message']}; "
+        said = {"healthy": False, "message": f"{away}this machine's cache cannot be used: {error.message}"}
+        return {**answer, **said, "hint": error.hint, "seq": root.seq if root else None, **unknown}
+
+    def _beside(self, root: Root | None, answer: dict[str, Any]) -> dict[str, Any]:
+        """What the store has said, beside what is here. Raises Failed for a cache that cannot be used."""
         if not answer["healthy"]:
             self._datastore.rely_on_record()
         engine = self._datastore.engine
@@ -217,6 +235,8 @@ def sentence(found: dict[str, Any]) -> str:
     pending, cache = found["pending"], found["cache"]
     if found["type"] == "filesystem":
         return "A plain directory: everything is here, and nothing is shared."
+    if pending is None:
+        return f"{found['message']}; what waits here is not known."
     owed = _owed(found["behind"], pending, cache, lazy=found["hydrate"] == "lazy")
     if not found["healthy"]:
         kept = f"; {_listed(owed)} wait for it" if owed else "; nothing here waits for it"
