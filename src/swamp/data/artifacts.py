@@ -124,9 +124,13 @@ class DataRepository(VersionReader):
             return self._publish_tombstone(ref, found.meta.draft)
 
     def rename(self, data: DataName, new_name: str) -> Renamed:
-        """The latest version under a new name; the old name points to it and keeps its history."""
+        """The latest version under a new name; the old name points to it and keeps its history.
+
+        Again after a kill it is completed: what is already so is not refused."""
         latest = self.get(data)
         target = latest.ref.data.sibling(new_name)
+        if begun := self._begun(data, target, latest):
+            return begun
         self._check_free(target, latest)
         source = self.raw(latest)
         self.surveyed(target, source)
@@ -137,6 +141,24 @@ class DataRepository(VersionReader):
                 if self._is_mine(marker):
                     return self._rename_into(latest, source, ref, marker)
                 self._remove_directory(ref.path)
+        raise AssertionError("unreachable")
+
+    def _begun(self, data: DataName, target: DataName, latest: DataVersion) -> Renamed | None:
+        """The same rename that was made before, by one that may have died before its push; or the rest of it, if that
+        died between the new name and the old one's pointer: nothing else makes equal bytes of equal description."""
+        old, new = self.newest(data), self.newest(target)
+        if old is None or new is None or not new.meta.active:
+            return None
+        if old.meta.renamed_to == target.name:
+            return Renamed(old, new)
+        same = new.meta.checksum == latest.meta.checksum and new.meta.draft == replace(latest.meta.draft, write_id=None)
+        if target == latest.ref.data or not latest.meta.checksum or not same:
+            return None
+        for marker in self._next_refs(latest.ref.data):
+            with self._tree.announce([marker.path]):
+                if self._is_mine(marker):
+                    with self._undone_on_failure(marker):
+                        return Renamed(self._publish_tombstone(marker, latest.meta.draft, target.name), new)
         raise AssertionError("unreachable")
 
     def _rename_into(self, latest: DataVersion, source: Path, ref: VersionRef, marker: VersionRef) -> Renamed:

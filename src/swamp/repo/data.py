@@ -211,6 +211,7 @@ class Data:
         data = self._named_anywhere(model, old)
         with self._changing("data rename", data) as change:
             renamed = self._repo.artifacts.rename(data, new)
+            self._repo.changes.take_over(change, "write", (data.path, renamed.new.ref.data.path))
         change.must_be_delivered()
         return renamed
 
@@ -252,6 +253,7 @@ class Data:
             only = frozenset(planned.refs)
         with self._repo.changes.structural(command) as change:
             found = collect(confirmed=confirmed, times=times_of(self._repo.datastore), only=only)
+            self._repo.changes.take_over(change, "delete")
         change.must_be_delivered()
         return found
 

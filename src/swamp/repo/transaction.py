@@ -228,6 +228,19 @@ class Transactions:
         """Work on records that only this command writes, such as a run's."""
         return self._change(command, lambda: nullcontext(NoLease()), scope, once=True)
 
+    def take_over(self, change: Change, kind: Kind, below: Sequence[str] = ("",)) -> int:
+        """What an earlier command announced there and was killed before it could push becomes this one's to deliver:
+        with exit 0 nothing of it waits any more. How much that is. C02"""
+        engine = self._repo.datastore.engine
+        rows = () if engine is None else engine.state.journal()
+        left = [r for r in rows if r.kind == kind and any(is_below(r.path, top) for top in below)]
+        left = [r for r in left if not change._is_own(r.path)]
+        change.announced.extend(row.path for row in left)
+        change.deletes.extend(row.path for row in left if kind == "delete" and not row.confirmed)
+        if left:
+            self._repo.notify(f"an earlier {change.command} that did not come to its end is delivered, too")
+        return len(left)
+
     @contextmanager
     def _change(
         self,
