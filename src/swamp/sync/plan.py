@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
+from functools import cached_property
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from swamp.cache.paths import ancestors, fold
@@ -120,10 +122,10 @@ def plan(
     units: list[UnitPlan] = []
     held: dict[str, str] = {}
     waiting: list[Facts] = []
-    ordered = sorted(facts, key=lambda f: (unit_of(f.path), f.path))
-    room = _Room(clash, ordered)
-    for unit, group in groupby(ordered, key=lambda f: unit_of(f.path)):
-        actions = [_act(f, policy) for f in group]
+    ordered = sorted(((unit_of(f.path), f.path, f) for f in facts), key=itemgetter(0, 1))
+    room = _Room(clash, [f for _, _, f in ordered])
+    for unit, group in groupby(ordered, key=itemgetter(0)):
+        actions = [_act(f, policy) for _, _, f in group]
         planned = "something in it cannot be read" if unit in blocked else _whole(unit, actions, room)
         if isinstance(planned, str):
             held[unit] = planned
@@ -263,15 +265,21 @@ class _Room:
 
     def __init__(self, clash: Clash, facts: Iterable[Facts]) -> None:
         self._clash = clash
+        self._facts = facts
         self._folds: dict[str, str] = {}
         self._directories: dict[str, str] = {}
+
+    @cached_property
+    def _leaving(self) -> frozenset[str]:
+        """What goes; all else that the store has is taken from here on. Only a push asks, so a pull of everything
+        folds no name."""
         leaving: set[str] = set()
-        for f in facts:
+        for f in self._facts:
             if f.local is None and f.deleted:
                 leaving.add(f.path)  # a file may be renamed to another case of itself in one push
             elif isinstance(f.remote, Entry):
-                self.take(f.path)
-        self._leaving = frozenset(leaving)
+                self._occupy(f.path)
+        return frozenset(leaving)
 
     def clash_of(self, actions: list[Action]) -> str | None:
         """A path beside which one that is to be pushed cannot stand: in the store, in this plan or in its own unit."""
@@ -285,7 +293,7 @@ class _Room:
     def clash(self, action: Action) -> str | None:
         if isinstance(action.facts.remote, Entry):
             return None
-        path = action.path
+        path, leaving = action.path, self._leaving
         folded = fold(path)
         other = self._folds.get(folded)
         if other is not None and other != path:
@@ -293,9 +301,13 @@ class _Room:
         for above in ancestors(folded):
             if above in self._folds:
                 return self._folds[above]
-        return self._directories.get(folded) or self._clash(path, self._leaving)
+        return self._directories.get(folded) or self._clash(path, leaving)
 
     def take(self, path: str) -> None:
+        _ = self._leaving  # what the store has is taken first
+        self._occupy(path)
+
+    def _occupy(self, path: str) -> None:
         folded = fold(path)
         self._folds[folded] = path
         if folded.rpartition("/")[0] in self._directories:
