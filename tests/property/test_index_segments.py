@@ -16,7 +16,7 @@ from swamp.errors import CorruptData, NotFound
 from swamp.index import decode
 from swamp.index.columns import BATCH, ROW_GROUP, check_segment, listed_paths
 from swamp.index.entry import Entry, Tombstone, Unreferenced
-from swamp.index.footer import Proven
+from swamp.index.footer import Proven, Raw, read_footer
 from swamp.index.lookup import (
     all_rows,
     forgettable,
@@ -473,6 +473,28 @@ def test_pages_with_other_names_that_end_alike_are_passed_over():
     segment = write_segment(rows)
     some = list(listed_paths(segment.ref("k", 1), segment.data, start="data", stop="data0", naming="visit"))
     assert [len(paths) for paths in some] == [0, ROW_GROUP, 0]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sets(_NAMED.map("/".join), min_size=3, max_size=60), st.integers(0, 60), st.integers(1, 9))
+def test_texts_that_are_skipped_change_nothing_in_those_that_follow(paths, skip, some):
+    rows = [Entry(path, f"{path}~k", 1, None, "", 1) for path in sorted(paths)]
+    raw = Raw(write_segment(rows).data)
+    group = read_footer(raw).groups[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "_TEXTS", some)
+        found = [list(decode.values(raw, group, group.columns[at], min(skip, len(rows)))) for at in (0, 2)]
+    assert found == [[row.path for row in rows][skip:], [row.key for row in rows][skip:]]
+
+
+@given(st.sets(_NAMED.map("/".join), min_size=1, max_size=40), st.sampled_from(["", "a", "a-b", "b"]))
+def test_paths_of_a_range_are_all_that_a_segment_has_there(paths, start):
+    rows = [Entry(path, "k", 1, None, "", 1) for path in sorted(paths)]
+    segment = write_segment(rows)
+    for stop in (None, f"{start}0"):
+        some = listed_paths(segment.ref("k", 1), segment.data, start=start, stop=stop, naming=None)
+        found = [path for paths in some for path in paths]
+        assert found == [row.path for row in rows if start <= row.path and (stop is None or row.path < stop)]
 
 
 def test_of_columns_only_what_belongs_to_the_wanted_paths_is_read(monkeypatch):

@@ -2,9 +2,12 @@
 
 import hashlib
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from swamp.bulk.clients import opened
+from swamp.bulk.indexing import OfRanges, live_entries
 from swamp.data import metadata
 from swamp.datasets.content import find_artifact
 from swamp.datasets.place import Bucket, Span, open_place
@@ -140,6 +143,18 @@ def test_tasks_keep_nothing(place):
     assert found.keeps
     assert not found.within("data", Span()).keeps
     assert not found.keys_only().keeps
+
+
+def test_a_task_asks_for_a_segment_once_however_many_of_its_ranges_meet_it(place, monkeypatch):
+    found = place[0]
+    monkeypatch.setattr(keep, "_kept", type(keep._kept)())
+    asked_for, kind = [], type(opened(found.spec))
+    get = kind.get
+    monkeypatch.setattr(kind, "get", lambda self, key, **more: asked_for.append(key) or get(self, key, **more))
+    ranges = pairwise(["", *(f"data/{KIND}/m{n:03d}/" for n in range(3, MODELS, 4)), None])
+    names = [entry.path for *_, entry in OfRanges(found.spec, found.root, live_entries)(ranges)]
+    assert names == sorted(names) and len(names) == 2 * MODELS
+    assert sorted(asked_for) == sorted(ref.key for ref in found.root.segments)
 
 
 def test_names_of_deleted_data_and_of_two_models_are_not_taken_for_one(place, shared_repo):

@@ -91,8 +91,8 @@ class Bucket:
             if span.holds(row.path):
                 yield FileRef(row.path, row.key, row.size, row.sha256)
 
-    def mentions(self, prefix: str, name: str) -> Iterator[list[str]]:
-        """Paths below `prefix`, those of files that are gone too: all with a directory `name`, and some others."""
+    def mentions(self, prefix: str, name: str | None = None) -> Iterator[list[str]]:
+        """Paths below `prefix`, those of files that are gone too: all (with a directory `name`), and some others."""
         return mentioned_paths(self.root, self.fetch, prefix, name)
 
     @property
@@ -138,7 +138,7 @@ class Folder:
             if isinstance(seen, Observed) and span.holds(seen.path):
                 yield FileRef(seen.path, f"{self.tree}/{seen.path}", seen.size)
 
-    def mentions(self, prefix: str, name: str) -> Iterator[list[str]]:
+    def mentions(self, prefix: str, name: str | None = None) -> Iterator[list[str]]:
         del name
         yield [file.path for file in self.files(prefix, Span())]
 

@@ -8,7 +8,7 @@ from swamp.data.document import load_mapping
 from swamp.data.names import DataName, normalise_type
 from swamp.data.records import AUTO, EVALUATED, MANUAL_TYPE, auto_definition, decode_definition
 from swamp.datasets.content import find_artifact
-from swamp.datasets.place import Bucket, Folder, Span, repo_path
+from swamp.datasets.place import Bucket, FileRef, Folder, Span, repo_path
 from swamp.errors import CorruptData, NotFound, ObjectMissing
 
 
@@ -62,12 +62,11 @@ def _defined_in_git(options: Mapping[str, str], model: str, asked: str | None) -
 def _evaluated(place: Bucket | Folder, model: str, asked: str | None) -> list[DataName]:
     """Where the runs of a model of this name, defined in a checkout that may be elsewhere, have put its data."""
     found = []
-    for file in place.files(EVALUATED, Span()):
-        if file.path.endswith(f"/{model}.yaml"):
-            try:
-                found.append(decode_definition(load_mapping(place.read(file), file.path), file.path))
-            except (CorruptData, ObjectMissing):
-                continue  # only a shorter way to data that is found without it, too
+    for file in _called(place, EVALUATED, model):
+        try:
+            found.append(decode_definition(load_mapping(place.read(file), file.path), file.path))
+        except (CorruptData, ObjectMissing):
+            continue  # only a shorter way to data that is found without it, too
     return [DataName.of(one.type, one.id, "x") for one in found if asked in (None, one.type)]
 
 
@@ -77,5 +76,13 @@ def _asked_type(options: Mapping[str, str]) -> str | None:
 
 def _auto_types(place: Bucket | Folder, model: str) -> list[str]:
     """The types under which an auto-definition of this name exists."""
-    known = [f.path for f in place.files(AUTO, Span()) if f.path.endswith(f"/{model}.yaml")]
-    return [path.split("/", 1)[1].rsplit("/", 1)[0] for path in known]
+    return [file.path.split("/", 1)[1].rsplit("/", 1)[0] for file in _called(place, AUTO, model)]
+
+
+def _called(place: Bucket | Folder, under: str, model: str) -> list[FileRef]:
+    """The definitions of this name. Rows are read only where a path has it: a name that nobody defines costs no more
+    than the paths."""
+    name = f"/{model}.yaml"
+    if not any(path.endswith(name) for paths in place.mentions(under) for path in paths):
+        return []
+    return [file for file in place.files(under, Span()) if file.path.endswith(name)]

@@ -108,9 +108,11 @@ def listed_columns(
         yield columns
 
 
-def listed_paths(ref: SegmentRef, source: Source, *, start: str, stop: str | None, naming: str) -> Iterator[list[str]]:
+def listed_paths(
+    ref: SegmentRef, source: Source, *, start: str, stop: str | None, naming: str | None
+) -> Iterator[list[str]]:
     """The paths alone that a segment may hold between the two, overruled and dropped ones too, a row group at a time:
-    for who looks for the directory `naming`. All that have it, and some others."""
+    all of them, or for who looks for the directory `naming` all that have it, and some others."""
     check_segment(ref, source)
     with guarded():
         raw = Raw(source)
@@ -120,10 +122,21 @@ def listed_paths(ref: SegmentRef, source: Source, *, start: str, stop: str | Non
         _check_sizes(footer, ref.rows)
         for group in footer.groups:
             if group.rows and _may_hold(group, start, stop, None):
+                if naming is None:
+                    yield list(_paths_between(raw, group, start, stop))
+                    continue
                 paths = list(chain.from_iterable(values_naming(raw, group, group.columns[0], naming)))
                 if None in paths:
                     raise ValueError("a row without a path")
                 yield paths
+
+
+def _paths_between(raw: Raw, group: RowGroup, start: str, stop: str | None) -> Iterator[str]:
+    for _, found in _paths(raw, group, BATCH):
+        last = len(found) if stop is None else bisect_left(found, stop)
+        yield from found[bisect_left(found, start) : last]
+        if last < len(found):
+            return
 
 
 def read_columns(

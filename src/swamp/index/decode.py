@@ -179,8 +179,10 @@ def _behind(body: bytes, at: int, count: int) -> int:
     while have < count:
         while body[at] >= 0x80:
             at += 1
-        at += 1 + parts
-        at, have = at + sum(body[at - parts : at][: -((have - count) // each)]) * each // 8, have + block
+        widths = body[at + 1 : at + 1 + parts]
+        if count - have < block:  # the last block's parts without numbers take no room, whatever their widths
+            widths = widths[: -((have - count) // each)]
+        at, have = at + 1 + parts + sum(widths) * each // 8, have + block
     if at > len(body):
         raise IndexError("the end")
     return at
@@ -218,7 +220,7 @@ def _encoded(
     if encoding in (_RLE_DICTIONARY, _PLAIN_DICTIONARY) and dictionary is not None:
         return map(dictionary.__getitem__, hybrid(body, at + 1, len(body), body[at], count)[skip:])
     if encoding == _DELTA_BYTE_ARRAY and kind == BYTE_ARRAY:
-        return islice(_shared(body, at, count), skip, None)
+        return _shared(body, at, count, skip)
     if encoding == _RLE and kind == BOOLEAN:
         end = at + 4 + int.from_bytes(body[at : at + 4], "little")
         return map(bool, hybrid(body, at + 4, end, 1, count)[skip:])
@@ -259,18 +261,19 @@ def _after(body: bytes, at: int, count: int) -> int:
     return at
 
 
-def _shared(body: bytes, at: int, count: int) -> Iterator[str]:
-    """Each as what it shares with the one before, and the rest: lengths first, then what is not shared."""
+def _shared(body: bytes, at: int, count: int, skip: int) -> Iterator[str]:
+    """Each as what it shares with the one before, and the rest: lengths first, then what is not shared. Of the first
+    `skip` no text is made that nobody needs."""
     second, third = _own(body, at, count)
     rest = body[third:]
     lengths = _numbers(Reader(body, at), count), _numbers(Reader(body, second), count)
     if rest.isascii():
-        return chain.from_iterable(_joined(*lengths, rest.decode()))
+        return chain.from_iterable(_joined(*lengths, rest.decode(), skip))
     # A letter may be cut where two texts begin to differ.
-    return map(bytes.decode, chain.from_iterable(_joined(*lengths, rest)))
+    return map(bytes.decode, chain.from_iterable(_joined(*lengths, rest, skip)))
 
 
-def _joined(shared: Iterator[int], own: Iterator[int], rest: AnyStr) -> Iterator[list[AnyStr]]:
+def _joined(shared: Iterator[int], own: Iterator[int], rest: AnyStr, skip: int) -> Iterator[list[AnyStr]]:
     """Texts by how much they share with the one before and how much they do not, some at a time."""
     last, at = rest[:0], 0
     while same := list(islice(shared, _TEXTS)):
@@ -284,7 +287,24 @@ def _joined(shared: Iterator[int], own: Iterator[int], rest: AnyStr) -> Iterator
         at = ends[-1]
         if at > len(rest):
             raise ValueError("a page that ends too early")
-        yield [last := last[:cut] + rest[a:b] for cut, a, b in zip(same, ends, ends[1:], strict=False)]
+        if skip >= len(same):
+            last = _last(last, same, ends, rest)
+        else:
+            yield [last := last[:cut] + rest[a:b] for cut, a, b in zip(same, ends, ends[1:], strict=False)][skip:]
+        skip = max(0, skip - len(same))
+
+
+def _last(before: AnyStr, same: list[int], ends: list[int], rest: AnyStr) -> AnyStr:
+    """The last of some texts, from behind: each piece of it is the own of the nearest text that shares less."""
+    need, pieces = same[-1] + ends[-1] - ends[-2], list[AnyStr]()
+    for number in range(len(same) - 1, -1, -1):
+        if same[number] < need:
+            pieces.append(rest[ends[number] : ends[number] + need - same[number]])
+            need = same[number]
+            if not need:
+                break
+    pieces.append(before[:need])
+    return rest[:0].join(reversed(pieces))
 
 
 def _blocks(reader: Reader, count: int) -> tuple[int, int]:

@@ -101,6 +101,13 @@ class Reader:
             byte = data[at]
             if byte < 0x80 and 4 <= kind <= 6:
                 found[number], at = (byte >> 1) ^ -(byte & 1), at + 1
+            elif byte < 0x80 and kind == _BINARY:
+                self.at = at + 1
+                found[number], at = self.take(byte), at + 1 + byte
+            elif 4 <= kind <= 6:
+                self.at = at
+                told = self.varint()
+                found[number], at = (told >> 1) ^ -(told & 1), self.at
             elif kind <= _FALSE:
                 found[number] = kind == _TRUE
             else:

@@ -152,9 +152,10 @@ def rows_since(root: Root, seq: int, fetch: FetchSegment, *, start: str = "", st
     return (row for row in changed if row.seq > seq)  # a compacted segment repeats what was known
 
 
-def mentioned_paths(root: Root, fetch: FetchSegment, prefix: str, naming: str) -> Iterator[list[str]]:
-    """Every path below the directory `prefix` with a directory `naming` that a row mentions, deleted and overruled ones
-    too, in no order, perhaps more than once; others as well. For who looks for names and asks about those it found."""
+def mentioned_paths(root: Root, fetch: FetchSegment, prefix: str, naming: str | None) -> Iterator[list[str]]:
+    """Every path below the directory `prefix` (with a directory `naming`) that a row mentions, deleted and overruled
+    ones too, in no order, perhaps more than once; others as well. For who looks for names and asks about those it
+    found."""
     span = _Span.below(prefix)
     yield [path for path in (*root.entries, *root.deleted) if span.holds(path)]
     for ref in root.segments:
