@@ -145,7 +145,8 @@ class DataRepository(VersionReader):
 
     def _begun(self, data: DataName, target: DataName, latest: DataVersion) -> Renamed | None:
         """The same rename that was made before, by one that may have died before its push; or the rest of it, if that
-        died between the new name and the old one's pointer: nothing else makes equal bytes of equal description."""
+        died between the new name and the old one's pointer: equal bytes of equal description stand there. Somebody
+        else may have put the same; then the old name points to theirs, and no bytes go either way."""
         old, new = self.newest(data), self.newest(target)
         if old is None or new is None or not new.meta.active:
             return None

@@ -238,7 +238,7 @@ class Transactions:
         change.announced.extend(row.path for row in left)
         change.deletes.extend(row.path for row in left if kind == "delete" and not row.confirmed)
         if left:
-            self._repo.notify(f"an earlier {change.command} that did not come to its end is delivered, too")
+            self._repo.notify("what an earlier command left waiting here is delivered, too")
         return len(left)
 
     @contextmanager
