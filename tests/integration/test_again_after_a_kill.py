@@ -63,3 +63,25 @@ def test_C02_deletes_of_a_collection_that_was_killed_are_pushed_by_the_next(loca
         assert a.status()["pending"]["deletes"] == 0, (steps[at], again)
     assert died > 1 and waited > 0, (died, waited)
     assert_no_help_needed(a)
+
+
+def test_C02_a_delete_that_was_killed_is_completed_by_the_same_command(local_team: Team):
+    a, killer = local_team.machine("a"), Killer(local_team.directory)
+    a.put("web", "kept", "bytes")
+    a.put("web", "gone", "bytes")
+    ran, steps = killer.count(a, "data", "delete", "web", "gone", "--yes")
+    ran.ok()
+    shared = [n for n, step in enumerate(steps) if "/bucket/" in step and ".lock" not in step]
+    locally = [n for n, step in enumerate(steps) if "/tree/data/" in step and n < shared[-1]]
+    delivered = 0
+    for at in (locally[-1], *shared[::3]):
+        a.put("web", f"gone{at}", "bytes")
+        killer.kill(a, at, "data", "delete", "web", f"gone{at}", "--yes")
+        again = a("data", "delete", "web", f"gone{at}", "--yes")
+        delivered += again.code == 0
+        assert again.code in (0, 1), (steps[at], again)  # 1: it was shared before it was killed, so nothing is there
+        assert a.status()["pending"]["deletes"] == 0, (steps[at], again)
+    assert delivered > 0, steps
+    assert a("data", "delete", "web", "never", "--yes").failed(1)
+    assert {row["name"] for row in local_team.machine("b")("data", "list", "web").ok()["items"]} == {"kept"}
+    assert_no_help_needed(a)

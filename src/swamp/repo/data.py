@@ -180,11 +180,13 @@ class Data:
             return Putting(self._repo).put(model, name, given, {**said, **kept})
 
     def delete(self, model: str, name: str, version: int | None = None) -> int:
-        """Removes one version, or all of a name, for everybody; how many there were. Raises NotFound."""
+        """Removes one version, or all of a name, for everybody; how many were here. Raises NotFound, unless an earlier
+        delete of it, killed before its push, still waits: that is delivered."""
         data = self._named_anywhere(model, name)
         with self._changing("data delete", data) as change:
             count = self._repo.artifacts.delete(data, version, confirmed=True)
-            if count == 0:
+            path = data.path if version is None else data.at(version).path
+            if not self._repo.changes.take_over(change, "delete", (path,)) and count == 0:
                 if version is None:
                     raise self._no_data(model, name)
                 raise NotFound(f"{model} has no version {version} of {name}", hint=_SHOWS.format(model))
