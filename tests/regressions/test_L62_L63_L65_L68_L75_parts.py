@@ -40,6 +40,46 @@ def test_L62_a_part_with_a_name_of_ours_travels_at_any_depth(team: Team, tmp_pat
     assert fetched(lazy, "all") == read_tree(source)
 
 
+@pytest.mark.inv("names.by-place")
+def test_L62_a_bucket_without_an_index_gives_every_part_and_names_what_is_left_out(team: Team, tmp_path: Path):
+    plain = Machine.make(tmp_path, "plain")
+    marks = (".datastore-index.json", ".namespace.json")
+    files = {f"{below}{name}": name for below in ("", "deep/er/", ".swamp-tmp-2/") for name in (*OURS, *marks)}
+    source = folder(tmp_path / "source", files)
+    plain("data", "put", "web", "all", str(source)).ok()
+    store = team.place.open()
+    tiers = {
+        path: body for path, body in read_tree(plain.repo / ".swamp").items() if path.startswith(("data/", "auto"))
+    }
+    for path, body in tiers.items():
+        store.put(path, body)
+    store.put("files/.lock", b"{}")
+    store.put("data/manual/data/some-id/.lock", b"{}")
+    a = team.machine("a", joined=False)
+    joined = a("datastore", "setup", *team.place.setup_args)
+    assert joined.ok()["discovered"]
+    assert fetched(a, "all") == read_tree(source)
+    [told] = [warning for warning in joined.json["warnings"] if "left out" in warning]
+    assert told.startswith("1 object") and "files/.lock" in told, "what is ours by its place is nobody's loss"
+    assert "data/manual/data/some-id/.lock" not in team.place.root()["entries"]
+    assert fetched(team.machine("b"), "all") == read_tree(source)
+
+
+@pytest.mark.inv("names.by-place")
+def test_L62_an_index_that_is_rebuilt_from_a_listing_has_every_file_whatever_its_name(team: Team, tmp_path: Path):
+    a = team.machine("a")
+    source = folder(tmp_path / "source", dict.fromkeys(OURS, "x"))
+    a("data", "put", "web", "all", str(source)).ok()
+    folder(a.tree, {"files/.lock": "mine"})
+    assert a.sync("--full")["filesPushed"] == 1 and team.place.objects("_packs/"), "small files travel in packs"
+    store = team.place.open()
+    store.delete([".datastore-index.json", *team.place.objects("_index/")])
+    a("datastore", "doctor", "--repair", "--from-listing", "--yes")
+    b = team.machine("b")
+    assert fetched(b, "all") == read_tree(source)
+    assert (b.tree / "files/.lock").read_text() == "mine"
+
+
 @pytest.mark.inv("parts.all-or-nothing")
 def test_L62_what_cannot_travel_is_refused_before_anything_is_saved(team: Team, tmp_path: Path):
     a = team.machine("a")

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import ObjectMissing
-from swamp.index.adopt import MARKERS
+from swamp.index.adopt import MARKERS, marks_store
 from swamp.index.keys import object_of
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Download, Hash, Upload
@@ -182,9 +182,9 @@ def _opened(store: ObjectStore, prefix: str, done: list[KeyRange], objects: list
 
 def _is_foreign(store: ObjectStore, prefix: str) -> bool:
     """Whether another store begins here: its objects are not ours (L34)."""
-    for marker in MARKERS:
+    for marker in filter(marks_store, (prefix + name for name in MARKERS)):
         try:
-            store.head(prefix + marker)
+            store.head(marker)
         except ObjectMissing:
             continue
         return True

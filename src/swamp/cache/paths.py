@@ -118,13 +118,14 @@ def is_internal(path: str) -> bool:
     if name.startswith(CATALOG):
         return path.count("/") == 1
     if name == LOCK:
-        return not _is_part(path)
-    return name == "latest" and path.count("/") >= _NAME_DEPTH and not _is_part(path)
+        return not is_part(path)
+    return name == "latest" and path.count("/") >= _NAME_DEPTH and not is_part(path)
 
 
 def is_internal_object(key: str) -> bool:
-    """The same of a plain key that something else wrote: there other clients' locks lie at any depth (L22)."""
-    return is_internal(key) or key.endswith(f"/{LOCK}") or is_foreign_temp(key)
+    """The same of a plain key that something else wrote: there other clients' locks lie at any depth (L22), but not
+    inside a version's `raw`. inv[names.by-place]"""
+    return is_internal(key) or (key.endswith(f"/{LOCK}") and not is_part(key)) or is_foreign_temp(key)
 
 
 def is_internal_directory(path: str) -> bool:
@@ -134,10 +135,10 @@ def is_internal_directory(path: str) -> bool:
     if first.startswith(".") or first in _OURS:
         return True
     at = path.find(f"/{TEMP_PREFIX}")
-    return at >= 0 and not _is_part(path[: at + 2])
+    return at >= 0 and not is_part(path[: at + 2])
 
 
-def _is_part(path: str) -> bool:
+def is_part(path: str) -> bool:
     """Whether the path lies below the `raw` directory of a version."""
     return f"/{RAW}/" in path and _PART.match(path) is not None
 
@@ -152,7 +153,7 @@ def is_foreign_temp(path: str) -> bool:
 
     Nobody takes it up; one that an index already names is a file like any other, because somebody shared it.
     """
-    return path.endswith(".tmp") and _FOREIGN_TEMP.search(path) is not None and not _is_part(path)
+    return path.endswith(".tmp") and _FOREIGN_TEMP.search(path) is not None and not is_part(path)
 
 
 def in_tier(path: str) -> bool:

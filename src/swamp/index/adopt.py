@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from swamp.cache.paths import in_tier, is_internal, is_internal_object, is_safe, safe_path, shown
+from swamp.cache.paths import in_tier, is_internal, is_internal_object, is_part, is_safe, safe_path, shown
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing, StoreError, UsageError
 from swamp.index.entry import Entry, is_payload_key, path_of_key
@@ -21,6 +21,7 @@ META_KEY: Final = SEGMENT_PREFIX + "_meta.json"
 MAX_SIZE: Final = 2**63 - 1
 MARKERS: Final = (ROOT_KEY, ".namespace.json")
 _LAST_MARKER: Final = max(MARKERS)
+_FOREIGN: Final = "another client's lock, or a file that it was still writing"
 
 
 @value
@@ -84,9 +85,11 @@ def _entries(doc: Mapping[str, Any], refused: Report) -> Iterator[Entry]:
     if not isinstance(entries, dict):
         raise CorruptData("an old index has no entries", hint=REPAIR_HINT)
     for path, fields in sorted(entries.items()):
-        if is_safe(path) and is_internal_object(path):
+        if is_safe(path) and is_internal(path):
             continue  # lock files and such that an old discovery captured (L22)
         try:
+            if is_internal_object(path):
+                raise ValueError(_FOREIGN)
             yield _old_entry(path, fields)
         except (UsageError, TypeError, ValueError) as error:
             refused(Refused(path, str(error)))
@@ -128,8 +131,9 @@ def _text(value: object) -> str:
 def adopt_listing(pages: Iterable[Sequence[ObjectMeta]], *, refused: Report = lambda _: None) -> Iterator[Entry]:
     """The files in a listing of the tier directories, as they come, in their order.
 
-    Left out: internal names, and everything below a directory with a root or a `.namespace.json` of its own. One
-    `~ulid` name means that a root was lost: CorruptData (L48).
+    Left out: names that are ours by their place, and everything below a directory with a root or a `.namespace.json`
+    of its own; other clients' locks and unfinished files are refused. One `~ulid` name means that a root was lost:
+    CorruptData (L48).
     """
     for meta in own_objects(pages):
         if is_payload_key(meta.key):
@@ -153,8 +157,10 @@ def root_lost(key: str) -> CorruptData:
 def entry_of(meta: ObjectMeta) -> Entry | Refused | None:
     """An object that something else wrote, as an entry; None for what is no file of a tier directory."""
     key = meta.key
-    if not in_tier(key) or is_internal_object(key) or (key.endswith("/") and meta.size == 0):
+    if not in_tier(key) or is_internal(key) or (key.endswith("/") and meta.size == 0):
         return None  # the last: a placeholder that some tools write for an empty directory
+    if is_internal_object(key):
+        return Refused(key, _FOREIGN)
     try:
         safe_path(key)
     except UsageError as error:
@@ -166,6 +172,12 @@ def is_proposed(key: str) -> bool:
     """Whether a listed key may stand for a file: one of our uploads, or a plain key that is no other client's own."""
     path = path_of_key(key)
     return is_safe(path) and not (is_internal(path) if is_payload_key(key) else is_internal_object(key))
+
+
+def marks_store(key: str) -> bool:
+    """Whether another store begins in this key's directory: its root or its owner's mark, and no part of a version
+    that happens to be called so. inv[names.by-place]"""
+    return key.rpartition("/")[2] in MARKERS and not is_part(key)
 
 
 def own_objects(pages: Iterable[Sequence[ObjectMeta]]) -> Iterator[ObjectMeta]:
@@ -183,9 +195,8 @@ def own_objects(pages: Iterable[Sequence[ObjectMeta]]) -> Iterator[ObjectMeta]:
         last = meta.key
         if foreign and meta.key.startswith(foreign):
             continue
-        directory, _, name = meta.key.rpartition("/")
-        if name in MARKERS:
-            foreign = f"{directory}/"
+        if marks_store(meta.key):
+            foreign = f"{meta.key.rpartition('/')[0]}/"
             held = [m for m in held if not m.key.startswith(foreign)]
             continue
         if meta.key > until or not _same_tier(until, meta.key):

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, Final
 
-from swamp.cache.paths import is_safe
+from swamp.cache.paths import is_internal, is_safe
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import is_proposed
@@ -319,5 +319,5 @@ def propose_packed(store: ObjectStore, pack: ObjectMeta) -> Iterator[Entry]:
     at = rfc3339(pack.last_modified)
     for file in files:
         key = file.key(pack.key)
-        if is_proposed(file.path):
+        if is_safe(file.path) and not is_internal(file.path):  # one of ours, whatever others call theirs
             yield Entry(file.path, key, file.size, file.sha256, at, id="" if file.id == key else file.id)
