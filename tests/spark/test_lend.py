@@ -77,6 +77,25 @@ def test_a_large_part_comes_whole_whatever_the_sizes_of_its_pieces(spark, shared
     assert rows(lent()) == rows(frame)
 
 
+def test_reading_all_columns_fetches_every_byte_once(spark, shared_repo, bucket, lent, monkeypatch):
+    """Parquet would ask for a row group's columns by position, for each of which Hadoop's client opens a file anew: all
+    that was sent behind it is lost."""
+    monkeypatch.setattr(lend, "FIRST_BYTES", 64 << 10)
+    monkeypatch.setattr(lend, "MOST_BYTES", 64 << 10)
+    frame = wide(spark, 60_000)
+    save(frame.coalesce(1), shared_repo)
+    size, fetched, whole = part_of(bucket).stat().st_size, [], lend._whole
+    assert size > 30 * (64 << 10)
+
+    def counted(place, file, start, length):
+        fetched.append(length)
+        return whole(place, file, start, length)
+
+    monkeypatch.setattr(lend, "_whole", counted)
+    assert rows(lent()) == rows(frame)
+    assert sum(fetched) <= size + (256 << 10), "every byte once, and what a reader has left behind at the start"
+
+
 def part_of(bucket):
     return next(Path(urlsplit(bucket.url).path).rglob("part-*"))
 

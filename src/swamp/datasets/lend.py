@@ -41,6 +41,8 @@ MOST_BYTES: Final = 4 << 20
 SURE_AFTER: Final = 2
 """So many pieces were taken: from there on the next one is fetched while the reader has this one to work on."""
 FETCHERS: Final = 8
+SENT_AHEAD: Final = 128 << 10
+"""So much may lie unread between us and a reader, who leaves it behind: Linux would let it grow to megabytes."""
 SECOND_THOUGHT: Final = 0.01
 """Seconds. Parquet's reader opens a part at its start and leaves at once for the footer; not worth a request."""
 _PREFIX: Final = "/webhdfs/v1"
@@ -173,6 +175,10 @@ class _Answer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         return

@@ -38,6 +38,9 @@ MANY_PATHS: Final = 32
 """Spark's own default for `_LISTED_HERE`."""
 FEW_PARTS: Final = 64
 SMALL_PART: Final = 1 << 20
+BY_POSITION: Final = "parquet.hadoop.vectored.io.enabled"
+"""How Parquet asks for columns. Of lent parts it takes them one after the other instead: for every read by position
+Hadoop's client opens a part anew, so that reading all columns sent them two to three times."""
 CSV_DEFAULTS: Final = {"header": "true", "inferSchema": "true"}
 
 
@@ -82,7 +85,8 @@ def read_native(
         return None
     log.info("%s is read by Spark's own %s reader: %d parts%s", artifact.ref.path, kind, len(paths), how)
     with _listed_by_the_driver(session, len(paths)):
-        frame = _frame(session.read, artifact, kind, options, paths)
+        reader = session.read.option(BY_POSITION, "false") if how else session.read
+        frame = _frame(reader, artifact, kind, options, paths)
     if known is not None:
         keep(session, known, frame)
     return frame
