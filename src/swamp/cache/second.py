@@ -12,6 +12,7 @@ import mmap
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
@@ -147,10 +148,10 @@ def _identity(*paths: str) -> tuple[tuple[int, int], ...]:
 
 
 def _begun(state_db: str, tree: str) -> Second | None:
-    if not _is_large(state_db) or not _may_copy() or not _identity(state_db, tree):
+    if not _is_large(state_db) or not may_fork() or not _identity(state_db, tree):
         return None
     second, first = Second(state_db, tree), os.getpid()
-    second.process = _copied(lambda: _answer(second, first))
+    second.process = forked(lambda: _answer(second, first))
     os.close(second.send)
     if second.process is None:
         os.close(second.receive)
@@ -165,7 +166,8 @@ def _is_large(state_db: str) -> bool:
         return False  # whoever opens it as this cache's state says what is wrong with it
 
 
-def _may_copy() -> bool:
+def may_fork() -> bool:
+    """Whether this process may be copied: another core is there, and no thread of ours that could hold a lock."""
     asked = getattr(os, "sched_getaffinity", None)  # elsewhere a copy of a process may not go on by itself (macOS)
     return asked is not None and len(asked(0)) > 1 and _threads() <= {WAITING}
 
@@ -183,12 +185,15 @@ def _apart(state_db: str) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=1)
 
 
-def _copied(work: Callable[[], None]) -> int | None:
+def forked(work: Callable[[], None]) -> int | None:
     """The process that does `work` and nothing after it; None where the system has no room for one more."""
     # Signals stay the first one's: both would be told of one, and two of them end a command at once.
     asked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        child = os.fork()
+        with warnings.catch_warnings():
+            # From 3.12 on Python warns of threads; those of a store's client hold nothing that a copy touches.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
         if child == 0:
             work()
         return child

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,7 @@ from swamp.index.pack import holds, ranges, unpacked
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download, Got
 from swamp.sync.progress import IdleTimeout
+from swamp.sync.second import SecondWriter
 from swamp.sync.transfer import STOPPERS, cause_of, download_one, ignored, said
 
 GAP: Final = 32 << 10
@@ -86,10 +88,12 @@ def fetch_group(
     idle_timeout: IdleTimeout | None = None,
     on_bytes: Callable[[int], None] = ignored,
     turn: AbstractContextManager[Any] = _NOBODY_ELSE,
+    second: SecondWriter | None = None,
 ) -> list[Got]:
     """One file, or the files of one range of a pack, each verified in staging; what is wrong with one is its result.
 
-    `turn` is held while the files are written, not while their bytes come: as when a pack is made (`sync.pack`).
+    `turn` is held while the files are written, not while their bytes come: as when a pack is made (`sync.pack`). A
+    `second` process writes them, if there is one; what it does not confirm is done here.
     """
     if len(group) == 1:
         return [download_one(store, group[0][1], env, idle_timeout, on_bytes)]
@@ -105,7 +109,13 @@ def fetch_group(
         stored = [memoryview(b"")] * len(cuts)  # a line that is too slow for megabytes: one by one
     on_bytes(sum(map(len, stored)))
     with turn:
-        return [_cut(store, job, cut, part, env, idle_timeout) for (cut, job), part in zip(parts, stored, strict=True)]
+        files = second.stage(parts, stored) if second else repeat(None)
+        return [
+            Got(job.path, job.key, file, job.size, job.sha256)
+            if file
+            else _cut(store, job, cut, part, env, idle_timeout)
+            for (cut, job), part, file in zip(parts, stored, files, strict=False)
+        ]
 
 
 def _cut(

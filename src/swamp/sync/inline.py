@@ -17,6 +17,7 @@ from swamp.sync import fetch, pack
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.progress import Cancel, IdleTimeout
 from swamp.sync.result import EngineName
+from swamp.sync.second import second_writer
 from swamp.sync.transfer import LARGE, hash_one, unwanted
 from swamp.values import mutable
 
@@ -82,10 +83,11 @@ class Inline:
             if len(group) == 1:
                 return fetch.fetch_group(self.store, group, self.env, idle_timeout, moved)
             with room:
-                return fetch.fetch_group(self.store, group, self.env, idle_timeout, moved, turn)
+                return fetch.fetch_group(self.store, group, self.env, idle_timeout, moved, turn, second)
 
-        found = self._each(fetch.groups(jobs), bring, idle_timeout.check, idle_timeout, discard=_unwanted)
-        return chain.from_iterable(found)
+        with second_writer(jobs if self.threads > 1 else ()) as second:
+            found = self._each(fetch.groups(jobs), bring, idle_timeout.check, idle_timeout, discard=_unwanted)
+            yield from chain.from_iterable(found)
 
     def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]:
         known = list(jobs)
