@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from swamp.data.records import AUTO, DefinitionRepository, auto_definition
+from swamp.data.records import AUTO, DefinitionRepository, StoredDefinition, auto_definition
 from swamp.env import SYSTEM
 from swamp.errors import NotFound, UsageError
 from swamp.models.declare import Registry
 from swamp.models.define import ModelDefinitions
-from swamp.repo.definitions import Definitions, ModelRef
+from swamp.repo.definitions import Definitions
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def models(definitions):
 
 
 def test_a_definition_is_found_by_name_and_by_id(definitions, models):
-    web = ModelRef("command/shell", "id-web", "web")
+    web = StoredDefinition("id-web", "web", "command/shell")
     assert definitions.find("web") == definitions.find("id-web") == web
     assert models.find("web") == models.find("id-web")
     assert models.find("web").id == web.id
@@ -47,7 +47,7 @@ def test_a_file_that_is_called_otherwise_is_found_by_both_names(definitions, mod
 def test_a_reader_without_definitions_resolves_by_what_the_data_says(definitions, shelf):
     shelf.save("result", model="box")
     assert definitions.find("box") is None
-    assert definitions.named("box") == definitions.named("bo") == [ModelRef("manual/data", "box", "box")]
+    assert definitions.named("box") == definitions.named("bo") == [StoredDefinition("box", "box", "manual/data")]
 
 
 def test_a_definition_wins_over_an_auto_definition_and_that_over_data(definitions, shelf):

@@ -138,7 +138,7 @@ MANUAL_TYPE: Final = "manual/data"
 
 @value
 class StoredDefinition:
-    """A definition as a document; `type` and `name` say where it lies."""
+    """A model's identity, and the rest of its definition as a document; `type` and `name` say where that lies."""
 
     id: str
     name: str
@@ -181,7 +181,7 @@ def auto_definition(model_type: str, name: str) -> StoredDefinition:
 def decode_definition(document: Mapping[str, Any], path: str) -> StoredDefinition:
     """The definition in a document; type and name default to what the path says."""
     parts = path.split("/")
-    name = str(document.get("name") or parts[-1].removesuffix(SUFFIX))
+    name = str(document.get("name") or parts[-1].rpartition(".")[0])
     kind = str(document.get("type") or "/".join(parts[1:-1]))
     if not isinstance(document.get("id"), str):
         raise damaged(path, "a definition needs an `id`")

@@ -18,12 +18,12 @@ from swamp.data.reads import Read, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError
-from swamp.repo.definitions import ModelRef
 from swamp.repo.put import Put, Puttable, Putting, accepted
 
 if TYPE_CHECKING:
     from swamp.catalog.query import QueryMatches
     from swamp.commit.restore import Undeleted
+    from swamp.data.records import StoredDefinition
     from swamp.repo.contents import Contents
     from swamp.repo.repository import Repo
 
@@ -276,11 +276,11 @@ class Data:
         hint = meant(name, names) + _SHOWS.format(model)
         return NotFound(f"{model} has no data named {name}", hint=hint, details=_suggested(name, names))
 
-    def _known(self, model: str) -> Sequence[ModelRef]:
+    def _known(self, model: str) -> Sequence[StoredDefinition]:
         """Models of that name, also one that has no data (any more): one that has run is known everywhere by that."""
         if found := self._repo.definitions.named(model):
             return found
-        if found := [ModelRef(d.type, d.id, d.name) for d in self._repo.evaluated.search(model)]:
+        if found := list(self._repo.evaluated.search(model)):
             return found
         raise self._no_model(model)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from swamp.cache.files import read_at_most
 from swamp.data.document import MAX_BYTES, load_mapping
 from swamp.data.names import by_prefix, check_model_name, normalise_type
-from swamp.data.records import AUTO, DefinitionRepository, auto_definition, decode_definition
+from swamp.data.records import AUTO, DefinitionRepository, StoredDefinition, auto_definition, decode_definition
 from swamp.errors import CorruptData, UsageError
 from swamp.sync.port import Tree
 from swamp.values import value
@@ -18,21 +19,8 @@ from swamp.values import value
 FOLDER: Final = "models"
 
 
-@value
-class ModelRef:
-    """A model's identity: where its data lies, and what people call it."""
-
-    type: str
-    id: str
-    name: str
-
-    @property
-    def path(self) -> str:
-        return f"data/{self.type}/{self.id}"
-
-
 class Named(Protocol):
-    """What has a name, an id and a type: a model by its definition, or a reference to one."""
+    """What has a name, an id and a type: a definition, as it is stored or as its type understands it."""
 
     @property
     def id(self) -> str: ...
@@ -99,18 +87,18 @@ class Definitions:
     with_data: Callable[[], Iterable[tuple[str, str, str | None]]] = tuple
     """Type, id and name of every model that has data."""
 
-    def find(self, name: str) -> ModelRef | None:
+    def find(self, name: str) -> StoredDefinition | None:
         """The model defined under that name or id. Raises UsageError when several are called so."""
         sources = ((self.repo / FOLDER, self._in_git), (self.tree.root / AUTO, self._made))
         return find_defined(check_model_name(name), sources)
 
-    def named(self, name: str) -> list[ModelRef]:
+    def named(self, name: str) -> list[StoredDefinition]:
         """The defined model first, then those that have data under that name or id, or an id that begins so.
 
         A reader needs no definitions.
         """
         found = [ref] if (ref := self.find(name)) else []
-        known = [ModelRef(kind, identity, called or identity) for kind, identity, called in self.with_data()]
+        known = [StoredDefinition(identity, called or identity, kind) for kind, identity, called in self.with_data()]
         said = [ref for ref in known if name in (ref.name, ref.id)]
         if not found and not said:
             begun = by_prefix(name, (ref.id for ref in known), "model id")
@@ -126,30 +114,29 @@ class Definitions:
     def auto_path(self, model_type: str, name: str) -> str:
         return self._autos.path_of(model_type, name)
 
-    def auto(self, model_type: str, name: str) -> ModelRef:
-        """The auto-definition of that type and name, made if it is missing: two machines make the same bytes."""
+    def auto(self, model_type: str, name: str) -> None:
+        """Makes the auto-definition of that type and name if it is missing: two machines make the same bytes."""
         made = auto_definition(model_type, name)
         if not (self.tree.root / self.auto_path(made.type, made.name)).exists():
             self._autos.save(made)
-        return ModelRef(made.type, made.id, made.name)
 
     @property
     def _autos(self) -> DefinitionRepository:
         return DefinitionRepository(self.tree, AUTO)
 
-    def _in_git(self, file: Path) -> ModelRef | None:
+    def _in_git(self, file: Path) -> StoredDefinition | None:
         """None for a file that is no definition: saying what is wrong with it is the models' business."""
-        relative = file.relative_to(self.repo / FOLDER)
         try:
-            document = load_mapping(read_at_most(file, MAX_BYTES), str(relative))
+            found = _stored(file, self.repo)
         except CorruptData:
             return None
-        if not isinstance(document.get("id"), str) or len(relative.parts) < 2:
-            return None
-        kind = str(document.get("type") or "/".join(relative.parts[:-1]))
-        return ModelRef(normalise_type(kind), document["id"], str(document.get("name") or file.stem))
+        in_place = file.parent != self.repo / FOLDER
+        return replace(found, type=normalise_type(found.type)) if in_place else None
 
-    def _made(self, file: Path) -> ModelRef:
-        path = file.relative_to(self.tree.root).as_posix()
-        made = decode_definition(load_mapping(read_at_most(file, MAX_BYTES), path), path)
-        return ModelRef(made.type, made.id, made.name)
+    def _made(self, file: Path) -> StoredDefinition:
+        return _stored(file, self.tree.root)
+
+
+def _stored(file: Path, top: Path) -> StoredDefinition:
+    path = file.relative_to(top).as_posix()
+    return decode_definition(load_mapping(read_at_most(file, MAX_BYTES), path), path)

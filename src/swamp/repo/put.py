@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, runtime_checka
 
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
 from swamp.data.metadata import PARQUET, SNIFFED, Draft, Owner, sniff
-from swamp.data.names import DataName, auto_id, check_model_name
-from swamp.data.records import MANUAL_TYPE
+from swamp.data.names import DataName
+from swamp.data.records import MANUAL_TYPE, auto_definition
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, Unavailable, UsageError
 from swamp.extras import needs
 from swamp.repo.conflicts import kept_version
-from swamp.repo.definitions import ModelRef
 from swamp.repo.outbox import AlreadyDelivered, Writing
 from swamp.repo.transaction import NOTHING_KEPT, NOTHING_MORE
 from swamp.sync.result import Conflict, SyncResult
@@ -75,7 +74,7 @@ class Putting:
         tags: Mapping[str, str] = said["tags"]
         lifetime: str | None = said.get("lifetime")
         known = self._repo.definitions.find(model)
-        ref = known or ModelRef(MANUAL_TYPE, auto_id(MANUAL_TYPE, model), check_model_name(model))
+        ref = known or auto_definition(MANUAL_TYPE, model)
         data = DataName.of(ref.type, ref.id, name)
         if tags.get("modelName", ref.name) != ref.name:
             raise UsageError(
