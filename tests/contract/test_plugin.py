@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swamp.bulk.package import build_archive
+from swamp.bulk.executors import build_archive
 from swamp.env import SYSTEM, Env
 from swamp.errors import Misconfigured, ObjectMissing, OutcomeUnknown, StoreError, Unavailable
 from swamp.store.layers import innermost

@@ -184,7 +184,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     "format.newer": (
         ("swamp.index.root:check_version", _later_is_damage),
         ("swamp.commit.log:_beside", lambda *_: iter(())),
-        ("swamp.sync.recall:refuse_put_back", _nothing),
+        ("swamp.sync.unchanged:refuse_put_back", _nothing),
     ),
     # one bad reading of the index is not damage
     "read.twice": (("swamp.index.read:read_root", _read_once), ("swamp.index.read:read_segment", _segment_once)),

@@ -333,7 +333,7 @@ def test_executors_without_the_package_are_named_an_archive_brings_it_and_none_a
     cluster, tmp_path, monkeypatch
 ):
     """The package, and a plug-in that brings the datastore (the example in tests/fixtures/shelf)."""
-    from swamp.bulk.package import build_archive
+    from swamp.bulk.executors import build_archive
 
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "fixtures" / "shelf"))
 

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from swamp.datasets import parts
-from swamp.datasets.lay import Layout, check_schema
+from swamp.datasets.options import Layout, check_schema
 from swamp.datasets.parts import _files
 from swamp.errors import UsageError
 

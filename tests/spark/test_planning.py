@@ -14,7 +14,8 @@ from swamp.datasets.place import Bucket, Span, open_place
 from swamp.datasets.resolve import resolve_model
 from swamp.datasets.source import find_asked
 from swamp.errors import NotFound, UsageError
-from swamp.index import columns, keep
+from swamp.index import columns
+from swamp.index import read as keep
 from swamp.index.entry import Entry
 from swamp.index.root import ROOT_KEY, Writer, encode, first_root
 from swamp.index.segment import write_segment

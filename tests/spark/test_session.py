@@ -265,7 +265,7 @@ def test_an_archive_that_is_not_there_is_a_usage_error(tmp_path):
 
 
 def test_the_package_holds_the_code_and_its_clients(tmp_path):
-    from swamp.bulk.package import build_archive
+    from swamp.bulk.executors import build_archive
 
     made = build_archive(tmp_path / "swamp.tar.gz", exclude=["google-cloud-storage"])
     with tarfile.open(made.file) as archive:

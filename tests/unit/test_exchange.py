@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from swamp.errors import StoreError
-from swamp.store.exchange import LARGEST, HttpAnswer, exchange
+from swamp.store.s3_listing import LARGEST, HttpAnswer, exchange
 
 
 @pytest.fixture(autouse=True)

@@ -23,10 +23,10 @@ from swamp.commit.compact import merge_range
 from swamp.env import SYSTEM
 from swamp.index.adopt import adopt_listing, own_objects
 from swamp.index.entry import Entry
-from swamp.index.keep import kept_segment
 from swamp.index.keys import object_of
 from swamp.index.lookup import FetchSegment, rows_between
 from swamp.index.pack import newest_upload, propose_listed, propose_packed
+from swamp.index.read import kept_segment
 from swamp.index.root import Root, SegmentRef
 from swamp.index.segment import write_segment
 from swamp.store.port import ObjectMeta

@@ -19,7 +19,7 @@ def package(
     exclude: list[str] = typer.Option([], "--exclude", help="Leave out a distribution.", metavar="NAME"),  # noqa: B008
 ) -> None:
     """Build an archive of swamp for executors that do not have it installed (same platform and Python)."""
-    from swamp.bulk.package import build_archive
+    from swamp.bulk.executors import build_archive
 
     out = Printer.of(common())
     made = build_archive(Path(output).absolute(), full=full, exclude=exclude)

@@ -25,7 +25,7 @@ from swamp.data.parts import Content, Part, PartsWriter
 from swamp.data.reads import Read, is_read
 from swamp.data.records import AUTO, auto_definition
 from swamp.datasets.content import PARQUET_TYPE
-from swamp.datasets.lay import Layout, check_schema
+from swamp.datasets.options import Layout, check_schema
 from swamp.datasets.place import Bucket, FileRef, Folder, Span
 from swamp.datasets.resolve import resolve_model
 from swamp.datasets.tables import read_metadata

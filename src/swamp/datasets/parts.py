@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.bulk.clients import opened, spool_dir
 from swamp.cache.files import hash_file
 from swamp.datasets.dataset import Target, WrittenPart
-from swamp.datasets.lay import Layout
+from swamp.datasets.options import Layout
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import Unavailable
 from swamp.sync.bulk import Upload

@@ -21,11 +21,10 @@ from swamp.data.names import version_of
 from swamp.datasets.options import flag
 from swamp.errors import NotFound, ObjectMissing, Unavailable, UsageError
 from swamp.index.footer import Proven
-from swamp.index.keep import kept_segment
 from swamp.index.keys import slice_of
 from swamp.index.lookup import live_rows, mentioned_paths
 from swamp.index.pack import read_payload
-from swamp.index.read import read_root, read_segment
+from swamp.index.read import kept_segment, read_root, read_segment
 from swamp.index.root import Root, SegmentRef
 from swamp.store.port import ObjectStore, Token
 

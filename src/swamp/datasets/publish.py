@@ -40,7 +40,7 @@ def _recalled(spec: StoreSpec, repo: str) -> SaidIgnored | None:
         return None
     from swamp.cache.layout import swamp_home
     from swamp.cache.state import State
-    from swamp.sync.recall import recalled
+    from swamp.sync.unchanged import recalled
 
     database = cache_of(spec, Path(repo), swamp_home(os.environ)).state_db
     if not database.exists():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from swamp.errors import CorruptData
@@ -66,3 +68,34 @@ def row_groups(store: ObjectStore, ref: SegmentRef, each: int) -> list[tuple[str
         return [((group.columns[0].lowest or b"").decode(errors="ignore"), group.rows) for group in groups] or whole
     except (ValueError, LookupError, TypeError, OverflowError, struct.error):
         return whole  # whoever reads its rows tells what is wrong with it
+
+
+# -- segments that a driver keeps, which looks into the same ones for every question: they are known by their hash, so
+# that what lies here cannot be out of date
+
+KEPT_BYTES: Final = 64 << 20
+_kept: OrderedDict[str, Proven] = OrderedDict()
+_lock: Final = threading.Lock()
+
+
+def kept_segment(store: ObjectStore, ref: SegmentRef) -> Proven:
+    """A segment as `read_segment` brings it, without a request when this process has lately read the same bytes."""
+    with _lock:
+        found = _kept.get(ref.sha256)
+        if found is not None:
+            _kept.move_to_end(ref.sha256)
+            return found
+    read = read_segment(store, ref)
+    if read.sha256 == ref.sha256:
+        _keep(read)
+    return read
+
+
+def _keep(read: Proven) -> None:
+    """Those that were asked for longest ago make room for it; what is larger than all of that is not kept."""
+    if len(read.data) > KEPT_BYTES:
+        return
+    with _lock:
+        _kept[read.sha256] = read
+        while sum(len(one.data) for one in _kept.values()) > KEPT_BYTES:
+            _kept.popitem(last=False)

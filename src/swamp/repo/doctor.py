@@ -23,7 +23,7 @@ from swamp.index.root import IGNORED, ROOT_KEY, Root, UnreadFormat
 from swamp.repo.repair import change_word
 from swamp.repo.status import Weighed, weigh
 from swamp.sync.bulk import Work
-from swamp.sync.recall import forget, has_seen_later_format, refuse_put_back
+from swamp.sync.unchanged import forget, has_seen_later_format, refuse_put_back
 from swamp.values import value
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from swamp.index.read import read_root
 from swamp.index.root import ENFORCED, IGNORED, Root
 from swamp.store.port import Capabilities
 from swamp.store.together import together
-from swamp.sync.recall import recalled
+from swamp.sync.unchanged import recalled
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore

@@ -32,13 +32,12 @@ from swamp.sync.plan import Plan
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched
 from swamp.sync.progress import Cancel, IdleTimeout, Progress, Silent
 from swamp.sync.pull import QUIET_NS
-from swamp.sync.recall import recalled
 from swamp.sync.record import EngineContext, tree_exclusive, trusted_stat
 from swamp.sync.record import Policy as Policy
 from swamp.sync.result import LOST, Mode, SyncResult, unfetched
 from swamp.sync.run import SyncRun, refresh
 from swamp.sync.transfer import download_one
-from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_deferred
+from swamp.sync.unchanged import has_taken_in, left_here, newest_mark, nothing_deferred, recalled
 from swamp.sync.units import unit_of
 from swamp.trace import traced
 from swamp.values import value

@@ -22,8 +22,8 @@ from swamp.sync.decide import Facts
 from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import IdleTimeout
-from swamp.sync.recall import refuse_put_back
 from swamp.sync.record import EngineContext, mark_read, tree_exclusive
+from swamp.sync.unchanged import refuse_put_back
 from swamp.sync.units import unit_of
 from swamp.sync.view import View, is_of_store, view_root
 from swamp.values import mutable, value

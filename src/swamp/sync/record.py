@@ -20,9 +20,8 @@ from swamp.store.port import Capabilities
 from swamp.sync.bulk import Executor, Expect, Pick
 from swamp.sync.gather import Scope, Snapshot
 from swamp.sync.progress import Cancel, Progress
-from swamp.sync.recall import recall
 from swamp.sync.result import COUNTS, LOST, Cause, Conflict, FailedFile, Mode, SyncResult
-from swamp.sync.unchanged import SEEN_OP
+from swamp.sync.unchanged import SEEN_OP, recall
 from swamp.sync.units import name_of
 from swamp.values import mutable, value
 

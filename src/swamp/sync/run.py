@@ -21,10 +21,9 @@ from swamp.sync.plan import Action, Plan, UnitPlan
 from swamp.sync.progress import IdleTimeout, PortionedProgress
 from swamp.sync.pull import Pull
 from swamp.sync.push import Push
-from swamp.sync.recall import refuse_put_back
 from swamp.sync.record import SyncStats, mark_read, remember, see
 from swamp.sync.result import LOST, Mode, SyncResult
-from swamp.sync.unchanged import SEEN_OP, tiers_present
+from swamp.sync.unchanged import SEEN_OP, refuse_put_back, tiers_present
 from swamp.sync.view import unseen_changes
 from swamp.values import mutable
 

@@ -1,7 +1,9 @@
-"""The sync that has nothing to do: one conditional request, and the engine is not even loaded."""
+"""The sync that has nothing to do, and what a cache remembers of its store: one conditional request, and the engine is
+not even loaded."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -9,10 +11,13 @@ from typing import Final
 
 from swamp.cache.damage import Look, remember_whole
 from swamp.cache.files import on_disk
+from swamp.cache.rows import Transaction
 from swamp.cache.second import second_look
 from swamp.cache.state import State
-from swamp.errors import ObjectMissing
+from swamp.commit.conditions import SaidIgnored, remembered
+from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import ROOT_KEY
+from swamp.index.root import REPAIR_HINT, Root
 from swamp.store.port import ObjectStore
 from swamp.store.together import together
 from swamp.sync.units import is_large_part
@@ -98,3 +103,53 @@ def make_tiers(state: State, tree: Path) -> None:
         if directory:
             with on_disk("create", tier), suppress(FileExistsError):  # a file in its way is the scan's to report
                 (tree / tier).mkdir()
+
+
+# -- what this cache has seen of its store, and what every later root of that store must therefore still say
+
+SEEN_FORMAT: Final = "seenFormat"
+SAID_IGNORED: Final = "saidIgnored"
+
+
+def recall(tx: Transaction, root: Root) -> None:
+    """Remembers what this root says of its store. Under another `storeId` everything before is void."""
+    tx.set_meta(SEEN_FORMAT, str(root.version))
+    said = remembered(_parsed(tx.meta(SAID_IGNORED)), root)
+    tx.set_meta(SAID_IGNORED, json.dumps([said.store_id, said.op, said.seq]) if said else None)
+
+
+def recalled(state: State) -> SaidIgnored | None:
+    """When a root of this cache's store has last said that conditions are ignored, if one did."""
+    said = _parsed(state.meta(SAID_IGNORED))
+    return said if said is not None and said.store_id == state.meta("storeId") else None
+
+
+def _parsed(text: str | None) -> SaidIgnored | None:
+    try:
+        store_id, op, seq = json.loads(text or "null")
+        return SaidIgnored(str(store_id), str(op), int(seq))
+    except (ValueError, TypeError):
+        return None  # none was seen
+
+
+def forget(tx: Transaction) -> None:
+    """For a store that was put back from a backup: what it says now is what it is."""
+    tx.set_meta(SEEN_FORMAT, None)
+    tx.set_meta(SAID_IGNORED, None)
+
+
+def has_seen_later_format(state: State, root: Root) -> bool:
+    """Whether this cache has known the same store in a later format than that of `root`."""
+    return state.meta("storeId") == root.store_id and root.version < int(state.meta(SEEN_FORMAT) or 0)
+
+
+def refuse_put_back(state: State, root: Root | None) -> None:
+    """Raises where the store has had a later format than this root: an old client wrote it. inv[format.newer]"""
+    if root is not None and has_seen_later_format(state, root):
+        seen = int(state.meta(SEEN_FORMAT) or 0)
+        raise CorruptData(
+            f"the store's index is of format version {root.version}, and this machine has seen version {seen} there: "
+            "an older client, or a backup, has put an older index in its place",
+            hint=REPAIR_HINT + " (it restores the index from the log), and upgrade that client",
+            details={"version": root.version, "seen": seen},
+        )
