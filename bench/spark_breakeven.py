@@ -21,7 +21,7 @@ from swamp.cache.layout import CacheDir
 from swamp.index.root import Writer
 from swamp.store.open import StoreSpec
 from swamp.sync.engine import Engine
-from swamp.sync.progress import Silent
+from swamp.sync.progress import Progress
 
 SIZE = 2_000
 RESULT = Path(__file__).parent / "results" / "spark-breakeven.md"
@@ -70,7 +70,7 @@ def push(setting, files):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(hashlib.sha256(str(number).encode()).digest() * (SIZE // 32))
         store = spec.open()
-        chooser = Chooser(setting, {"master": "local[2]"}, spec, store, cache.base, Silent())
+        chooser = Chooser(setting, {"master": "local[2]"}, spec, store, cache.base, Progress())
         engine = Engine.open(store, cache, writer=Writer("bench", "h", "u", 1, "0"), pick=chooser)
         seconds, result = timed(lambda: engine.push(full=True))
         assert result.files_pushed == files, result

@@ -11,7 +11,7 @@ from swamp.env import SYSTEM, Env
 from swamp.repo.config import locate, read_config
 from swamp.repo.repository import Repo
 from swamp.settings import load
-from swamp.sync.progress import Cancel, Progress, Silent
+from swamp.sync.progress import Cancel, Progress
 
 R = TypeVar("R", bound=Repo)
 
@@ -53,7 +53,7 @@ def open_as(
         load(overrides, os.environ, config.document),
         env=env or stoppable(SYSTEM, cancel),
         cancel=cancel,
-        progress=progress or Silent(),
+        progress=progress or Progress(),
         notify=notify,
     )
 

@@ -51,7 +51,7 @@ def repacked(team: Team) -> None:
     packs = team.place.objects(PACK_PREFIX)
     for pack, body in packs.items():
         for file in read_pack(body):
-            writer.copy(file, body[file.offset : file.offset + file.length], file.slice(pack).key)
+            writer.copy(file, body[file.offset : file.offset + file.length], file.key(pack))
     store.put(pack_key(SYSTEM.ulid()), writer.seal())
     store.delete(list(packs))
 
@@ -179,7 +179,7 @@ def test_L73_a_repacked_old_file_is_not_newer_than_a_later_upload(team: Team):
     pack, file = old
     writer = PackWriter()  # as a repack that died before its commit, or after a backup, leaves it
     moved = packs[pack][file.offset : file.offset + file.length]
-    writer.copy(file, moved, file.slice(pack).key)
+    writer.copy(file, moved, file.key(pack))
     young = pack_key(SYSTEM.ulid())
     team.place.open().put(young, writer.seal())
     lose_index(team)

@@ -16,7 +16,7 @@ from swamp.data.records import MANUAL_TYPE
 from swamp.data.run_record import RunState
 from swamp.errors import Unavailable
 from swamp.models.run_context import RunContext
-from swamp.sync.progress import Silent
+from swamp.sync.progress import Progress
 from swamp.testing.s3_double import S3Double
 from swamp.testing.s3_lies import Lie
 from swamp.wiring import open_repo
@@ -117,7 +117,7 @@ def test_S22_a_run_that_could_not_be_made_known_does_nothing(team: Team, double:
     assert "kept" in done.error["error"] + done.error["hint"]
 
 
-class Meanwhile(Silent):
+class Meanwhile(Progress):
     """Does something in another thread when the n-th push has planned and has sent nothing yet."""
 
     def __init__(self, act: Callable[[], object], push: int) -> None:

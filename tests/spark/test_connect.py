@@ -83,7 +83,7 @@ from swamp.bulk.session import open_session, stop_session
 from swamp.bulk.settings import SparkSettings, resolve_settings
 from swamp.store.open import StoreSpec
 from swamp.sync.engine import Engine
-from swamp.sync.progress import IdleTimeout, Silent
+from swamp.sync.progress import IdleTimeout, Progress
 
 given = json.loads(sys.argv[1])
 seen = {}
@@ -161,7 +161,7 @@ for name, conf in (("undeclared", {}), ("shared", {"spark.swamp.sharedCache": "t
     for number in range(20):
         (cache.tree / "files").mkdir(exist_ok=True)
         (cache.tree / "files" / str(number)).write_text(name)
-    chooser = Chooser("spark", {"remote": given["remote"], "conf": conf}, spec, spec.open(), cache.base, Silent())
+    chooser = Chooser("spark", {"remote": given["remote"], "conf": conf}, spec, spec.open(), cache.base, Progress())
     engine = Engine.open(spec.open(), cache, writer=Writer("r", "h", "u", 1, "0"), pick=chooser)
     try:
         result = engine.push(full=True)

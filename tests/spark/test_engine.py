@@ -33,7 +33,7 @@ from swamp.sync.bulk import Upload, Work
 from swamp.sync.engine import Engine, Policy
 from swamp.sync.inline import Inline
 from swamp.sync.plan import plan
-from swamp.sync.progress import Cancel, IdleTimeout, Silent
+from swamp.sync.progress import Cancel, IdleTimeout, Progress
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -46,7 +46,7 @@ class Machine:
     def __init__(self, base, spec, setting, cancel=None, policy=None):
         self.cache = CacheDir(base).ensure()
         self.store = spec.open()
-        self.chooser = Chooser(setting, {"master": "local[2]"}, spec, self.store, base, Silent(), 4, 4)
+        self.chooser = Chooser(setting, {"master": "local[2]"}, spec, self.store, base, Progress(), 4, 4)
         more = {"pick": self.chooser, "cancel": cancel, "policy": policy}
         self.engine = Engine.open(self.store, self.cache, writer=WRITER, **more)
 

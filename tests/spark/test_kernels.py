@@ -132,7 +132,7 @@ def test_verify_reads_a_pack_once_and_tells_which_file_of_it_is_rotten(bucket):
     body[placed["p/11"].offset] ^= 1
     store.put(pack, bytes(body))
     gone = Entry("p/gone", f"{pack[:-1]}1@12+3", 3, sha(b"abc"), "")
-    entries = [Entry(p, placed[p].slice(pack).key, len(b), sha(b), "") for p, b in files.items()]
+    entries = [Entry(p, placed[p].key(pack), len(b), sha(b), "") for p, b in files.items()]
     entries += [gone, replace(gone, path="p/gone2", key=f"{pack[:-1]}1@20+3")]
     metered = Metered(bucket)
     wrong = {"p/11": "corrupt", "p/gone": "missing", "p/gone2": "missing"}

@@ -27,7 +27,7 @@ from swamp.errors import Misconfigured, MissingTool, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Work
-from swamp.sync.progress import Silent
+from swamp.sync.progress import Progress
 
 
 @pytest.mark.parametrize(
@@ -329,5 +329,5 @@ def test_a_machine_of_few_cores_moves_files_by_itself(tmp_path, monkeypatch, cor
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setenv("SWAMP_SPARK_MASTER", master)
     spec = StoreSpec((tmp_path / "bucket").as_uri())
-    chooser = Chooser("auto", {"conf": {"spark.swamp.sharedCache": "true"}}, spec, spec.open(), tmp_path, Silent())
+    chooser = Chooser("auto", {"conf": {"spark.swamp.sharedCache": "true"}}, spec, spec.open(), tmp_path, Progress())
     assert chooser._obstacle(False, Work(stage, 10_000_000, 10**13)) == obstacle

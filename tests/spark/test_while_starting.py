@@ -19,7 +19,7 @@ from swamp.store import directory
 from swamp.sync.bulk import Work
 from swamp.sync.engine import Engine
 from swamp.sync.gather import Gatherer
-from swamp.sync.progress import Silent
+from swamp.sync.progress import Progress
 
 pytestmark = pytest.mark.timeout(300)
 WAIT = 120
@@ -77,7 +77,7 @@ def machine(tmp_path, bucket, start):
     def make(name, setting="spark", conf=None):
         cache = CacheDir(tmp_path / name).ensure()
         block = {"master": "local[2]", "conf": conf or {}}
-        chooser = Chooser(setting, block, bucket, bucket.open(), cache.base, Silent(), 4, 4)
+        chooser = Chooser(setting, block, bucket, bucket.open(), cache.base, Progress(), 4, 4)
         engine = Engine.open(
             bucket.open(),
             cache,
@@ -119,7 +119,7 @@ def test_a_little_is_compared_in_process_and_moved_by_spark(machine, start, comp
     assert content(b) == FILES
 
 
-class Told(Silent):
+class Told(Progress):
     """Lets the session come after ten files, and goes on when it is up."""
 
     def __init__(self, start, chooser):

@@ -56,7 +56,7 @@ def test_what_was_packed_comes_out(files):
     found = read_pack(body)
     assert [f.path for f in found] == list(files)
     for file in found:
-        cut = slice_of(file.slice(PACK).key)
+        cut = slice_of(file.key(PACK))
         assert cut is not None
         out = bytes(unpacked(cut, memoryview(body)[cut.offset : cut.end], file.size))
         assert (out, file.sha256, file.size) == (files[file.path], sha(out), len(out))
@@ -66,7 +66,7 @@ def test_what_was_packed_comes_out(files):
 def test_empty_files_have_keys_of_their_own():
     files = read_pack(packed({"data/a": b"", "data/b": b"", "data/c": b"c"}))
     assert len({f.offset for f in files}) == 3
-    assert len({f.slice(PACK).key for f in files}) == 3
+    assert len({f.key(PACK) for f in files}) == 3
 
 
 def test_zstd_only_where_it_saves_an_eighth():

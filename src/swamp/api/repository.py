@@ -26,7 +26,7 @@ from swamp.env import SYSTEM
 from swamp.repo.open import COMMAND
 from swamp.repo.put import Puttable
 from swamp.repo.repository import Repo
-from swamp.sync.progress import Cancel, Silent
+from swamp.sync.progress import Cancel, Progress
 from swamp.wiring import open_as, stoppable
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Repository(Repo):
         """The same repository for a thread of its own: what that keeps open, it closes."""
         env = stoppable(SYSTEM, cancel)
         return Repo(
-            self.path, self.config, self.settings, env=env, cancel=cancel, progress=Silent(), notify=self.notify
+            self.path, self.config, self.settings, env=env, cancel=cancel, progress=Progress(), notify=self.notify
         )
 
     def _saved_at(self, path: str) -> SavedVersion:

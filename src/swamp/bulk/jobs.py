@@ -15,7 +15,7 @@ from swamp.bulk.session import Spark, application_id, context_of, session_of
 from swamp.bulk.spread import Kernel, on_context, on_session
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, SwampError
-from swamp.sync.progress import IdleTimeout, Progress, Silent
+from swamp.sync.progress import IdleTimeout, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ class Jobs:
     """The jobs of one command on one session or context: what they were, and how to stop the one that runs."""
 
     spark: Spark
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=Progress)
     env: Env = SYSTEM
     stages: int = 0
     tasks: int = 0

@@ -31,7 +31,7 @@ from swamp.index.keys import PACK_PREFIX
 from swamp.sync import pack as packs
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.inline import Inline
-from swamp.sync.progress import IdleTimeout, Progress, Silent
+from swamp.sync.progress import IdleTimeout, Progress
 from swamp.sync.result import EngineName
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class OnSpark:
     begin: Callable[[], Future[Spark]]
     """Starts a context, or names the session there is."""
     store: StoreSpec
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=Progress)
     compared_here: int = 0
     """Rows up to which a comparison is not worth waiting for the session."""
     reason: str = "--engine spark"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from swamp.catalog.syntax import MACROS, Node, NotUnderstood, free_names, is_loop, parse, tokens, walk
+from swamp.data.names import suggest
 from swamp.env import SYSTEM, rfc3339
 from swamp.errors import MissingTool, SwampError, UsageError
 from swamp.values import value
@@ -211,10 +212,8 @@ def _syntax_error(source: str, message: str) -> UsageError:
 
 
 def _unknown(name: str, known: Collection[str], what: str) -> UsageError:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), n=1)
-    meant = f"; did you mean `{close[0]}`?" if close else ""
+    close = suggest(name, known)
+    meant = f"; did you mean `{close}`?" if close else ""
     listed = ", ".join(sorted(known)) or "none"
     return UsageError(f"there is no {what} `{name}`{meant}", hint=f"known: {listed}", details={"known": sorted(known)})
 

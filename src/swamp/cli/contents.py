@@ -12,6 +12,7 @@ from swamp.cli.arguments import Model, Name, Version
 from swamp.cli.command import CommandSession, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
+from swamp.values import as_document
 
 if TYPE_CHECKING:
     from swamp.data.versions import DataVersion
@@ -145,10 +146,8 @@ def undelete(model: Model, name: Name) -> None:
     """Bring back data that was deleted, with its versions, while the undo window lasts."""
     with session() as s:
         done = s.repo.data.undelete(model, name)
-        document = {"restored": list(done.restored), "gone": list(done.gone)}
-        s.out.result(
-            document, f"Restored {plural(len(done.restored), 'file')} of {name}, {len(done.gone)} gone for good"
-        )
+        said = f"Restored {plural(len(done.restored), 'file')} of {name}, {len(done.gone)} gone for good"
+        s.out.result(as_document(done), said)
         if done.gone:
             raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ from swamp.cli.maintain import doctor, upgrade
 from swamp.cli.maintain import purge as purge_paths
 from swamp.cli.render import plural, size_text, when
 from swamp.errors import Unavailable, UsageError
+from swamp.values import as_document
 
 if TYPE_CHECKING:
     from swamp.commit.repack import Repacked
@@ -223,10 +224,9 @@ def gc(
             with s.repo.changes.structural("datastore gc"):
                 found = maintenance.gc(keep_days=days)
                 moved = maintenance.repack(keep_days=days, most=repack_files)
-        document = {"candidates": found.candidates, "deleted": found.deleted, "bytes": found.bytes}
         gone = f"{plural(found.candidates, 'object')} no longer needed"
         text = f"{gone}, {found.deleted} deleted, {size_text(found.bytes)}"
-        s.out.result({**document, "repacked": _repacked(moved)}, text + _repacked_text(moved, dry_run))
+        s.out.result({**as_document(found), "repacked": as_document(moved)}, text + _repacked_text(moved, dry_run))
 
 
 @app.command("compact")
@@ -236,13 +236,8 @@ def compact() -> None:
         with s.repo.changes.structural("datastore compact"):
             done = s.repo.datastore.maintenance.compact()
             moved = s.repo.datastore.maintenance.repack(keep_days=s.repo.settings.keep_days)
-        document = {"segmentsBefore": done.segments_before, "segmentsAfter": done.segments_after, "rows": done.rows}
         text = f"{done.segments_before} segments became {done.segments_after}, {done.rows} rows"
-        s.out.result({**document, "repacked": _repacked(moved)}, text + _repacked_text(moved, False))
-
-
-def _repacked(moved: Repacked) -> dict[str, int]:
-    return {"packs": moved.packs, "rows": moved.rows, "bytes": moved.bytes}
+        s.out.result({**as_document(done), "repacked": as_document(moved)}, text + _repacked_text(moved, False))
 
 
 def _repacked_text(moved: Repacked, dry_run: bool) -> str:
@@ -268,8 +263,8 @@ def undelete(
             s.repo.datastore.must_sync()
             moment = parse_since(since, store_clock(s.repo.datastore))  # a span counts back from the store's now (C25)
         done = s.repo.datastore.maintenance.undelete(paths or (), since=moment)
-        document = {"restored": list(done.restored), "gone": list(done.gone)}
-        s.out.result(document, f"Restored {plural(len(done.restored), 'file')}, {len(done.gone)} are gone for good")
+        said = f"Restored {plural(len(done.restored), 'file')}, {len(done.gone)} are gone for good"
+        s.out.result(as_document(done), said)
         if done.gone:
             raise typer.Exit(1)
 
@@ -277,12 +272,10 @@ def undelete(
 @app.command("log")
 def log(limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 20) -> None:
     """The commits of the store, newest first: who, with which command, and which data."""
+    from swamp.repo.maintain import commit_items
+
     with session(reading=True) as s:
-        called = {model_id: name or model_id for _, model_id, name in s.repo.catalog.models()}
-        commits = []
-        for commit in s.repo.datastore.maintenance.log(limit):
-            names = [f"{called.get(model_id, model_id)}/{name}" for model_id, name in commit.names]
-            commits.append({**commit.to_json(), "names": names})
+        commits = commit_items(s.repo, s.repo.datastore.maintenance.log(limit))
         columns = ("SEQ", "AT", "WRITER", "COMMAND", "ADDED", "CHANGED", "DELETED", "DATA")
         rows = []
         for c in commits:
@@ -342,7 +335,6 @@ def _renamespaced(s: CommandSession, name: str | None) -> SetUp:
 def namespace_list() -> None:
     """The namespaces of this repository's store, and who owns them."""
     with session(reading=True) as s:
-        found = s.repo.datastore.maintenance.namespaces()
-        items = [{"namespace": r.namespace, "repoId": r.repo_id, "registeredAt": r.registered_at} for r in found]
+        items = [as_document(found) for found in s.repo.datastore.maintenance.namespaces()]
         more = {"current": s.repo.config.datastore.namespace, "namespaces": items}
         s.out.items(items, ("NAMESPACE", "REPOSITORY", "SINCE"), map(dict.values, items), **more)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from swamp.env import SYSTEM, parse_rfc3339
 from swamp.errors import Interrupted, SwampError, UsageError
-from swamp.sync.progress import Progress, Silent
+from swamp.sync.progress import Progress
 from swamp.values import value
 
 if TYPE_CHECKING:
@@ -115,12 +115,12 @@ class Printer:
     def progress(self) -> Progress:
         """Bars on a terminal, a plain line per stage in a pipe with `-v`, nothing otherwise."""
         if self.quiet or not self.bars:
-            return Silent()
+            return Progress()
         from swamp.cli.watch import Bars, ProgressLines
 
         if sys.stderr.isatty():
             return Bars(self.color)
-        return ProgressLines(sys.stderr) if self.verbose else Silent()
+        return ProgressLines(sys.stderr) if self.verbose else Progress()
 
 
 def _answer(question: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from swamp.cli.render import Printer, print_line
 from swamp.env import SYSTEM
+from swamp.sync.progress import Progress as AnyProgress
 
 if TYPE_CHECKING:
     from swamp.data.run_record import JobState, RunState, StepState
@@ -144,7 +145,7 @@ def watching(out: Printer) -> Iterator[Any]:
             yield tree
 
 
-class Bars:
+class Bars(AnyProgress):
     """One rich bar per stage, made when the first stage begins so that quick commands never pay for it."""
 
     def __init__(self, color: bool = True) -> None:
@@ -196,7 +197,7 @@ class Bars:
         )
 
 
-class ProgressLines:
+class ProgressLines(AnyProgress):
     """One line when a stage begins and one when it ends."""
 
     def __init__(self, stream: TextIO) -> None:

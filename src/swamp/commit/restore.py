@@ -164,7 +164,7 @@ def _places(committer: Committer, pace: Pace, lost: Sequence[Row], packs: Sequen
         for file in files:
             for row in wanted.get((file.path, file.sha256), ()):
                 if row.size == file.size:
-                    found[row] = file.slice(meta.key).key
+                    found[row] = file.key(meta.key)
     return found
 
 

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO
 
 from swamp.cache.files import CHUNK, on_disk, place, remove_empty_parents, stage_file, sync_directory
 from swamp.data.lifetimes import Doomed, Reclaimed, Times, abandoned, doomed, hidden
-from swamp.data.metadata import Draft, Lifecycle, Metadata, encode
+from swamp.data.metadata import Draft, Lifecycle, Metadata, encode, refuse_other_owner
 from swamp.data.names import METADATA, RAW, DataName, VersionRef
 from swamp.data.parts import Content, Filler, Pace, Survey, measured, survey
 from swamp.data.versions import DataVersion, Recorder, VersionReader, mark_latest, torn
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.port import Tree
-from swamp.sync.progress import Progress, Silent
+from swamp.sync.progress import Progress
 from swamp.values import value
 
 Given = bytes | Path | BinaryIO | Iterable[bytes]
@@ -53,7 +53,7 @@ class DataRepository(VersionReader):
         super().__init__(tree)
         self._catalog = catalog
         self._env = env
-        self._filler = Filler(tree.root, progress or Silent(), pace)
+        self._filler = Filler(tree.root, progress or Progress(), pace)
 
     # -- writing
 
@@ -355,14 +355,7 @@ class DataRepository(VersionReader):
 
     def _check_owner(self, data: DataName, draft: Draft) -> None:
         newest = self.newest(data, readable=True)
-        if newest is None or newest.meta.lifecycle == "deleted" or newest.meta.owner.owns(draft.owner):
-            return
-        owner = newest.meta.owner
-        raise UsageError(
-            f"{data.name} belongs to {owner.owner_type} {owner.owner_ref}, not to "
-            f"{draft.owner.owner_type} {draft.owner.owner_ref}",
-            hint="write under another name, or delete this one first",
-        )
+        refuse_other_owner(data.name, newest.meta if newest else None, draft)
 
     def _check_free(self, target: DataName, latest: DataVersion) -> None:
         found = self.newest(target)

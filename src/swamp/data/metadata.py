@@ -134,6 +134,17 @@ class Metadata:
         return plain in JSON_TYPES or plain.endswith("+json")
 
 
+def refuse_other_owner(name: str, newest: Metadata | None, draft: Draft) -> None:
+    """Raises UsageError where the newest version of a name is somebody else's, and not deleted."""
+    if newest is None or newest.lifecycle == "deleted" or newest.owner.owns(draft.owner):
+        return
+    theirs, ours = newest.owner, draft.owner
+    raise UsageError(
+        f"{name} belongs to {theirs.owner_type} {theirs.owner_ref}, not to {ours.owner_type} {ours.owner_ref}",
+        hint="write under another name, or delete this one first",
+    )
+
+
 OWNER_KEYS: Final = keys_of("owner_type owner_ref workflow_id workflow_run_id workflow_name job_name step_name source")
 _KNOWN: Final = frozenset(
     "id name version contentType lifetime garbageCollection streaming tags ownerDefinition createdAt size "

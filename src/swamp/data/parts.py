@@ -23,7 +23,7 @@ from swamp.cache.places import FLUSH_TOGETHER, can_flush_together, flush_togethe
 from swamp.data.document import damaged
 from swamp.data.names import VersionRef
 from swamp.errors import CorruptData, UsageError
-from swamp.sync.progress import Progress, Silent
+from swamp.sync.progress import Progress
 from swamp.values import value
 
 INLINE_PARTS: Final = 1000
@@ -222,7 +222,7 @@ class Filler:
     """Copies a directory into a version that does not exist yet, and measures one that somebody else has filled."""
 
     root: Path
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=Progress)
     pace: Pace = lambda: None
 
     def fill(self, ref: VersionRef, source: Path, expected: Survey) -> Content:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.cache.paths import fold
 from swamp.data.document import dump
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
-from swamp.data.metadata import OWNER_KEYS, Draft, Metadata, Owner, encode
+from swamp.data.metadata import OWNER_KEYS, Draft, Metadata, Owner, encode, refuse_other_owner
 from swamp.data.names import DataName, described_by, version_of
 from swamp.data.parts import Content, Part, PartsWriter
 from swamp.data.reads import Read, is_read
@@ -153,13 +153,8 @@ def check_owner(place: Bucket | Folder, data: DataName, files: Iterable[FileRef]
     metadata = {ref: f for f in files if (ref := described_by(f.path)) is not None}
     newest = max(metadata, default=None)
     meta = read_metadata(place, metadata[newest]) if newest is not None else None
-    if meta is None or meta.lifecycle == "deleted" or meta.owner.owns(draft.owner):
-        return meta
-    raise UsageError(
-        f"{data.name} belongs to {meta.owner.owner_type} {meta.owner.owner_ref}, not to "
-        f"{draft.owner.owner_type} {draft.owner.owner_ref}",
-        hint="write under another name, or delete this one first",
-    )
+    refuse_other_owner(data.name, meta, draft)
+    return meta
 
 
 def _numbers(paths: Iterable[str]) -> Iterator[int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from swamp.data.names import suggest
 from swamp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def _check(given: Iterable[str], known: Iterable[str], what: str) -> None:
     by_lower = {name.lower(): name for name in known}
     for name in given:
         if name.lower() not in by_lower:
-            near = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
-            meant = f"did you mean {by_lower[near[0]]!r}?" if near else f"there are: {', '.join(by_lower.values())}"
+            near = suggest(name, by_lower.values())
+            meant = f"did you mean {near!r}?" if near else f"there are: {', '.join(by_lower.values())}"
             raise UsageError(f"{what} has no option {name!r}; {meant}", hint=meant)
 
 

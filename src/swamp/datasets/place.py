@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from swamp.bulk.clients import opened
 from swamp.cache.layout import CacheDir, cache_dir, swamp_home
@@ -54,18 +54,6 @@ class Span:
 
     def holds(self, path: str) -> bool:
         return self.start <= path and (self.stop is None or path < self.stop)
-
-
-class Place(Protocol):
-    """One state of a repository's data."""
-
-    def spans(self, prefix: str) -> list[Span]: ...
-
-    def files(self, prefix: str, span: Span) -> Iterator[FileRef]: ...
-
-    def read(self, file: FileRef) -> bytes: ...
-
-    def open(self, file: FileRef) -> BinaryIO: ...
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,6 @@ class Columns:
     def __getitem__(self, name: str) -> list[Any]:
         return self.lists[name]
 
-    def between(self, first: int, last: int) -> Columns:
-        """The rows from number `first` up to `last`."""
-        if first == 0 and last == len(self):
-            return self
-        return Columns({name: values[first:last] for name, values in self.lists.items()})
-
     def at(self, rows: Sequence[int]) -> Columns:
         """The rows with these numbers."""
         return Columns({name: [values[row] for row in rows] for name, values in self.lists.items()})
@@ -132,7 +126,7 @@ def listed_paths(
 
 
 def _paths_between(raw: Raw, group: RowGroup, start: str, stop: str | None) -> Iterator[str]:
-    for _, found in _paths(raw, group, BATCH):
+    for _, found in _paths(raw, group):
         last = len(found) if stop is None else bisect_left(found, stop)
         yield from found[bisect_left(found, start) : last]
         if last < len(found):
@@ -147,9 +141,8 @@ def read_columns(
     stop: str | None = None,
     paths: Collection[str] | None = None,
     rows: int | None = None,
-    length: int = BATCH,
 ) -> Iterator[Columns]:
-    """The rows with `start <= path < stop` (and in `paths`), in path order and checked, at most `length` at a time.
+    """The rows with `start <= path < stop` (and in `paths`), in path order and checked, some at a time.
 
     Every row has a number. Row groups that cannot hold such a path are not read. Raises CorruptData on damaged or
     hostile bytes, and unless there are `rows` rows where that is known.
@@ -159,7 +152,7 @@ def read_columns(
     with guarded():
         raw = Raw(source)
     with closing(raw):
-        batches = _batches(source, raw, start, stop, wanted, rows, length)
+        batches = _batches(source, raw, start, stop, wanted, rows)
         while True:
             with guarded():
                 columns = next(batches, None)
@@ -173,7 +166,7 @@ def read_columns(
 
 
 def _batches(
-    source: Source, raw: Raw, start: str, stop: str | None, paths: Collection[str] | None, rows: int | None, length: int
+    source: Source, raw: Raw, start: str, stop: str | None, paths: Collection[str] | None, rows: int | None
 ) -> Iterator[Columns]:
     """The rows of the groups that may hold what is wanted."""
     footer = footer_of(source, raw)
@@ -185,17 +178,15 @@ def _batches(
         stop = last if stop is None else min(stop, last)
     for group in footer.groups:
         if group.rows and _may_hold(group, start, stop, asked):
-            yield from _pieces(raw, group, names, (start, stop), length)
+            yield from _pieces(raw, group, names, (start, stop))
 
 
-def _pieces(
-    raw: Raw, group: RowGroup, names: Sequence[str], span: tuple[str, str | None], length: int
-) -> Iterator[Columns]:
+def _pieces(raw: Raw, group: RowGroup, names: Sequence[str], span: tuple[str, str | None]) -> Iterator[Columns]:
     """The rows of the group with paths in `span`, so many at a time: a merge of many segments holds that much of each,
     and their pages. Paths are read first: of the other columns only what belongs to the wanted ones is decoded."""
     start, stop = span
     streams: dict[str, Iterator[Any]] = {}
-    for at, found in _paths(raw, group, length):
+    for at, found in _paths(raw, group):
         first = bisect_left(found, start)
         if first == len(found):
             continue
@@ -213,12 +204,12 @@ def _pieces(
             raise ValueError("a column with other rows than its group")
 
 
-def _paths(raw: Raw, group: RowGroup, length: int) -> Iterator[tuple[int, list[str]]]:
+def _paths(raw: Raw, group: RowGroup) -> Iterator[tuple[int, list[str]]]:
     """The group's paths in their order, and the number of the first of each list."""
     stream, before = values(raw, group, group.columns[0]), ""
-    for at in range(0, group.rows, length):
-        found = list(islice(stream, length))
-        if len(found) != min(length, group.rows - at):
+    for at in range(0, group.rows, BATCH):
+        found = list(islice(stream, BATCH))
+        if len(found) != min(BATCH, group.rows - at):
             raise ValueError("a column with other rows than its group")
         _check_order(found, before)
         before = found[-1]

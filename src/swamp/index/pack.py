@@ -59,9 +59,6 @@ class Packed:
         """What a row says of it once the pack has its name."""
         return slice_key(pack, self.offset, self.length, self.zstd)
 
-    def slice(self, pack: str) -> Slice:
-        return Slice(pack, self.offset, self.length, self.zstd)
-
 
 class PackWriter:
     """Collects slices and seals them into the bytes of a pack. It does not know the pack's name: whoever has to send

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.data.names import DataName
 from swamp.data.reads import note
-from swamp.data.records import DefinitionRepository, OutputRepository
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM, Env
 from swamp.errors import NotFound, UsageError
@@ -47,8 +46,7 @@ class RunContext(AbstractContextManager["RunContext"]):
         # Made here, in one thread: cached properties have no lock of their own.
         self.masker = Masker(self.environment)
         self.data: DataRepository = self.repo.artifacts
-        self.outputs = OutputRepository(self.repo.tree)
-        self.evaluated = DefinitionRepository(self.repo.tree)
+        self.outputs, self.evaluated = self.repo.outputs, self.repo.evaluated
 
     @cached_property
     def registry(self) -> Registry:

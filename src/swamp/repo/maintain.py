@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from swamp.commit.restore import Undeleted
     from swamp.locks.decide import ObservedLease
     from swamp.repo.datastore import Datastore
+    from swamp.repo.repository import Repo
     from swamp.sync.bulk import Stage
     from swamp.sync.engine import Engine
     from swamp.sync.verify import VerifyReport
@@ -48,6 +49,15 @@ class LoggedCommit:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def commit_items(repo: Repo, commits: Iterable[LoggedCommit]) -> list[dict[str, Any]]:
+    """Commits as documents, with the data that they touched by the names of its models."""
+    called = {model_id: name or model_id for _, model_id, name in repo.catalog.models()}
+    return [
+        {**one.to_json(), "names": [f"{called.get(model_id, model_id)}/{name}" for model_id, name in one.names]}
+        for one in commits
+    ]
 
 
 class Maintenance:

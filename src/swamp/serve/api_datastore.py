@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Body
 
 from swamp.errors import UsageError
 from swamp.repo.conflicts import Conflicts, Keep, compare
 from swamp.repo.data import parse_since
+from swamp.repo.maintain import commit_items
 from swamp.serve.respond import (
     ApiRouter,
     Cursor,
@@ -21,12 +22,8 @@ from swamp.serve.respond import (
     many,
     page_of,
 )
-from swamp.serve.state import Asked, Server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from swamp.repo.maintain import LoggedCommit
+from swamp.serve.state import Asked
+from swamp.values import as_document
 
 router = ApiRouter(prefix="/api/v1/datastore", tags=["datastore"])
 Members = dict[str, Any]
@@ -78,18 +75,9 @@ def log(server: Asked, limit: Limit = 20, cursor: Cursor = None) -> Any:
     if before is not None and not before.isdigit():
         raise UsageError("this is not a place in the log", hint="use `next` of the page before")
     found = list(server.repo.datastore.maintenance.log(limit + 1, None if before is None else int(before)))
-    items = commit_items(server, found[:limit])
+    items = commit_items(server.repo, found[:limit])
     following = encode_cursor(str(items[-1]["seq"])) if len(found) > limit else None
     return {"items": items, "commits": items, "next": following}
-
-
-def commit_items(server: Server, commits: Iterable[LoggedCommit]) -> list[dict[str, Any]]:
-    """Commits as documents, with the data that they touched by the names of its models."""
-    called = {model_id: name or model_id for _, model_id, name in server.repo.catalog.models()}
-    return [
-        {**one.to_json(), "names": [f"{called.get(model_id, model_id)}/{name}" for model_id, name in one.names]}
-        for one in commits
-    ]
 
 
 @router.get("/log/{seq}", **for_role("viewer", CommitPaths))
@@ -151,4 +139,4 @@ def undelete(
     moment = None if since is None else parse_since(since, server.repo.env.clock.now())
     done = server.repo.datastore.maintenance.undelete(paths or (), since=moment)
     server.puller.soon()
-    return {"restored": list(done.restored), "gone": list(done.gone)}
+    return as_document(done)

@@ -25,7 +25,7 @@ from swamp.store.port import (
     Uploaded,
 )
 from swamp.trace import Facts, span, traced
-from swamp.values import mutable, value
+from swamp.values import mutable
 
 T = TypeVar("T")
 
@@ -121,16 +121,6 @@ class PrefixStore:
         return Level(tuple(d[cut:] for d in found.dirs), tuple(map(self._own, found.objects)))
 
 
-@value
-class Counted:
-    """Calls by verb, bytes in and out, and the requests that they took."""
-
-    calls: dict[str, int]
-    sent: int
-    received: int
-    requests: int = 0
-
-
 @mutable
 class Meter:
     """What a store was asked to do: calls by verb, bytes in and out. Safe to use from many threads."""
@@ -140,8 +130,6 @@ class Meter:
     received: int = 0
     wire: Wire | None = None
     """Where requests are counted as they are sent; without one, a call counts as one request."""
-    elsewhere: int = 0
-    """Requests of other processes on the same store."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _before: int = field(init=False, repr=False, default=0)
 
@@ -151,7 +139,7 @@ class Meter:
     @property
     def requests(self) -> int:
         if self.wire is not None:
-            return self.wire.sent - self._before + self.elsewhere
+            return self.wire.sent - self._before
         return sum(self.calls.values())
 
     def count(self, verb: str, *, calls: int = 1, sent: int = 0, received: int = 0) -> None:
@@ -159,23 +147,6 @@ class Meter:
             self.calls[verb] += calls
             self.sent += sent
             self.received += received
-
-    def add(self, other: Counted) -> None:
-        """What was counted elsewhere on the same store."""
-        with self._lock:
-            self.calls.update(other.calls)
-            self.sent += other.sent
-            self.received += other.received
-            self.elsewhere += other.requests
-
-    def drain(self) -> Counted:
-        """What has been counted since the last time."""
-        with self._lock:
-            counted = Counted(dict(self.calls), self.sent, self.received, self.requests)
-            self.calls.clear()
-            self.sent = self.received = self.elsewhere = 0
-            self._before = self.wire.sent if self.wire else 0
-        return counted
 
 
 def _request(verb: str) -> Facts:

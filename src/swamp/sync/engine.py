@@ -30,7 +30,7 @@ from swamp.sync.inline import Inline
 from swamp.sync.observe import Planner
 from swamp.sync.plan import Plan
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched
-from swamp.sync.progress import Cancel, IdleTimeout, Progress, Silent
+from swamp.sync.progress import Cancel, IdleTimeout, Progress
 from swamp.sync.pull import QUIET_NS
 from swamp.sync.record import EngineContext, tree_exclusive, trusted_stat
 from swamp.sync.record import Policy as Policy
@@ -121,7 +121,7 @@ class Engine:
             policy=policy,
             pick=pick or in_process,
             expect=expect,
-            progress=progress or Silent(),
+            progress=progress or Progress(),
             cancel=cancel or Cancel(),
             tree_lock=FileLock(cache.tree_lock, env),
             sync_lock=FileLock(cache.sync_lock, env),

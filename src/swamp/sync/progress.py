@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import field
-from typing import Protocol
 
 from swamp.env import Env
 from swamp.errors import Interrupted, Unavailable
 from swamp.values import mutable
 
 
-class Progress(Protocol):
-    """Events for a progress bar. Called from several threads."""
+class Progress:
+    """Hears how work goes on, from several threads; this one tells nobody, a progress bar overrides it."""
 
     def begin(self, stage: str, files: int | None = None, size: int | None = None) -> None: ...
 
@@ -21,15 +20,7 @@ class Progress(Protocol):
     def end(self) -> None: ...
 
 
-class Silent:
-    def begin(self, stage: str, files: int | None = None, size: int | None = None) -> None: ...
-
-    def advance(self, files: int = 0, size: int = 0) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class PortionedProgress:
+class PortionedProgress(Progress):
     """One bar over a stage that is done in portions."""
 
     def __init__(self, inner: Progress, files: int) -> None:
@@ -44,8 +35,6 @@ class PortionedProgress:
 
     def advance(self, files: int = 0, size: int = 0) -> None:
         self._inner.advance(files, size)
-
-    def end(self) -> None: ...
 
     def close(self) -> None:
         if self._begun:

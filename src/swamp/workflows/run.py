@@ -66,7 +66,7 @@ class Driver:
 
     @cached_property
     def runs(self) -> RunRepository:
-        return RunRepository(self.context.repo.tree)
+        return self.context.repo.runs
 
     @cached_property
     def logs(self) -> RunLogs:

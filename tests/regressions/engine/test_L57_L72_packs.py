@@ -51,7 +51,7 @@ def move(peer: Peer, *, gone: bool = True) -> str:
     store.put(name, writer.seal())
 
     def propose(root):
-        puts = [e.rewritten(placed[e.path].slice(name).key) for e in rows]
+        puts = [e.rewritten(placed[e.path].key(name)) for e in rows]
         return Changes(puts=tuple(puts), dropped=tuple(Unreferenced(pack, "") for pack in sorted(old)))
 
     assert engine.committer.commit(propose, peer.pace) is not None

@@ -18,8 +18,8 @@ from swamp.repo.conflicts import Conflicts, compare
 from swamp.repo.data import describe
 from swamp.repo.diff import diff
 from swamp.repo.lineage import lineage_of
+from swamp.repo.maintain import commit_items
 from swamp.repo.preview import preview
-from swamp.serve.api_datastore import commit_items
 from swamp.serve.api_runs import logs, run_document_of
 from swamp.serve.dispatch import driving
 from swamp.serve.pages.draw import Needs, bars_of_runs, graph_of_lineage, graph_of_run, line_of_sizes
@@ -282,7 +282,7 @@ def difference(
 @router.get("/commits")
 def commits(request: Request, server: Asked, limit: int = COMMITS) -> Response:
     limit = max(1, min(limit, 1000))
-    found = commit_items(server, server.repo.datastore.maintenance.log(limit))
+    found = commit_items(server.repo, server.repo.datastore.maintenance.log(limit))
     return page(request, "commits.html", "Commits", items=found, limit=limit, more=len(found) == limit)
 
 
