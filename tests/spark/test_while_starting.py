@@ -2,10 +2,15 @@
 
 import os
 import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from spark_files import write_files
 
+from jobs import require_java
+from machines import Place, Team
 from swamp.bulk import choose, session, transfer
 from swamp.bulk.choose import Chooser
 from swamp.bulk.settings import SparkSettings
@@ -44,7 +49,7 @@ def start(spark, monkeypatch):
     monkeypatch.setattr(transfer, "live_spark", lambda: None)
     monkeypatch.setattr(choose, "_is_live", lambda: False)
     monkeypatch.setattr(session, "start_context", made)
-    monkeypatch.setattr(transfer, "stop_session", made.stopped.append)
+    monkeypatch.setattr(session, "stop_session", made.stopped.append)
     yield made
     made.may_come.set()
 
@@ -150,6 +155,26 @@ def test_the_first_of_many_files_do_not_wait_for_it(machine, start, monkeypatch)
     assert {
         p.relative_to(engine.root).as_posix(): p.read_bytes() for p in engine.root.rglob("*") if p.is_file()
     } == FILES
+
+
+def test_nobody_waits_for_one_that_is_not_up_when_everything_is_moved(machine, start, monkeypatch):
+    """It is stopped when it comes, and whoever asks for a live session meanwhile does not get that one."""
+    monkeypatch.setattr(transfer, "MANY_FILES", 60)
+    a, chooser = machine("a")
+    write_files(a.root, FILES)
+    done = a.push(full=True)
+    assert (done.files_pushed, done.engine, done.spark, done.failed) == (60, "spark", None, ())
+    assert done.engine_reason.endswith("moved in process before Spark was up")
+    begun = chooser._spark.session
+    chooser.close()
+    assert not begun.done() and not start.stopped
+    start.may_come.set()
+    with pytest.raises(MissingTool, match="not needed"):
+        begun.result(WAIT)
+    assert start.stopped == [start.session]
+    b, _ = machine("b", setting="inline")
+    b.pull()
+    assert content(b) == FILES
 
 
 @pytest.mark.parametrize(("rows", "who"), [("60", "here"), ("59", "Spark")])
@@ -261,3 +286,35 @@ def test_a_listing_of_one_page_is_read_and_not_shared_out(bucket, monkeypatch, o
 
     bootstrap(committer_for(bucket), lambda: None, create=True, discover=discover)
     assert bool(asked) == shared_out
+
+
+def test_a_command_that_ends_before_spark_is_up_leaves_no_java(tmp_path):
+    """Real processes: the JVM that was on its way notices that its command is gone, and clears up after itself."""
+    require_java()
+    (tmp_path / "tmp").mkdir()
+    a = Team(tmp_path, Place((tmp_path / "bucket").as_uri())).machine("a")
+    place = a.tree / "files"
+    place.mkdir()
+    for n in range(transfer.MANY_FILES):
+        (place / str(n)).write_bytes(b"%d" % n)
+    ran = a("datastore", "sync", "--push", "--full", "--engine", "spark", env={"TMPDIR": str(tmp_path / "tmp")})
+    done = ran.ok()
+    assert (done["filesPushed"], done["engine"]) == (transfer.MANY_FILES, "spark")
+    deadline = time.monotonic() + WAIT
+    while (left := _javas_below(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+    assert not list((tmp_path / "tmp").glob("spark-*")) + list((tmp_path / "tmp").glob("blockmgr-*"))
+
+
+def _javas_below(directory):
+    """Java processes that were told to keep their temporary files there."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (
+                b"java" in (process / "comm").read_bytes()
+                and os.fsencode(directory) in (process / "environ").read_bytes()
+            ):
+                found.append(process.name)
+    return found

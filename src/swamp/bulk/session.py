@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Union
@@ -97,15 +98,50 @@ def open_spark(settings: SparkSettings, *, log: Path | None = None) -> Spark:
     return start_context(settings, log=log)
 
 
-def begin_context(settings: SparkSettings) -> Future[Spark]:
+class Starting(Future[Spark]):
+    """A context on its way up. Whoever does not need it any more drops it, and need not wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._dropped = False
+
+    def start(self, settings: SparkSettings) -> None:
+        try:
+            context = start_context(settings)
+        except BaseException as error:  # noqa: BLE001  (raised again where the context is asked for)
+            self.set_exception(error)
+            return
+        with self._lock:
+            if not self._dropped:
+                self.set_result(context)
+                return
+        stop_session(context)
+        self.set_exception(MissingTool("Spark was not needed any more when it was up"))
+
+    def drop(self) -> bool:
+        """Has it stopped as soon as it is up; False if it already is. A process that ends before takes Java with it."""
+        with self._lock:
+            self._dropped = not self.done()
+            return self._dropped
+
+
+def begin_context(settings: SparkSettings) -> Starting:
     """A new context, started by a thread of its own, after `check_startable`."""
     import pyspark.sql  # noqa: F401  (here: two threads that import one package may meet in the middle of it)
 
-    pool = ThreadPoolExecutor(1, "spark-start")
-    begun: Future[Spark] = pool.submit(start_context, settings)
-    pool.shutdown(wait=False)
+    begun = Starting()
+    threading.Thread(target=begun.start, args=(settings,), name="spark-start", daemon=True).start()
     _starting[:] = [begun]
     return begun
+
+
+def end_context(begun: Future[Spark]) -> None:
+    """Ends a session or context that this process has begun: one that is not up yet as soon as it is."""
+    if isinstance(begun, Starting) and begun.drop():
+        return
+    if begun.exception() is None:
+        stop_session(begun.result())
 
 
 _starting: Final[list[Future[Spark]]] = []

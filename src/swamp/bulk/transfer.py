@@ -6,7 +6,7 @@ listed, compared and begun in process meanwhile (docs/decisions/0011-while-spark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
 from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles
 from swamp.bulk.launch import check_startable
 from swamp.bulk.maintain import OnStore
-from swamp.bulk.session import Spark, begin_context, live_spark, of_session, open_spark, stop_session
+from swamp.bulk.session import Spark, begin_context, end_context, live_spark, of_session, open_spark, stop_session
 from swamp.bulk.settings import SparkSettings
 from swamp.bulk.shares import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
 from swamp.bulk.spread import Kernel
@@ -45,10 +45,10 @@ M = TypeVar("M", Sent, Got)
 BATCH_JOBS: Final = 50_000
 BATCH_SECONDS: Final = 45.0
 FIRST_COST: Final = 10_000 * FILE_COST
-MANY_FILES: Final = 50_000
+MANY_FILES: Final = 10_000
 HELPER_THREADS: Final = 8
 """From so many files on the first ones are moved by so many threads until Spark is up: two cores were idle for 40 % of
-the 8 to 11 s of its start."""
+the seconds of its start, in which packs move tens of thousands."""
 
 
 @dataclass
@@ -92,20 +92,25 @@ class OnSpark:
             # One upload into every directory, from here and one at a time in each, before workers meet in them.
             opening, jobs = firsts(jobs)
             yield from self._counted((self.here or Inline(self.store.open())).upload(opening, idle_timeout))
-        source, helper = iter(jobs), self._helper(jobs)
-        if helper is not None:
-            yield from self._counted(helper.upload(self._until_up(source), idle_timeout))
-        yield from self._batches(
-            "upload", source, by_pack, lambda: SendFiles(self.store, self.jobs.beacon), idle_timeout
-        )
+        left = yield from self._moved_here(jobs, lambda here, first: here.upload(first, idle_timeout))
+        yield from self._batches("upload", left, by_pack, lambda: SendFiles(self.store, self.jobs.beacon), idle_timeout)
 
     def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]:
+        left = yield from self._moved_here(jobs, lambda here, first: here.download(first, idle_timeout))
+        yield from self._batches(
+            "download", left, by_object, lambda: FetchFiles(self.store, self.jobs.beacon), idle_timeout
+        )
+
+    def _moved_here(
+        self, jobs: Iterable[J], move: Callable[[Inline, Iterator[J]], Iterator[M]]
+    ) -> Generator[M, None, Iterator[J]]:
+        """Moves the first of many files in process while the session starts; says which are left for it."""
         source, helper = iter(jobs), self._helper(jobs)
         if helper is not None:
-            yield from self._counted(helper.download(self._until_up(source), idle_timeout))
-        yield from self._batches(
-            "download", source, by_object, lambda: FetchFiles(self.store, self.jobs.beacon), idle_timeout
-        )
+            yield from self._counted(move(helper, self._until_up(source)))
+            if not self.session.done():
+                self.reason += "; moved in process before Spark was up"
+        return source
 
     def _helper(self, jobs: Iterable[J]) -> Inline | None:
         """Who moves some of many files while the session starts, with few threads because it needs the cores too. A
@@ -151,18 +156,16 @@ class OnSpark:
         return known + sum(1 for _ in islice(files, most + 1)) <= most
 
     def report(self) -> dict[str, Any] | None:
-        """None, if its session did not come up: whoever had work for it has been told why."""
-        wait([self.session])
-        return None if self.failed else self.jobs.report()
+        """None, if its session did not come up: whoever had work for it has been told why; or if all of its work was
+        done before."""
+        return self.jobs.report() if self.session.done() and not self.failed else None
 
     def close(self, *, own: bool) -> None:
-        """Ends its jobs, and the session if it is its `own`."""
+        """Ends its jobs, and the session if it is its `own`; nobody waits for one that is not up yet."""
         if "jobs" in self.__dict__:
             self.jobs.close()
         if own and "session" in self.__dict__:
-            wait([self.session])
-            if not self.failed:
-                stop_session(self.session.result())
+            end_context(self.session)
 
     def _batches(
         self,
@@ -175,6 +178,10 @@ class OnSpark:
         """While the caller records what one batch has done, the next one is under way. `shared` says who gets which
         jobs; the kernel is made when the session is up."""
         source, pace = iter(jobs), _Pace()
+        first = list(islice(source, 1))
+        if not first:
+            return  # nobody waits for a session without work for it
+        source = chain(first, source)
 
         def begin() -> Running[list[Any]] | None:
             batch = pace.take(source)
