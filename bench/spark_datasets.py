@@ -8,7 +8,12 @@ Each run does every case once for each reader, one after the other, after one ro
 rows, for writes); medians of the time and of the CPU of all processes (JVM and Python workers). The Python source is
 told the columns of a query (`columns`, and an empty schema for a count), because Spark does not tell it. `floor` is
 what Spark's API for Python sources costs by itself: a source that hands over the same ready batch again and again, as
-many rows, the same columns, nothing read. Writes bench/results/spark-datasets.md after every figure; once the minutes
+many rows, the same columns, nothing read.
+
+Of S3, where the JVM has no connector here, `native` is what `swamp.spark.read` gives: copies of the parts on this disk,
+once they were read (decision 0024); `lent` is the same without copies, and `plain over HTTP` plain Spark's own copies
+lent from the disk, without a store behind them. `first read` is a version that nobody has read yet, so that its copies
+are made meanwhile. Writes bench/results/spark-datasets.md after every figure; once the minutes
 are over, no further run is begun.
 """
 
@@ -30,10 +35,11 @@ from spark_all import note
 
 import swamp.spark
 from swamp.bulk.session import open_session, stop_session
-from swamp.bulk.settings import SparkSettings
+from swamp.bulk.settings import COPY_BYTES, SparkSettings
 from swamp.datasets.batches import arrow_target
 from swamp.datasets.deliver import publish
 from swamp.datasets.lend import lender
+from swamp.datasets.native import BY_POSITION
 from swamp.datasets.parts import write_parts
 from swamp.datasets.place import Bucket, FileRef, open_place
 from swamp.datasets.source import data_source, find_asked, register
@@ -71,6 +77,7 @@ def main():
     asked.until = time.monotonic() + 60 * asked.minutes
     asked.phases = 2 * len(asked.stores.split(","))
     home = Path(tempfile.mkdtemp(prefix="swamp-datasets-"))
+    os.environ["SWAMP_HOME"] = str(home / "home")
     rows, loads = [], []
     try:
         with server(home, asked.server) as env:
@@ -122,6 +129,7 @@ def measured(spark, home, store, asked):
     """Every case on one store: (store, run, case, reader, seconds, CPU seconds); run -1 warms up."""
     repo = repository(home, store)
     for run in in_time(asked):
+        asked.unread = run  # so many versions of all rows, beside the last one, which is read
         rows = asked.rows if run >= 0 else asked.rows // 10
         frame = spark.range(0, rows, 1, 8).selectExpr(*COLUMNS)
         for one in written(frame, home, repo, run):
@@ -139,6 +147,22 @@ def measured(spark, home, store, asked):
                     print(f"{store}, {case}, {reader} FAILED: {error}", file=sys.stderr, flush=True)
                     continue
                 yield store, run, case, reader, *taken
+                if case == "read all" and reader == "plain":
+                    yield store, run, "first read", reader, *taken
+        if store == "s3" and 0 <= run < asked.unread:
+            yield store, run, "first read", "native", *first_read(spark, home, repo, run)
+
+
+def first_read(spark, home, repo, run):
+    """All columns of a version that was written in that run and not read since, by a user who has no copies yet."""
+    before = os.environ["SWAMP_HOME"]
+    os.environ["SWAMP_HOME"] = str(home / f"first-{run}")
+    try:
+        frame = swamp.spark.read(spark, "bench", "events", repo=repo, version=run + 2)
+        assert all(path.startswith("webhdfs:") for path in frame.inputFiles()), "it was read before"
+        return timed(lambda: frame.write.format("noop").mode("overwrite").save())
+    finally:
+        os.environ["SWAMP_HOME"] = before
 
 
 def in_time(asked):
@@ -168,6 +192,9 @@ def repository(home, store):
     init_repo(home / "repo")
     if store == "s3":
         config = {"type": "s3", "url": "s3://bench/datasets", "config": {"endpoint": os.environ["AWS_ENDPOINT_URL"]}}
+        init_repo(home / "lent")
+        other = {**config, "config": {**config["config"], "requestTimeoutMs": 30_001}}
+        write_config(home / "lent", {"datastore": other})
     else:
         (home / "bucket").mkdir()
         config = {"type": "file", "url": (home / "bucket").as_uri()}
@@ -203,11 +230,11 @@ def readers_of(spark, home, repo, name):
     yield "plain", lambda case: spark.read.schema(schema).parquet(links.as_uri())
     native = swamp.spark.read(spark, "bench", name, repo=repo)
     if "FileScan" in native._jdf.queryExecution().toString():
-        lent = any(path.startswith("webhdfs:") for path in native.inputFiles())
-        yield "lent" if lent else "native", lambda case: swamp.spark.read(spark, "bench", name, repo=repo)
-        if lent:
+        yield "native", lambda case: swamp.spark.read(spark, "bench", name, repo=repo)
+        if any(path.startswith("webhdfs:") for path in native.inputFiles()):
+            yield "lent", lambda case: without_copies(spark, name, repo.parent / "lent")
             over_http = [lent_copy(file) for file in sorted(links.iterdir())]
-            yield "http", lambda case: spark.read.schema(schema).parquet(*over_http)
+            yield "http", lambda case: spark.read.option(BY_POSITION, "false").schema(schema).parquet(*over_http)
 
     def source(case):
         chosen = {"columns": SAID[case]} if case in SAID else {}
@@ -218,6 +245,15 @@ def readers_of(spark, home, repo, name):
     if name == "events" and "file" in repo.parent.name:
         part = str(next(links.glob("*.parquet")))
         yield "floor", lambda case: floor(spark, schema, case, part)
+
+
+def without_copies(spark, name, repo):
+    """Through a repository of its own, so that the addresses are others than those whose bytes are kept."""
+    spark.conf.set(COPY_BYTES, "0")
+    try:
+        return swamp.spark.read(spark, "bench", name, repo=repo)
+    finally:
+        spark.conf.unset(COPY_BYTES)
 
 
 def lent_copy(file):
@@ -278,6 +314,10 @@ def timed(work):
     return time.monotonic() - begun, cpu_of_all(OTHERS) - used
 
 
+def medians(runs):
+    return [statistics.median(column) for column in zip(*runs, strict=True)] if runs else []
+
+
 def report(found, asked, loads):
     cells = cells_of(found)
     lines = [
@@ -298,12 +338,20 @@ def report(found, asked, loads):
         plain = [statistics.median(column) for column in zip(*by_reader["plain"], strict=True)]
         shown = [f"{plain[0]:.2f} s, CPU {plain[1]:.2f} s"]
         for reader in ("native", "lent", "http", "source", "floor"):
-            runs = by_reader.get(reader)
-            middle = [statistics.median(column) for column in zip(*runs, strict=True)] if runs else []
-            shown.append(" / ".join(f"{m:.2f} s ({m / p:.2f})" for m, p in zip(middle, plain, strict=False) if p))
+            middle = medians(by_reader.get(reader))
+            beside = [f"{m:.2f} s ({m / p:.2f})" for m, p in zip(middle, plain, strict=False) if p]
+            if beside and reader in ("native", "lent") and "http" in by_reader:
+                beside.append(f"{middle[0] / medians(by_reader['http'])[0]:.2f} of HTTP")
+            shown.append(" / ".join(beside))
         lines.append(f"| {store} | {case} | {' | '.join(shown)} |")
     return "\n".join(
-        [*lines, "", "native, lent (over loopback, decision 0021), source: time / CPU, in brackets beside plain.", ""]
+        [
+            *lines,
+            "",
+            "Time / CPU, in brackets beside plain Spark on the disk; `of HTTP`: time beside plain Spark over HTTP. Of "
+            "S3, native reads copies on this disk (decision 0024), lent does not (0021).",
+            "",
+        ]
     )
 
 

@@ -17,6 +17,7 @@ def spark(tmp_path_factory):
     conf = {
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.memory": "1g",
+        "spark.swamp.copyBytes": "0",  # the same rows are the same bytes: one test would read what another has fetched
     }
     settings = SparkSettings("local[2]", None, conf)
     session = register(open_session(settings, log=tmp_path_factory.mktemp("spark") / "spark.log"))

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import logging
+import os
 import resource
 import socket
 import subprocess
@@ -302,9 +303,8 @@ stop_session(session)
 """
 
 
-def test_neither_plans_nor_the_ui_of_our_own_session_tell_the_secret(shared_repo):
-    done = subprocess.run(
-        [sys.executable, "-c", SHOWN, str(shared_repo)], stdout=subprocess.PIPE, text=True, check=True, timeout=600
-    )
+def test_neither_plans_nor_the_ui_of_our_own_session_tell_the_secret(shared_repo, tmp_path):
+    command, env = [sys.executable, "-c", SHOWN, str(shared_repo)], {**os.environ, "SWAMP_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=600, env=env)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == {"read there": True, "scans shown": True, "hidden": True, "told": []}

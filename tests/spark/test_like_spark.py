@@ -7,6 +7,8 @@ import re
 import pytest
 from test_datasets import load, put, save
 
+import swamp.spark
+
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -70,6 +72,14 @@ def test_csv_has_the_columns_and_values_that_sparks_reader_gives(spark, plain_re
     ours, theirs = load(spark, plain_repo), spark.read.csv(str(folder), header=True, inferSchema=True)
     assert columns(ours) == columns(theirs)
     assert rows(ours) == rows(theirs)
+
+
+def test_columns_of_csv_go_by_their_names_and_may_come_with_the_second_part(spark, plain_repo, tmp_path):
+    """Spark's own reader goes by their places there, and would lose the new one."""
+    put_parts(plain_repo, tmp_path / "parts", "text/csv", [b"a\n1\n", b"late,a\nx,2.5\n"])
+    for ours in (load(spark, plain_repo), swamp.spark.read(spark, "web", "events", repo=plain_repo)):
+        assert columns(ours) == [("a", "double"), ("late", "string")]
+        assert rows(ours) == [{"a": 1.0, "late": None}, {"a": 2.5, "late": "x"}]
 
 
 def test_options_of_a_reader_mean_what_they_mean_to_spark(spark, plain_repo, tmp_path):

@@ -1,5 +1,5 @@
-"""Odd types, odd parts and odd queries: Spark's own reader, the same over lent parts, and the Python source answer as a
-plain DataFrame of the same rows does."""
+"""Odd types, odd parts and odd queries: Spark's own reader, the same over lent parts and over copies of them, and the
+Python source answer as a plain DataFrame of the same rows does."""
 
 from decimal import Decimal
 
@@ -7,7 +7,11 @@ import pytest
 from test_datasets import load
 
 import swamp.spark
+from swamp.bulk.settings import COPY_BYTES
 from swamp.datasets import native
+from swamp.datasets.copies import shelf_at
+from swamp.datasets.place import open_place
+from swamp.datasets.source import find_asked
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -36,7 +40,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def three(spark, tmp_path_factory):
-    """The same rows under four names. One task of eight has no rows; some columns are null throughout a part."""
+    """The same rows under five names. One task of eight has no rows; some columns are null throughout a part."""
     from swamp.repo.config import init_repo, write_config
 
     home = tmp_path_factory.mktemp("three")
@@ -50,12 +54,29 @@ def three(spark, tmp_path_factory):
         patched.setattr(native, "_path_of", lambda *_: "")
         patched.setattr(native, "_never_changes", lambda *_: False)  # nothing of it is kept for the next one
         views["lent"] = swamp.spark.read(spark, "web", "events", repo=home / "repo")
+        patched.setenv("SWAMP_HOME", str(home / "home"))
+        views["copies"] = read_copies(spark, home)
     views["native"] = swamp.spark.read(spark, "web", "events", repo=home / "repo")
     views["again"] = swamp.spark.read(spark, "web", "events", repo=home / "repo")
     for name, view in views.items():
         view.createOrReplaceTempView(f"three_{name}")
     yield spark
     frame.unpersist()
+
+
+def read_copies(spark, home):
+    place = open_place({"repo": str(home / "repo")})
+    parts = find_asked(place, {"repo": str(home / "repo"), "model": "web", "name": "events"}).files
+    shelf = shelf_at(home / "home")
+    for part in parts:
+        copy = shelf.begin(part.size, part.sha256)
+        copy.add(0, place.read(part))
+        shelf.put(copy, 1 << 30)
+    spark.conf.set(COPY_BYTES, str(1 << 30))
+    try:
+        return swamp.spark.read(spark, "web", "events", repo=home / "repo")
+    finally:
+        spark.conf.set(COPY_BYTES, "0")
 
 
 def row(number):
@@ -87,18 +108,23 @@ def answers(spark, text, name):
 
 @pytest.mark.inv("source.whole")
 def test_every_reader_answers_as_a_plain_dataframe_does(three):
-    for name, mark in (("native", "FileScan"), ("lent", "webhdfs:"), ("again", "FileScan"), ("source", "BatchScan")):
+    marks = {"native": "FileScan", "lent": "webhdfs:", "copies": "/home/parts/used/", "again": "FileScan"}
+    for name, mark in {**marks, "source": "BatchScan"}.items():
         assert mark in three.table(f"three_{name}")._jdf.queryExecution().executedPlan().toString()
     wrong = []
     for text in QUERIES:
         plain = answers(three, text, "plain")
-        wrong += [(name, text) for name in ("native", "lent", "again", "source") if answers(three, text, name) != plain]
+        wrong += [
+            (name, text)
+            for name in ("native", "lent", "copies", "again", "source")
+            if answers(three, text, name) != plain
+        ]
     assert not wrong
 
 
 @pytest.mark.inv("source.whole")
 def test_a_cached_reader_and_its_filters_stay_apart(three):
-    for name in ("native", "lent", "source"):
+    for name in ("native", "lent", "copies", "source"):
         whole = three.table(f"three_{name}")
         kept = whole.where("n = 1").cache()
         try:

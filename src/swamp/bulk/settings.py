@@ -17,6 +17,9 @@ LOCAL: Final = "local[*]"
 SHARED_CACHE: Final = "spark.swamp.sharedCache"
 ARCHIVE: Final = "spark.swamp.archive"
 COMPARE_ROWS: Final = "spark.swamp.compareRows"
+COPY_BYTES: Final = "spark.swamp.copyBytes"
+COPIED_HERE: Final = 4 << 30
+"""Bytes of parts that are kept on this machine's disk once Spark has read them from a bucket (`datasets/copies.py`)."""
 COMPARED_HERE: Final = 300_000
 """Rows that one process compares while Spark starts, by what 100,000 took (2 to 3 s); Spark itself took 9 to 11 s for
 those, and 28 to 30 s for 1,000,000 (bench/results/spark-stages.md)."""

@@ -3,8 +3,8 @@ of packs.
 
 Hadoop's client, which every Spark brings, reads HDFS over HTTP (`webhdfs://`). This process answers it on loopback with
 ranges of the parts that were lent, fetched by our own store client. So Spark's readers see files: they choose columns,
-skip row groups by their statistics and count rows by footers, as they do anywhere. Nothing is kept on disk. The address
-holds a secret, and only what was lent can be read there.
+skip row groups by their statistics and count rows by footers, as they do anywhere. What was fetched can be kept on disk
+(`copies`), so that the next read finds files. The address holds a secret, and only what was lent can be read there.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
+import queue
 import select
 import socket
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from swamp.datasets.copies import Growing, Shelf, name_for_spark
 from swamp.datasets.place import Bucket, FileRef
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, SwampError, Unavailable
+from swamp.index.entry import is_payload_key
 from swamp.index.keys import slice_of
 from swamp.store.port import Fetched, Token
 
@@ -46,7 +49,6 @@ SENT_AHEAD: Final = 128 << 10
 SECOND_THOUGHT: Final = 0.01
 """Seconds. Parquet's reader opens a part at its start and leaves at once for the footer; not worth a request."""
 _PREFIX: Final = "/webhdfs/v1"
-_ODD: Final = re.compile(r"[^A-Za-z0-9.=-]")
 
 
 class Lender:
@@ -58,45 +60,54 @@ class Lender:
         self._paths: dict[tuple[Any, str], str] = {}
         self._ends: OrderedDict[str, bytes] = OrderedDict()
         self._tokens: dict[str, Token] = {}
+        self._wrong: dict[str, CorruptData] = {}
+        self._copies: dict[str, _Copying] = {}
+        self._readers: Counter[str] = Counter()
+        self._to_complete: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ahead = ThreadPoolExecutor(FETCHERS, "swamp-lend-ahead")
         self._server = _Server(self)
-        threading.Thread(target=self._server.serve_forever, name="swamp-lend", daemon=True).start()
+        for name, work in (("swamp-lend", self._server.serve_forever), ("swamp-lend-copy", self._complete_all)):
+            threading.Thread(target=work, name=name, daemon=True).start()
 
-    def lend(self, place: Bucket, file: FileRef) -> str:
+    def lend(self, place: Bucket, file: FileRef, room: Room | None = None) -> str:
         """The address at which the JVM of this machine reads a part; the same one for the same part, unless that has
-        changed meanwhile."""
+        changed meanwhile. With `room` what is fetched of it is kept there."""
         known = (repr(place.spec), file.key)
         with self._lock:
             if known not in self._paths:
-                name = _ODD.sub("-", file.path.rpartition("/")[2])
-                self._paths[known] = f"/{self._secret}/{len(self._lent)}/part{'' if name[:4] == 'part' else '-'}{name}"
+                self._paths[known] = f"/{self._secret}/{len(self._lent)}/{name_for_spark(file.path)}"
                 self._lent[self._paths[known]] = place.keys_only(), file
-            return f"webhdfs://127.0.0.1:{self._server.server_port}{self._paths[known]}"
+            path = self._paths[known]
+            if room is not None and file.sha256 is not None and is_payload_key(file.key) and path not in self._copies:
+                begun = room.shelf.begin(file.size, file.sha256)
+                if begun is not None:
+                    self._copies[path] = _Copying(begun, room)
+            return f"webhdfs://127.0.0.1:{self._server.server_port}{path}"
 
     def size(self, path: str) -> int | None:
         """None for what was not lent."""
         found = self._lent.get(path)
         return None if found is None else found[1].size
 
-    def chunks(self, path: str, start: int, stop: int) -> Iterator[memoryview]:
+    def chunks(self, path: str, start: int, stop: int) -> Generator[memoryview]:
         """The bytes from `start` up to `stop`, as far as somebody takes them. Raises StoreErrors, CorruptData."""
-        place, file = self._lent[path]
+        with self._reading(path):
+            yield from self._pieces_of(path, start, stop)
+
+    def _pieces_of(self, path: str, start: int, stop: int) -> Iterator[memoryview]:
+        _, file = self._lent[path]
         if slice_of(file.key) is not None or start >= file.size - END_BYTES:
             end = self._end(path)
             at = start - (file.size - len(end))
             yield memoryview(end)[at : at + stop - start]
             return
-
-        def fetch(piece: tuple[int, int]) -> bytes:
-            return self._pinned(path, _whole(place, file, *piece))
-
         ahead: Future[bytes] | None = None
         pieces = list(_pieces(start, stop))
         for number, piece in enumerate(pieces):
-            body = fetch(piece) if ahead is None else ahead.result()
+            body = self._bytes(path, *piece) if ahead is None else ahead.result()
             sure = number >= SURE_AFTER and number + 1 < len(pieces)
-            ahead = self._ahead.submit(fetch, pieces[number + 1]) if sure else None
+            ahead = self._ahead.submit(self._bytes, path, *pieces[number + 1]) if sure else None
             yield memoryview(body)
 
     def _end(self, path: str) -> bytes:
@@ -106,15 +117,65 @@ class Lender:
                 return self._ends[path]
         place, file = self._lent[path]
         take = min(END_BYTES, file.size)
-        if slice_of(file.key):
-            found = place.read(file)
-        else:
-            found = self._pinned(path, _whole(place, file, file.size - take, take))
+        found = place.read(file) if slice_of(file.key) else self._bytes(path, file.size - take, take)
         with self._lock:
             self._ends[path] = found
             while sum(map(len, self._ends.values())) > KEPT_BYTES and len(self._ends) > 1:
                 self._ends.popitem(last=False)
         return found
+
+    def _bytes(self, path: str, start: int, length: int) -> bytes:
+        """From the copy as far as there is one, and else from the store."""
+        place, file = self._lent[path]
+        copying = self._copies.get(path)
+        known = copying.copy.read(start, length) if copying else None
+        if known is not None:
+            return known
+        found = self._pinned(path, _whole(place, file, start, length))
+        if copying:
+            copying.copy.add(start, found)
+        return found
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        """Whoever leaves a part last of all, and most of it has been read, has its copy completed."""
+        with self._lock:
+            if path in self._wrong:
+                raise self._wrong[path]
+            self._readers[path] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers[path] -= 1
+                copying = self._copies.get(path)
+                if not self._readers[path] and copying and copying.is_worth_it and not copying.is_complete:
+                    copying.is_complete = True
+                    self._to_complete.put(path)
+
+    def _complete_all(self) -> None:
+        while True:
+            self._complete(self._to_complete.get())
+
+    def _complete(self, path: str) -> None:
+        copying = self._copies[path]
+        try:
+            for start, length in copying.copy.missing():
+                for piece in _pieces(start, start + length):
+                    self._bytes(path, *piece)
+            copying.room.shelf.put(copying.copy, copying.room.most)
+        except CorruptData as error:
+            log.warning("a part that was lent is damaged: %s: %s", self._lent[path][1].path, error)
+            with self._lock:
+                self._wrong[path] = error
+                self._withdraw(path)
+        except SwampError as error:
+            copying.copy.drop(str(error))
+
+    def _withdraw(self, path: str) -> None:
+        """Lent again, the part has another address."""
+        self._ends.pop(path, None)
+        self._paths = {known: at for known, at in self._paths.items() if at != path}
 
     def _pinned(self, path: str, found: Fetched) -> bytes:
         """inv[store.pinned-read]: a part under a plain key can be written over, and bytes of two versions are never
@@ -123,9 +184,29 @@ class Lender:
         with self._lock:
             if self._tokens.setdefault(path, found.meta.token) == found.meta.token:
                 return found.body
-            self._ends.pop(path, None)
-            self._paths = {known: at for known, at in self._paths.items() if at != path}
+            self._withdraw(path)
         raise Unavailable(f"{found.meta.key} changed while it was read", hint="read it again")
+
+
+class Room(NamedTuple):
+    """Where copies go, and how many bytes all of them may have."""
+
+    shelf: Shelf
+    most: int
+
+
+class _Copying:
+    """The copy of a lent part while it is made."""
+
+    def __init__(self, copy: Growing, room: Room) -> None:
+        self.copy, self.room = copy, room
+        self.is_complete = False
+        """Or somebody is about to complete it."""
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether so much was read that the rest is fetched, too: at most as much again."""
+        return 2 * self.copy.bytes_here >= self.copy.size
 
 
 def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -201,13 +282,16 @@ class _Answer(BaseHTTPRequestHandler):
             self._refuse(400, "java.lang.UnsupportedOperationException", f"{operation} of a part that is only lent")
 
     def _send(self, path: str, start: int, stop: int) -> None:
-        found = self.server.lender.chunks(path, start, stop)
-        try:
-            first = next(found, memoryview(b"")) if start else None
-        except SwampError as error:
-            self._refuse(500, "java.io.IOException", f"{error} ({error.hint})")
-            return
-        self._begin(200, max(0, stop - start))
+        with closing(self.server.lender.chunks(path, start, stop)) as found:
+            try:
+                first = next(found, memoryview(b"")) if start else None
+            except SwampError as error:
+                self._refuse(500, "java.io.IOException", f"{error} ({error.hint})")
+                return
+            self._send_on(first, found, max(0, stop - start))
+
+    def _send_on(self, first: memoryview | None, found: Iterator[memoryview], length: int) -> None:
+        self._begin(200, length)
         if first is None and _says_something(self.connection):
             self.close_connection = True
             return

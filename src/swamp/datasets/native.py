@@ -2,26 +2,31 @@
 
 Whether it can is found out by asking it: a part that its file system opens with the right length is one that the
 executors can open too, if they run here or the store is a cloud's. What it cannot open, this process lends to executors
-on this machine (`lend`). Everything else goes through the Python source, which needs nothing but this package.
+on this machine (`lend`), until there are copies of it (`copies`). Everything else goes through the Python source, which
+needs nothing but this package.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from swamp.bulk.settings import SHARED_CACHE
+from swamp.bulk.settings import COPIED_HERE, COPY_BYTES, SHARED_CACHE
+from swamp.cache.layout import swamp_home
 from swamp.datasets.content import Artifact, Format, format_of
-from swamp.datasets.lend import lender
+from swamp.datasets.copies import shelf_at
+from swamp.datasets.lend import Room, lender
 from swamp.datasets.options import check_content_options
 from swamp.datasets.place import Bucket, FileRef, Folder, open_place
 from swamp.datasets.reuse import frame_again, identity_of, keep
 from swamp.datasets.source import data_source, find_asked, note_read
+from swamp.errors import UsageError
 from swamp.index.entry import is_payload_key
 from swamp.index.keys import object_of
 from swamp.store.open import is_plugin_type, parse_target
@@ -67,29 +72,94 @@ def read_native(
     session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format, options: Mapping[str, str]
 ) -> DataFrame | None:
     """The content by Spark's own reader, or None with the reason in the log."""
-    known = identity_of(place, artifact) if _never_changes(session, place, artifact, kind) else None
-    if known is not None and (again := frame_again(session, known)) is not None:
-        return again
     filled = [file for file in artifact.files if file.size]
-    why, how = _unfit(session, filled, kind), ""
-    paths: list[str] = []
-    if why is None:
-        paths = [_path_of(place, file) for file in filled]
-        why = _obstacle(session, place, filled, paths)
-        if why is not None and isinstance(place, Bucket) and _may_lend(session, filled):
-            lent = [lender().lend(place, file) for file in filled]
-            if _refusal(session, lent[0], filled[0].size) is None:
-                paths, why, how = lent, None, f", lent by this process: {why}"
-    if why is not None:
-        log.info("%s is read by the Python source: %s", artifact.ref.path, why)
+    copies = _copies_of(session, place, filled)
+    known = None
+    if _never_changes(session, place, artifact, kind):
+        known = identity_of(place, artifact, tuple(copies.here.values()))
+        if (again := frame_again(session, known)) is not None:
+            return again
+    why = _unfit(session, filled, kind)
+    found = why if why is not None else _reachable(session, place, filled, copies)
+    if isinstance(found, str):
+        log.info("%s is read by the Python source: %s", artifact.ref.path, found)
         return None
-    log.info("%s is read by Spark's own %s reader: %d parts%s", artifact.ref.path, kind, len(paths), how)
-    with _listed_by_the_driver(session, len(paths)):
-        reader = session.read.option(BY_POSITION, "false") if how else session.read
-        frame = _frame(reader, artifact, kind, options, paths)
+    log.info("%s is read by Spark's own %s reader: %d parts%s", artifact.ref.path, kind, len(found.paths), found.how)
+    with _listed_by_the_driver(session, len(found.paths)):
+        reader = session.read.option(BY_POSITION, "false") if found.are_lent else session.read
+        frame = _frame(reader, artifact, kind, options, found.paths)
     if known is not None:
         keep(session, known, frame)
     return frame
+
+
+class _Reachable(NamedTuple):
+    """Parts as the JVM can open them."""
+
+    paths: Sequence[str]
+    how: str = ""
+    are_lent: bool = False
+
+
+class _Copies(NamedTuple):
+    """The parts that are files of this machine already, by key, and where more of them may be kept."""
+
+    here: Mapping[str, str]
+    room: Room | None = None
+
+
+def _reachable(
+    session: SparkSession, place: Bucket | Folder, filled: Sequence[FileRef], copies: _Copies
+) -> _Reachable | str:
+    """How the JVM reads the parts, or why it cannot."""
+    if len(copies.here) == len(filled):
+        paths = [copies.here[file.key] for file in filled]
+        if _is_here(session) or _refusal(session, paths[0], filled[0].size) is None:
+            return _Reachable(paths, ", copies of it on this machine")
+    paths = [_path_of(place, file) for file in filled]
+    why = _obstacle(session, place, filled, paths)
+    if why is None:
+        return _Reachable(paths)
+    if isinstance(place, Bucket) and _may_lend(session, filled):
+        lent = [copies.here.get(file.key) or lender().lend(place, file, copies.room) for file in filled]
+        asked = next((number for number, file in enumerate(filled) if file.key not in copies.here), 0)
+        if _refusal(session, lent[asked], filled[asked].size) is None:
+            return _Reachable(lent, f", lent by this process: {why}", are_lent=True)
+    return why
+
+
+def _copies_of(session: SparkSession, place: Bucket | Folder, filled: Sequence[FileRef]) -> _Copies:
+    """Only of objects that are nobody else's to write over and whose hash is known, and only where all tasks see this
+    disk."""
+    none = _Copies({})
+    sha256s = {file.key: file.sha256 for file in filled if file.sha256 and is_payload_key(file.key)}
+    if isinstance(place, Folder) or not sha256s or _path_of(place, filled[0]).startswith("file:"):
+        return none
+    most = _bytes_for_copies(session)
+    if not most or not _sees_copies(session):
+        return none
+    shelf = shelf_at(swamp_home(os.environ))
+    if shelf is None:
+        return none
+    taken = {f.key: shelf.take(f.path, f.size, sha256s[f.key]) for f in filled if f.key in sha256s}
+    here = {key: f"file://{_escaped(path)}" for key, path in taken.items() if path}
+    more = sum(file.size for file in filled if file.key not in here)
+    return _Copies(here, Room(shelf, most) if shelf.has_room(more, most) else None)
+
+
+def _bytes_for_copies(session: SparkSession) -> int:
+    given = str(session.conf.get(COPY_BYTES, str(COPIED_HERE)))
+    if not given.isdecimal():
+        raise UsageError(f"{COPY_BYTES} is {given!r}", hint="a number of bytes; 0: no copies")
+    return int(given)
+
+
+def _sees_copies(session: SparkSession) -> bool:
+    """Whether all tasks run on this machine, as this user: in a JVM of this process, or in the user's warm server."""
+    if _is_remote(session):
+        master = str(session.conf.get("spark.master", ""))
+        return master.startswith("local[") and session.conf.get(SHARED_CACHE, "false") == "true"
+    return _is_here(session)
 
 
 def _never_changes(session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format) -> bool:

@@ -31,11 +31,13 @@ class Identity(NamedTuple):
     place: str
     version: str
     parts: tuple[tuple[str, int], ...]
+    copies: tuple[str, ...]
+    """Which of them are read as files of this machine instead."""
 
 
-def identity_of(place: Bucket | Folder, artifact: Artifact) -> Identity:
+def identity_of(place: Bucket | Folder, artifact: Artifact, copies: tuple[str, ...] = ()) -> Identity:
     where = place.tree if isinstance(place, Folder) else repr(place.spec)
-    return Identity(where, artifact.meta.id, tuple((file.key, file.size) for file in artifact.files))
+    return Identity(where, artifact.meta.id, tuple((file.key, file.size) for file in artifact.files), copies)
 
 
 def frame_again(session: SparkSession, identity: Identity) -> DataFrame | None:
