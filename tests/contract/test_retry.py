@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import random
 import time
 from dataclasses import dataclass, field
@@ -13,11 +14,15 @@ from servers.proxy import FaultProxy, Rule
 from swamp.commit.log import put_log
 from swamp.env import Env
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, Unavailable
+from swamp.index.keys import pack_key
+from swamp.index.pack import PackWriter
 from swamp.index.root import Writer, encode, first_root
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.retry import RetryPolicy, RetryStore
 from swamp.sync.bulk import Download, Upload
+from swamp.sync.fetch import fetch_group, groups
+from swamp.sync.inline import Inline
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.transfer import download_one, upload_one
 from swamp.testing.faulty import Chance, Fault, FaultyStore
@@ -321,3 +326,36 @@ def test_a_transfer_is_not_tried_for_longer_than_anybody_waits(faulty, clock, tm
         error = download_one(faulty, Download("f", "k", 1, None, str(tmp_path / "staging")), env, idle_timeout).error
     assert error is not None
     assert 4.0 <= clock.at < 12.0
+
+
+def packed_jobs(store, env, staging, count):
+    """Downloads of `count` files that lie in one pack."""
+    writer, pack = PackWriter(), pack_key(env.ulid())
+    files = [writer.add(f"files/{n}", b"%d" % n, hashlib.sha256(b"%d" % n).hexdigest()) for n in range(count)]
+    store.put(pack, writer.seal())
+    return [Download(f.path, f.key(pack), f.size, f.sha256, str(staging)) for f in files]
+
+
+def test_C09_files_of_a_pack_that_never_comes_are_not_asked_for_one_after_another(store, faulty, clock, tmp_path):
+    """Half a minute for each of them: a fresh sync of five files was over after nine minutes."""
+    env = Env(clock, random.Random(7))
+    [group] = groups(packed_jobs(store, env, tmp_path, 50))
+    assert [got.error for got in fetch_group(store, group, env)] == [None] * 50
+    faulty.add(Fault("before", "get", times=None))
+    began = clock.at
+    found = fetch_group(store, group, env, IdleTimeout(env, 300.0))
+    assert [(got.path, got.cause) for got in found] == [(job.path, "away") for _, job in group]
+    assert clock.at - began < 70, "the range, and one file by itself"
+
+
+@pytest.mark.parametrize("kind", ["upload", "download"])
+def test_C09_files_that_the_store_does_not_take_or_give_are_no_progress(store, faulty, clock, tmp_path, kind):
+    env = Env(clock, random.Random(7))
+    idle_timeout, inline = IdleTimeout(env, 100.0), Inline(store, env, threads=1)
+    faulty.add(Fault("before", None, times=None))
+    (tmp_path / "f").write_bytes(b"x" * (2 << 20))
+    downloads = (Download(f"f{n}", f"k{n}", 1, None, str(tmp_path / "staging")) for n in range(100))
+    uploads = (Upload(f"f{n}", str(tmp_path / "f"), 2 << 20) for n in range(100))
+    with pytest.raises(Unavailable, match="no progress for 100 s"):
+        list(inline.upload(uploads, idle_timeout) if kind == "upload" else inline.download(downloads, idle_timeout))
+    assert 100 <= clock.at < 200

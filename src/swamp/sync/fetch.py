@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, TypeVar
@@ -106,7 +107,7 @@ def fetch_group(
     except ObjectMissing as error:
         return [Got(job.path, job.key, error=said(error), cause=cause_of(error)) for _, job in parts]
     except (Unavailable, CorruptData):
-        stored = [memoryview(b"")] * len(cuts)  # a line that is too slow for megabytes: one by one
+        return list(_one_by_one(store, [job for _, job in parts], env, idle_timeout, on_bytes))
     on_bytes(sum(map(len, stored)))
     with turn:
         files = second.stage(parts, stored) if second else repeat(None)
@@ -116,6 +117,24 @@ def fetch_group(
             else _cut(store, job, cut, part, env, idle_timeout)
             for (cut, job), part, file in zip(parts, stored, files, strict=False)
         ]
+
+
+def _one_by_one(
+    store: ObjectStore,
+    jobs: Iterable[Download],
+    env: Env,
+    idle_timeout: IdleTimeout | None,
+    on_bytes: Callable[[int], None],
+) -> Iterator[Got]:
+    """Files of a range that did not come, on a line that may be too slow for megabytes. Where a single one does not
+    come either, nor would the next: half a minute each, for nothing. C09"""
+    last: Got | None = None
+    for job in jobs:
+        if last is not None and last.cause == "away":
+            last = replace(last, path=job.path, key=job.key)
+        else:
+            last = download_one(store, job, env, idle_timeout, on_bytes)
+        yield last
 
 
 def _cut(

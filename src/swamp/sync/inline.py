@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from queue import Empty, SimpleQueue
@@ -67,17 +67,25 @@ class Inline:
 
         def tick() -> None:
             # The store bounds each request of a large upload by itself; between requests it tells nobody.
-            if moving:
+            if moving and not lost:
                 idle_timeout.progressed()
             idle_timeout.check()
 
-        return chain.from_iterable(self._each(pack.groups(jobs), send, tick, idle_timeout))
+        lost: list[Sent] = []  # the last group, where nothing of it came through: then nothing is known to move
+
+        def arrived(group: list[Sent]) -> bool:
+            lost[:] = [] if _arrived(group) else group
+            return not lost
+
+        found = self._each(pack.groups(jobs), send, tick, idle_timeout, counts=arrived)
+        return chain.from_iterable(found)
 
     def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]:
         room, turn = threading.Semaphore(fetch.AT_ONCE), threading.Lock()
 
-        def moved(_: int) -> None:
-            idle_timeout.progressed()
+        def moved(size: int) -> None:
+            if size:
+                idle_timeout.progressed()
 
         def bring(group: fetch.Group) -> list[Got]:
             if len(group) == 1:
@@ -85,8 +93,9 @@ class Inline:
             with room:
                 return fetch.fetch_group(self.store, group, self.env, idle_timeout, moved, turn, second)
 
+        check = idle_timeout.check
         with second_writer(jobs if self.threads > 1 else ()) as second:
-            found = self._each(fetch.groups(jobs), bring, idle_timeout.check, idle_timeout, discard=_unwanted)
+            found = self._each(fetch.groups(jobs), bring, check, idle_timeout, discard=_unwanted, counts=_arrived)
             yield from chain.from_iterable(found)
 
     def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]:
@@ -117,13 +126,23 @@ class Inline:
         discard: Callable[[R], None] | None = None,
         *,
         threads: int | None = None,
+        counts: Callable[[R], bool] = lambda _: True,
     ) -> Iterator[R]:
+        """Results as they come; those that `counts` are progress, and without any the work ends by `tick`. C09"""
         feed = _until_cancelled(jobs, idle_timeout.cancel)
         for result in pooled(feed, work, threads or self.threads, tick, discard):
-            idle_timeout.progressed()
+            if counts(result):
+                idle_timeout.progressed()
+            else:
+                tick()
             yield result
             idle_timeout.cancel.check()
         idle_timeout.cancel.check()
+
+
+def _arrived(results: Sequence[Sent | Got]) -> bool:
+    """Whether the store had anything to do with it: files that it did not take or give are no progress."""
+    return any(one.cause != "away" for one in results)
 
 
 def _unwanted(results: list[Got]) -> None:

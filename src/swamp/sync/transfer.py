@@ -125,19 +125,23 @@ def hash_one(job: Hash) -> Hashed:
 def retried(
     attempt: Callable[[], T], env: Env, idle_timeout: IdleTimeout | None, *, also: type[SwampError] = Unavailable
 ) -> T:
-    """Until it works, half a minute has passed, or nobody waits for it. Bytes that arrive wrong (`also`) are fetched
-    once more.
+    """Until it works, half a minute has passed (or less, where less without progress is the end), or nobody waits for
+    it. Bytes that arrive wrong (`also`) are fetched once more.
 
     Nobody waits: another thread has told the user that nothing moves, and stands at the door until this one is out.
     """
-    backoff, wrong = Backoff(env, RETRY_SECONDS, first=FIRST_DELAY), 0
+    seconds = min(RETRY_SECONDS, idle_timeout.seconds) if idle_timeout is not None else RETRY_SECONDS
+    backoff, wrong = Backoff(env, seconds, first=FIRST_DELAY), 0
     while True:
+        began = env.clock.monotonic()
         try:
             return attempt()
         except (Unavailable, also) as error:
             wrong += isinstance(error, CorruptData)
             stop = idle_timeout is not None and idle_timeout.over
-            if stop or wrong > 1 or not backoff.pause(error):
+            lasted = env.clock.monotonic() - began  # a read may have been retried by the store already
+            too_long = isinstance(error, Unavailable) and lasted > backoff.left
+            if stop or wrong > 1 or too_long or not backoff.pause(error):
                 raise
 
 
