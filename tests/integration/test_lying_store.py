@@ -6,6 +6,7 @@ import pytest
 
 from kills import assert_no_help_needed, whole
 from machines import Team
+from serving import add_workflow
 from swamp.index.root import ROOT_KEY
 from swamp.testing.s3_bucket import Manners
 from swamp.testing.s3_lies import Lie, fits
@@ -194,3 +195,20 @@ def test_one_bad_reading_of_a_payload_is_nothing_that_verify_tells_or_lets_drop(
         ran = a("datastore", "verify", "--engine", "inline", *words, env=QUICK)
         assert lying.counts() == {kind: 1} and ran.code == (1 if "--drop" in words else 0), ran
     assert path in team.place.root()["entries"]
+
+
+def test_C18_a_run_whose_store_is_lost_after_its_last_step_was_shared_has_succeeded(team, lying):
+    a = team.machine("a")
+    add_workflow(a, "w", run="echo ran")
+    gone = lambda: lying.add(Lie("refuse", times=None))  # noqa: E731
+    lying.add(Lie("delay", "PUT", "*/data/command/shell/*/.lock", skip=1, seconds=0.0, then=gone))  # its release
+    short = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "2000", "SWAMP_REQUEST_TIMEOUT_MS": "1000"}
+    error = a("workflow", "run", "w", env=short).failed(69)
+    assert "succeeded here, not shared yet" in error["error"], error
+    told = a("workflow", "history", "get", "latest", "--cached").ok()
+    assert (told["status"], told["shared"]) == ("succeeded", False) and told["completedAt"], told
+    lying.calm()
+    a.sync()
+    b = team.machine("b")
+    told = b("workflow", "history", "get", "latest").ok()
+    assert told["status"] == "succeeded" and told["completedAt"] and "ran" in b("workflow", "logs", "latest").out

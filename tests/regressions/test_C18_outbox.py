@@ -140,6 +140,54 @@ def test_C18_a_run_whose_store_goes_away_meanwhile_does_not_say_that_nothing_ran
     assert "ran" in team.machine("b").get("w-hello", "result")["content"]
 
 
+def run_told_by(machine: Machine) -> dict:
+    return machine("workflow", "history", "get", "latest").json
+
+
+NESTED = """id: 00000000-0000-4000-8000-000000000077
+name: outer
+jobs:
+  - name: all
+    steps:
+      - {name: inner, task: {type: workflow, workflowIdOrName: w}}
+"""
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_C18_a_run_that_succeeded_and_could_not_be_shared_is_told_as_that(team: Team, bucket, nested: bool):
+    """Its steps did all that was asked: who reads `failed` would do everything again."""
+    a = team.machine("a")
+    add_workflow(a, "w", run=f"mv {bucket} {bucket.with_name('away')} && echo ran")
+    if nested:
+        (a.repo / "workflows" / "workflow-outer.yaml").write_text(NESTED)
+    error = a("workflow", "run", "outer" if nested else "w").failed(69)
+    assert "succeeded here, not shared yet" in error["error"] and "datastore sync" in error["hint"], error
+    told = run_told_by(a)
+    assert (told["status"], told["shared"], told.get("error")) == ("succeeded", False, None), told
+    assert {step["status"] for job in told["jobs"] for step in job["steps"]} == {"succeeded"}
+    assert told["completedAt"] and "ran" in a("workflow", "logs", "latest").out
+    found = a("workflow", "run", "search", "--status", "succeeded").json
+    assert found["total"] == 1 + nested and a("workflow", "run", "search", "--status", "failed").json["total"] == 0
+    back(bucket)
+    a.sync()
+    for machine in (a, team.machine("b")):
+        told = run_told_by(machine)
+        assert (told["status"], "shared" in told) == ("succeeded", False), told
+    assert "ran" in team.machine("c")("workflow", "logs", "latest").out
+
+
+def test_C18_a_run_whose_store_goes_away_before_its_last_step_has_failed(team: Team, bucket):
+    a = team.machine("a")
+    add_workflow(a, "w", run=f"mv {bucket} {bucket.with_name('away')} && echo ran")
+    with (a.repo / "workflows" / "workflow-w.yaml").open("a") as file:
+        file.write("      - {name: later, dependsOn: [{step: hello}], task: {type: assert, expression: 'true'}}\n")
+    a("workflow", "run", "w").failed(69)
+    told = run_told_by(a)
+    assert told["status"] == "failed" and told["error"], told
+    back(bucket)
+    assert a("workflow", "resume", told["id"]).ok()["status"] == "succeeded"
+
+
 @pytest.mark.inv("outbox.once")
 def test_C18_killed_at_any_step_of_keeping_there_is_one_or_none(team: Team, bucket, tmp_path):
     a = team.machine("a")

@@ -158,12 +158,15 @@ def history_get(run_id: RunId) -> None:
 
     with session(reading=True) as s, asking(s) as driver:
         found = as_seen(driver, driver.find(driver.resolve(run_id)))
-        s.answer(history_document(found), lambda: _history_text(s, found))
+        waits = found.over and s.repo.changes.wait_here(found.path)
+        s.answer(history_document(found, waits=waits), lambda: _history_text(s, found, waits))
 
 
-def _history_text(s: CommandSession, run: RunState) -> None:
+def _history_text(s: CommandSession, run: RunState, waits: bool) -> None:
     s.out.line(f"{SIGNS[run.status][0]} {run.workflow_name}  {run.status}  {seconds_text(run.duration_ms)}")
     s.out.line(f"  run {run.id}, started {when(run.started_at)} on {run.host or ''}")
+    if waits:
+        s.out.line(f"  {run.status} here, not shared yet: `swamp datastore sync` delivers it")
     if run.error:
         s.out.line(f"  {run.error}")
     for job in run.jobs:

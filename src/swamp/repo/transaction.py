@@ -241,6 +241,12 @@ class Transactions:
             self._repo.notify("what an earlier command left waiting here is delivered, too")
         return len(left)
 
+    def wait_here(self, path: str = "") -> bool:
+        """Whether something at or below `path` was announced and is not known to have reached the store."""
+        engine = self._repo.datastore.engine
+        rows = () if engine is None else engine.state.journal()
+        return any(is_below(row.path, path) or is_below(path, row.path) for row in rows)
+
     @contextmanager
     def _change(
         self,

@@ -158,7 +158,8 @@ def run_document_of(server: Server, run_id: str) -> dict[str, Any]:
             if waiting is None:
                 raise
             return queued_document(waiting)
-    return {**history_document(found), "workflow": found.workflow_name}
+    waits = found.over and server.repo.changes.wait_here(found.path)
+    return {**history_document(found, waits=waits), "workflow": found.workflow_name}
 
 
 @router.get("/runs/{run}/logs", **for_role("viewer", document("Logs", id=str, lines=list[str])))

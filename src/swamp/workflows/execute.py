@@ -256,7 +256,9 @@ class Execution:
 
     def _status(self) -> Any:
         run = self._recorder.run
-        if self._fatal is not None:
+        # A store that is lost when every step has ended has stopped nothing: what they did waits here to be shared.
+        lost_late = isinstance(self._fatal, StoreError) and all(state.over for _, state in run.steps)
+        if self._fatal is not None and not lost_late:
             return "failed"
         if self._cancel.requested:
             return "cancelled"

@@ -334,7 +334,16 @@ class TaskRunner:
         with self.recorder.change():  # known to this run's record before the child begins
             state.extra["childRunId"] = child_id
         name, inputs = str(found.value["workflowIdOrName"]), found.value.get("inputs") or {}
-        child = self.driver.run_child(name, inputs, self.recorder.run, child_id, cancel)
+        try:
+            child = self.driver.run_child(name, inputs, self.recorder.run, child_id, cancel)
+        except StoreError:
+            with suppress(NotFound):  # else nothing of it began
+                if (done := self.driver.find(child_id)).status == "succeeded":  # and could not be shared
+                    self._nested_ended(instance, done, state, cancel)
+            raise
+        self._nested_ended(instance, child, state, cancel)
+
+    def _nested_ended(self, instance: Instance, child: RunState, state: StepState, cancel: Limit) -> None:
         artifacts = [artifact for _, step in child.steps for artifact in step.artifacts]
         with self.recorder.change():
             if child.status == "succeeded":

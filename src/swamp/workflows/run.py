@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from swamp.data.document import RecordFiles
 from swamp.data.run_record import RUNS, JobState, RunRepository, RunState, StepState, path_of
 from swamp.env import rfc3339
-from swamp.errors import Interrupted, NotFound, SwampError, UsageError
+from swamp.errors import Interrupted, NotFound, OutcomeUnknown, StoreError, SwampError, UsageError
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
@@ -259,8 +259,9 @@ class Driver:
         except BaseException as error:
             self._end(workflow, recorder, runner, began, command, f"{type(error).__name__}: {error}")
             raise
-        self._end(workflow, recorder, runner, began, command, stopped.message if stopped is not None else None)
-        if stopped is not None:
+        done = run.status == "succeeded" and isinstance(stopped, StoreError)  # only lost when all was done
+        self._end(workflow, recorder, runner, began, command, stopped.message if stopped and not done else None)
+        if stopped is not None and (not done or self.context.repo.changes.wait_here()):
             raise stopped
 
     def _end(
@@ -272,11 +273,32 @@ class Driver:
         command: str,
         error: str | None,
     ) -> None:
-        """The final record, its log and its evaluated workflow, in one push; after a signal they stay for the next."""
-        path = path_of(recorder.run.workflow_id, recorder.run.id)
+        """The final record, its log and its evaluated workflow, in one push; after a signal, or with the store away,
+        they stay for the next."""
+        run, path = recorder.run, path_of(recorder.run.workflow_id, recorder.run.id)
         offline = self.context.repo.cancel.requested
-        shared = nullcontext() if offline else self.shared_record(path, command, recorder.run)
-        with shared, recorder.change() as run:
+        close = Once(lambda: self._close(workflow, recorder, runner, began, error))
+        try:
+            with nullcontext() if offline else self.shared_record(path, command, run):
+                close()
+        except SwampError as lost:
+            close()
+            if isinstance(lost, StoreError) and run.status == "succeeded":
+                unknown = "whether it is shared is not known" if isinstance(lost, OutcomeUnknown) else "not shared yet"
+                lost.message = f"run {run.id} succeeded here, {unknown}: {lost.message}"
+                lost.args = (lost.message,)
+            raise
+        if not offline:
+            self._answer_latecomer(recorder, command)
+        if self.context.repo.cancel.requested:
+            hint = f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others"
+            raise Interrupted(f"interrupted: run {recorder.run.id} is {recorder.run.status}", hint=hint)
+
+    def _close(
+        self, workflow: WorkflowFile, recorder: RunRecorder, runner: TaskRunner, began: float, error: str | None
+    ) -> None:
+        """Writes down how the run ended. It is true whether or not it can be shared now. C18"""
+        with recorder.change() as run:
             if error is not None:
                 run.status, run.error = "failed", self.context.masker.text(error)
             if run.over:
@@ -285,11 +307,6 @@ class Driver:
             keep_evaluated(self.context, workflow, run, runner.shown_tasks)
             self.logs.close(run)
             self._answer_request(run)
-        if not offline:
-            self._answer_latecomer(recorder, command)
-        if self.context.repo.cancel.requested:
-            hint = f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others"
-            raise Interrupted(f"interrupted: run {recorder.run.id} is {recorder.run.status}", hint=hint)
 
     def _task_runner(self, recorder: RunRecorder, hold: StillOurs) -> TaskRunner:
         stop_file = stop_path(recorder.run.workflow_id, recorder.run.id)

@@ -61,8 +61,8 @@ def _step_document(step: StepState) -> dict[str, Any]:
     return {**known, "durationMs": step.duration_ms, "dataArtifacts": artifacts}
 
 
-def history_document(run: RunState) -> dict[str, Any]:
-    """A run with when, where, why and with which inputs it ran."""
+def history_document(run: RunState, *, waits: bool = False) -> dict[str, Any]:
+    """A run with when, where, why and with which inputs it ran. `waits`: its end has not reached the store yet."""
     source = run.trigger_source or "cli"
     document = {
         **run_document(run),
@@ -72,7 +72,8 @@ def history_document(run: RunState) -> dict[str, Any]:
         "triggerSource": source,
         "trigger": dict(run.trigger) if run.trigger else {"kind": source},
     }
-    return {**document, "interrupted": True} if run.extra.get("interrupted") else document
+    document |= {"interrupted": True} if run.extra.get("interrupted") else {}
+    return {**document, "shared": False} if waits else document
 
 
 def workflow_item(found: FoundWorkflow) -> dict[str, Any]:
