@@ -145,8 +145,8 @@ java:
 	  echo "Spark needs Java 17 or newer: apt install openjdk-17-jre-headless, brew install openjdk@17," \
 	       "or conda install -c conda-forge openjdk=17" >&2; exit 1; }
 
-# Spark's classes for the JVMs of the tests (tests/java_archive.py). They run without it, at twice the processor time.
-.venv/spark.jsa: $(STAMP)
+# Spark's classes for the JVMs of the tests, and its workers (tests/java_archive.py). Without it: twice the processor time.
+.venv/spark.jsa: $(STAMP) tests/java_archive.py
 	@$(BIN)/python tests/java_archive.py $@ >/dev/null 2>&1 || echo "no archive of Spark's classes: Java will read them each time"
 
 # No lock file for npm: it would write down where the packages came from on one machine.

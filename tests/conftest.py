@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -126,6 +127,17 @@ def _java_that_lives_for_seconds(_no_cloud_settings_of_this_machine: None) -> No
     """
     # Whoever has options keeps theirs: two collectors named at once would end the JVM.
     os.environ.setdefault("JDK_JAVA_OPTIONS", java_archive.options())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _workers_of_spark(_no_cloud_settings_of_this_machine: None) -> Iterator[None]:
+    """Spark's Python workers need not import everything first: see tests/spark_workers."""
+    if os.environ.get("SWAMP_TEST_COLD"):
+        yield
+        return
+    with TemporaryDirectory(prefix="spark-workers-") as place:
+        os.environ["SPARK_TEST_WORKERS"] = place
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,7 @@ class Cluster:
 
     def _run(self, kind, *arguments):
         environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        environ.pop("SPARK_TEST_WORKERS", None)  # here workers start from nothing, in the session of their executor
         log = (self.folder / f"{kind}{len(self.processes)}.log").open("wb")
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
         # A session of its own, so that a worker can be killed together with its executors.
