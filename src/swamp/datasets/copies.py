@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -128,6 +129,7 @@ class Shelf:
         self._used.mkdir(exist_ok=True, mode=0o700)
         with self._alone():
             self._sweep()
+            self._makes_room(0, sys.maxsize)
             self._own = self._used / SYSTEM.uuid()
             self._own.mkdir(mode=0o700)
             self._held = _locked(self._own)
@@ -197,7 +199,8 @@ class Shelf:
             raise
 
     def _makes_room(self, size: int, most: int) -> bool:
-        """Removes what was used longest ago and nobody uses now, until there is room for so many bytes more."""
+        """Removes what nobody has used for long, and then what was used longest ago and nobody uses now, until there is
+        room for so many bytes more."""
         kept = sorted((_Copy(Path(entry.path)) for entry in os.scandir(self.base) if len(entry.name) == 64), key=_age)
         total = sum(copy.size for copy in kept)
         for copy in kept:
