@@ -176,6 +176,17 @@ def test_C18_a_run_that_succeeded_and_could_not_be_shared_is_told_as_that(team: 
     assert "ran" in team.machine("c")("workflow", "logs", "latest").out
 
 
+@pytest.mark.parametrize("words", [("run", "w"), ("resume", "latest"), ("cancel", "latest")])
+def test_C18_a_run_makes_no_bucket_where_one_is_away(team: Team, bucket, words: tuple[str, str]):
+    """An empty directory in its place would pass for the store: a mount that was not there for a moment."""
+    a = team.machine("a")
+    add_workflow(a, "w", run="exit 1")
+    assert a("workflow", "run", "w").code == 1
+    away(bucket)
+    assert a("workflow", *words).code in (1, 2, 69)
+    assert not bucket.exists()
+
+
 def test_C18_a_run_whose_store_goes_away_before_its_last_step_has_failed(team: Team, bucket):
     a = team.machine("a")
     add_workflow(a, "w", run=f"mv {bucket} {bucket.with_name('away')} && echo ran")

@@ -32,6 +32,27 @@ def test_ready_is_not_said_when_the_store_is_away(server: Serving, tmp_path: Pat
     assert str(tmp_path) not in refused.text
 
 
+@pytest.mark.inv("serve.recover")
+def test_a_server_that_starts_with_the_store_away_looks_for_killed_runs_when_it_answers(
+    machine: Machine, tmp_path: Path
+) -> None:
+    add_workflow(machine, "slow", run=f"touch {tmp_path / 'mark'}; sleep 60")
+    process = machine.start("workflow", "run", "slow")
+    until((tmp_path / "mark").exists)
+    process.kill()
+    process.communicate()
+    bucket, away = tmp_path / "bucket", tmp_path / "away"
+    bucket.rename(away)
+    with serving(machine) as server:
+        assert requests.get(f"{server.url}/readyz").status_code == 503
+        accepted = server.deliver("one").json()["runId"]
+        away.rename(bucket)
+        until(lambda: any("was interrupted" in line for line in server.err))
+        assert server.ended(accepted)["status"] == "succeeded"
+    told = machine("workflow", "run", "search", "--status", "failed").ok()["items"]
+    assert [run["workflowName"] for run in told] == ["slow"]
+
+
 def refused(machine: Machine, *args: str, env: dict[str, str] | None = None) -> str:
     """One clear message and exit 2."""
     done = machine("serve", "--port", "0", *args, env=env)

@@ -55,6 +55,9 @@ class Dispatcher:
     """Hears of every delivery whose state has changed."""
     over: Callable[[str, RunState | None], None]
     """Hears of every run whose process has ended, with its record if it has one."""
+    killed: Callable[[RunState], None] = lambda run: None
+    """Hears of every run that died with an earlier server."""
+    _recovered: bool = False
     _active: dict[str, QueuedDelivery] = field(default_factory=dict)
     _exits: dict[str, int] = field(default_factory=dict)
     _wake: threading.Event = field(default_factory=threading.Event)
@@ -68,14 +71,17 @@ class Dispatcher:
 
     # -- beginning and ending
 
-    def recover(self) -> list[RunState]:
-        """Runs that died with an earlier server are marked; what was under way is found again or goes back."""
+    def recover(self) -> None:
+        """Runs that died with an earlier server are marked; what was under way is found again or goes back.
+
+        With the store away nobody can tell: Unavailable, and the loop asks again before it starts anything."""
         with driving(self.repo) as driver:
-            killed = note_interrupted(driver)
-        for delivery in self.queue.under_way():
-            self._active[delivery.run_id] = delivery
+            for run in note_interrupted(driver):
+                self.killed(run)
+        self._active |= {delivery.run_id: delivery for delivery in self.queue.under_way()}
+        self._recovered = True
+        for delivery in list(self._active.values()):
             self._settle(delivery, None)
-        return killed
 
     def start(self) -> None:
         self.spawner.warm()
@@ -129,6 +135,8 @@ class Dispatcher:
             self._wake.wait(LOOK_SECONDS if self._active or not self._stopping else None)
             self._wake.clear()
             try:
+                if not self._recovered:
+                    self.recover()
                 known = self.spawner.running()
                 for run_id, delivery in list(self._active.items()):
                     code = self._exits.pop(run_id, None)

@@ -19,6 +19,7 @@ from swamp.extras import needs
 from swamp.serve.config import ServeConfig
 
 if TYPE_CHECKING:
+    from swamp.data.run_record import RunState
     from swamp.repo.repository import Repo
     from swamp.serve.state import Server
 
@@ -104,11 +105,8 @@ class Process:
     def _recover(self) -> None:
         """inv[serve.recover]: leases and records say what became of runs, never a guess."""
         server = self._server
-        self._pull()
-        for run in server.dispatcher.recover():
-            self._say(f"run {run.id} of {run.workflow_name} was interrupted: swamp workflow resume {run.id}")
-            told = {"runId": run.id, "workflow": run.workflow_name, "status": run.status, "error": run.error}
-            server.events.add(server.clean([("run", run.id, {**told, "interrupted": True})]))
+        server.dispatcher.killed = self._tell_killed
+        self._look()
         server.tokens.sweep()
         server.queue.sweep()
         server.events.sweep()
@@ -119,12 +117,20 @@ class Process:
         if server.config.schedule:
             server.scheduler.start()
 
-    def _pull(self) -> None:
-        """A store that is away does not keep the server from starting: it says so, and /readyz too."""
+    def _tell_killed(self, run: RunState) -> None:
+        self._say(f"run {run.id} of {run.workflow_name} was interrupted: swamp workflow resume {run.id}")
+        told = {"runId": run.id, "workflow": run.workflow_name, "status": run.status, "error": run.error}
+        self._server.events.add(self._server.clean([("run", run.id, {**told, "interrupted": True})]))
+
+    def _look(self) -> None:
+        """A store that is away does not keep the server from starting: it says so, /readyz too, and what became of
+        earlier runs is looked for when it answers. It is asked once: another question would cost as much again."""
         try:
             self._server.repo.datastore.hydrate_once()
             if self._server.repo.datastore.synced:
+                self._server.repo.datastore.must_be_there()
                 self._server.repo.datastore.pull()
+            self._server.dispatcher.recover()
         except StoreError as error:
             self._say(f"Warning: the store does not answer: {error.message}")
 

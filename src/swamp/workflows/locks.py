@@ -72,6 +72,7 @@ class StoreRunLocks:
         """Be the process of this run. Raises LockTimeout while another one is; of a `new` one nobody else can be."""
         from swamp.locks.acquire import AWAY_S, Holder, LeaseClient, read_lease
 
+        self.repo.datastore.must_be_there()  # a lease would make the directory of a bucket that is away
         key = lease_key(workflow_id, run_id)
         if not new:
             read_lease(self.repo.datastore.store, key)  # an unreachable store is told at once, as what it is
