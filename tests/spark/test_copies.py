@@ -203,6 +203,23 @@ def test_a_full_disk_ends_the_copy_and_not_the_read(bucket, shelf, home, caplog)
     assert b"".join(lender.chunks(path, 5, 99_000)) == body[5:99_000] and not on_shelf(home)
 
 
+def test_for_a_copy_that_has_ended_nothing_more_is_fetched(bucket, shelf, home, monkeypatch):
+    monkeypatch.setattr(lend, "FIRST_BYTES", 20)
+    monkeypatch.setattr(lend, "MOST_BYTES", 20)
+    lender, path = lent_part(bucket, shelf, bytes(range(200)))
+    asked, whole, copy = [], lend._whole, lender._copies[path].copy
+
+    def fetched(place, file, start, length):
+        asked.append((start, length))
+        if start == 20:
+            copy.drop("the disk is full")
+        return whole(place, file, start, length)
+
+    monkeypatch.setattr(lend, "_whole", fetched)
+    lender._complete(path)
+    assert asked == [(0, 20), (20, 20)] and not on_shelf(home)
+
+
 def test_a_version_that_is_larger_than_all_copies_may_be_is_only_lent(spark, shared_repo, read, home):
     spark.conf.set(COPY_BYTES, "1000")
     frame = wide(spark)
@@ -224,6 +241,7 @@ def test_what_was_used_longest_ago_goes_first_and_what_is_used_stays(home, shelf
     released(other)
     names.append(kept(shelf, bodies[3], 300))
     assert on_shelf(home) == sorted([names[0], names[2], names[3]])
+    assert shelf.has_room(100, 300) and not shelf.has_room(101, 300), "two of the three are in use"
     kept(shelf, bodies[4], 200)
     assert on_shelf(home) == sorted([names[0], names[3]]), "both are in use here, so that there is no room for another"
     (home / "parts" / names[0]).unlink()

@@ -32,6 +32,7 @@ UNUSED_SECONDS: Final = 7 * 86_400.0
 MARK_NS: Final = 1_000_000_000 * 10**9
 """When every copy says that it was changed. One that says otherwise was written to, and is no copy any more."""
 HASHED_AT_ONCE: Final = 1 << 20
+HASH_LENGTH: Final = 64
 _ODD: Final = re.compile(r"[^A-Za-z0-9.=-]")
 
 
@@ -53,7 +54,7 @@ class Growing:
         self._here: list[tuple[int, int]] = []
         self._lock = threading.Lock()
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        self._open = True
+        self.is_open = True
 
     @property
     def bytes_here(self) -> int:
@@ -76,7 +77,7 @@ class Growing:
     def add(self, start: int, body: bytes) -> None:
         """Keeps bytes that were fetched. A disk that has no room for them ends this copy, and nothing else."""
         with self._lock:
-            if not self._open or self._has(start, len(body)):  # what is whole is never written to again
+            if not self.is_open or self._has(start, len(body)):  # what is whole is never written to again
                 return
             try:
                 with self.file.open("r+b", buffering=0) as file:
@@ -101,7 +102,7 @@ class Growing:
 
     def drop(self, why: str) -> None:
         with self._lock:
-            self._open, self._here = False, []
+            self.is_open, self._here = False, []
         log.info("no copy is kept of a part: %s", why)
         self.file.unlink(missing_ok=True)
 
@@ -145,8 +146,9 @@ class Shelf:
         return self._own.is_dir()
 
     def has_room(self, size: int, most: int) -> bool:
-        """Whether so many bytes more, of one version, may be kept at all."""
-        return size <= most and shutil.disk_usage(self.base).free - size >= SPARE_BYTES
+        """Whether so many bytes more, of one version, can be kept beside what somebody uses now."""
+        used = sum(copy.size for copy in self._copies() if copy.is_used)
+        return used + size <= most and shutil.disk_usage(self.base).free - size >= SPARE_BYTES
 
     def take(self, path: str, size: int, sha256: str) -> str | None:
         """The file that is a whole copy of that part, for as long as this process lives; None if there is none."""
@@ -201,7 +203,7 @@ class Shelf:
     def _makes_room(self, size: int, most: int) -> bool:
         """Removes what nobody has used for long, and then what was used longest ago and nobody uses now, until there is
         room for so many bytes more."""
-        kept = sorted((_Copy(Path(entry.path)) for entry in os.scandir(self.base) if len(entry.name) == 64), key=_age)
+        kept = sorted(self._copies(), key=_age)
         total = sum(copy.size for copy in kept)
         for copy in kept:
             old = copy.used_ns < _now_ns() - UNUSED_SECONDS * 10**9
@@ -209,6 +211,14 @@ class Shelf:
                 copy.file.unlink(missing_ok=True)
                 total -= copy.size
         return total + size <= most
+
+    def _copies(self) -> list[_Copy]:
+        found = []
+        for entry in os.scandir(self.base):
+            if len(entry.name) == HASH_LENGTH:
+                with suppress(FileNotFoundError):  # somebody else has removed it meanwhile
+                    found.append(_Copy(Path(entry.path)))
+        return found
 
     def _sweep(self) -> None:
         """Removes what processes have left that are no more: their directories are nobody's."""

@@ -162,6 +162,8 @@ class Lender:
         try:
             for start, length in copying.copy.missing():
                 for piece in _pieces(start, start + length):
+                    if not copying.copy.is_open:
+                        return
                     self._bytes(path, *piece)
             copying.room.shelf.put(copying.copy, copying.room.most)
         except CorruptData as error:
