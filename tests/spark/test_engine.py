@@ -478,6 +478,34 @@ def test_the_next_batch_is_under_way_while_the_caller_records_one(jobs, bucket, 
     assert [s.path for s in sent] == ["files/1", "files/2", "files/3"]
 
 
+def test_a_transfer_is_no_query(jobs, bucket, tmp_path):
+    """A list of files costs four times as much to start when it goes through Spark's optimizer."""
+
+    def queries():
+        jobs.session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        return jobs.session._jsparkSession.sharedState().statusStore().executionsCount()
+
+    jobs.session.range(3).count()
+    before = queries()
+    assert before, "they are counted"
+    (tmp_path / "one").write_bytes(b"x" * 100)
+    sent = OnSpark(lambda: at_hand(jobs.session), bucket).upload(
+        [Upload(f"files/{number}", str(tmp_path / "one"), 100) for number in range(50)], IdleTimeout(SYSTEM, 300)
+    )
+    assert len(list(sent)) == 50 and queries() == before
+
+
+def test_what_an_executor_says_of_its_failure_reaches_the_user_whole(jobs):
+    said = f"the store is gone: {'x' * 3000} ü"
+
+    def fails(shares):
+        raise Unavailable(said, hint="wait, then run it again")
+
+    with pytest.raises(Unavailable) as told:
+        jobs.run("work", lambda: jobs.spread([[1], [2]], fails), IdleTimeout(SYSTEM, 300))
+    assert (told.value.message, told.value.hint) == (said, "wait, then run it again")
+
+
 def test_cancel_reaches_the_job(jobs):
     cancel = Cancel()
     threading.Timer(3, cancel.request).start()
