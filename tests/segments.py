@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from swamp.index.columns import read_columns
 from swamp.index.footer import Source
+from swamp.index.root import Span
 from swamp.index.segment import AnyRow, rows_of
 
 
@@ -18,4 +19,4 @@ def read_segment(
     paths: Collection[str] | None = None,
     dropped: bool = True,
 ) -> Iterator[AnyRow]:
-    return rows_of(read_columns(source, added_seq, start=start, stop=stop, paths=paths), dropped)
+    return rows_of(read_columns(source, added_seq, Span(start, stop), paths), dropped)

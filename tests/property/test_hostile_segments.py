@@ -91,7 +91,7 @@ from segments import read_segment
 from dataclasses import replace
 from swamp.bulk.indexing import OfRanges
 from swamp.index.lookup import all_rows
-from swamp.index.root import Writer, first_root
+from swamp.index.root import EVERYTHING, Writer, first_root
 from swamp.store.open import StoreSpec
 
 def in_process(file):
@@ -109,7 +109,7 @@ def on_spark(file):
     spec = StoreSpec(folder.as_uri())
     spec.open().put(ref.key, data)
     root = first_root("store", "op", "2026-01-01T00:00:00.000Z", Writer("repo", "host", "user", 1, "0"))
-    return OfRanges(spec, replace(root, segments=(ref,)), all_rows)([("", None)])
+    return OfRanges(spec, replace(root, segments=(ref,)), all_rows)([EVERYTHING])
 
 def rows_of(data):
     import pyarrow as pa, pyarrow.parquet as pq

@@ -27,7 +27,7 @@ from swamp.index.lookup import (
     winner,
     winning_rows,
 )
-from swamp.index.root import Root
+from swamp.index.root import EVERYTHING, Root, Span
 from swamp.index.segment import write_segment
 
 BIG = 2**63 - 1
@@ -452,7 +452,7 @@ def test_who_looks_for_a_name_among_paths_misses_none(paths, name):
     rows = [Entry(f"data/{path}", "k", 1, None, "", 1) for path in sorted(paths)]
     segment = write_segment(rows)
     source = segment.data
-    found = {p for some in listed_paths(segment.ref("k", 1), source, start="", stop=None, naming=name) for p in some}
+    found = {p for some in listed_paths(segment.ref("k", 1), source, EVERYTHING, name) for p in some}
     wanted = {row.path for row in rows if f"/{name}/" in row.path}
     assert wanted <= found <= {row.path for row in rows}
 
@@ -461,7 +461,7 @@ def test_pages_without_the_name_are_passed_over():
     rows = [Entry(f"data/t/{number:06d}/result/1/raw", "k", 1, None, "", 1) for number in range(3 * ROW_GROUP)]
     rows[ROW_GROUP + 5] = replace(rows[ROW_GROUP + 5], path=rows[ROW_GROUP + 5].path.replace("result", "carts"))
     segment = write_segment(rows)
-    some = list(listed_paths(segment.ref("k", 1), segment.data, start="data", stop="data0", naming="carts"))
+    some = list(listed_paths(segment.ref("k", 1), segment.data, Span.below("data"), "carts"))
     assert [len(paths) for paths in some] == [0, ROW_GROUP, 0]
 
 
@@ -471,7 +471,7 @@ def test_pages_with_other_names_that_end_alike_are_passed_over():
     for at, name in ((5, "visi"), (6, "visit")):
         rows[ROW_GROUP + at] = replace(rows[ROW_GROUP + at], path=f"data/t/{ROW_GROUP + 5:06d}/{name}/1/raw")
     segment = write_segment(rows)
-    some = list(listed_paths(segment.ref("k", 1), segment.data, start="data", stop="data0", naming="visit"))
+    some = list(listed_paths(segment.ref("k", 1), segment.data, Span.below("data"), "visit"))
     assert [len(paths) for paths in some] == [0, ROW_GROUP, 0]
 
 
@@ -492,7 +492,7 @@ def test_paths_of_a_range_are_all_that_a_segment_has_there(paths, start):
     rows = [Entry(path, "k", 1, None, "", 1) for path in sorted(paths)]
     segment = write_segment(rows)
     for stop in (None, f"{start}0"):
-        some = listed_paths(segment.ref("k", 1), segment.data, start=start, stop=stop, naming=None)
+        some = listed_paths(segment.ref("k", 1), segment.data, Span(start, stop), None)
         found = [path for paths in some for path in paths]
         assert found == [row.path for row in rows if start <= row.path and (stop is None or row.path < stop)]
 

@@ -26,7 +26,7 @@ from swamp.commit.repack import PackSurvey, survey
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import object_of
 from swamp.index.lookup import all_rows, merge_segments, rows_between
-from swamp.index.root import SegmentRef, Writer, first_root
+from swamp.index.root import EVERYTHING, SegmentRef, Span, Writer, first_root
 from swamp.index.segment import AnyRow, write_segment
 from swamp.store.open import open_store
 from swamp.store.port import ObjectMeta
@@ -40,9 +40,9 @@ PATHS = st.builds(lambda top, parts: "/".join([*top, *parts]), TOPS, st.lists(PA
 CUTS = st.lists(PATHS | PATHS.map(lambda path: path + "/") | st.text(max_size=4), max_size=4)
 
 
-def spans(cuts: list[str]) -> list[tuple[str, str | None]]:
+def spans(cuts: list[str]) -> list[Span]:
     ordered = sorted({cut for cut in cuts if cut})
-    return list(zip(["", *ordered], [*ordered, None], strict=True))
+    return list(map(Span, ["", *ordered], [*ordered, None]))
 
 
 @pytest.mark.inv("unit.whole")
@@ -56,11 +56,12 @@ def test_no_unit_is_cut_in_two(paths: set[str], where: str) -> None:
 
 
 @given(st.lists(st.tuples(PATHS, st.integers(0, 9)), max_size=30), st.integers(1, 9))
+@example([("a", 0), ("b", 0)], 1)
 def test_ranges_follow_each_other_from_the_beginning_to_the_end(marks: list[tuple[str, int]], wanted: int) -> None:
     found = by_weight(marks, wanted)
-    assert found[0][0] == "" and found[-1][1] is None and 1 <= len(found) <= max(wanted, 1) + 1
-    assert all(stop == start for (_, stop), (start, _) in pairwise(found))
-    assert [start for start, _ in found] == sorted({start for start, _ in found})
+    assert found[0].start == "" and found[-1].stop is None and 1 <= len(found) <= wanted
+    assert all(one.stop == other.start for one, other in pairwise(found))
+    assert [one.start for one in found] == sorted({one.start for one in found})
 
 
 def made(tree: Path, paths: set[str]) -> None:
@@ -88,9 +89,9 @@ def test_a_walk_in_ranges_is_the_walk(paths: set[str], cuts: list[str]) -> None:
         made(tree, paths)
         whole = list(scan(tree))
         inside, hiding = [], []
-        for low, end in spans(cuts):
-            for seen in scan(tree, lowest=low, end=end):
-                (hiding if isinstance(seen, ScanProblem) and seen.path < low else inside).append(seen)
+        for span in spans(cuts):
+            for seen in scan(tree, lowest=span.start, end=span.stop):
+                (hiding if isinstance(seen, ScanProblem) and seen.path < span.start else inside).append(seen)
         assert inside == whole
         assert set(hiding) <= {seen for seen in whole if isinstance(seen, ScanProblem)}
         marks = [path for path, _ in landmarks(tree, [""], 5)]
@@ -139,7 +140,7 @@ def test_ranges_gather_what_one_walk_gathers(
         snapshot = Snapshot((), 0)
         whole = Gatherer(state, tree, view, snapshot, (), True, lambda p, d: False, {}, lazy=lazy)
         truth = facts_of(list(whole.gathered(None)))
-        ranges = [replace(whole, start=low, stop=end) for low, end in spans([cut_before(cut) for cut in cuts])]
+        ranges = [replace(whole, span=span) for span in spans([cut_before(cut) for cut in cuts])]
         found = [portion for one in ranges for portion in one.gathered(2)]
         state.close()
         assert facts_of(found) == truth
@@ -174,12 +175,12 @@ def test_a_compaction_in_ranges_is_the_compaction(groups: list[list[AnyRow]], cu
     root = first_root("store", "op", "2026-01-01T00:00:00.000Z", Writer("repo", "host", "user", 1, "0"))
     root = replace(root, segments=tuple(refs))
 
-    def merged(start: str, stop: str | None) -> list[AnyRow]:
-        made = merge_range(root, refs, horizon, lambda ref: bodies[ref.key], start, stop)
+    def merged(span: Span) -> list[AnyRow]:
+        made = merge_range(root, refs, horizon, lambda ref: bodies[ref.key], span)
         return list(read_segment(made.data, 4)) if made.rows else []
 
-    whole = merged("", None)
-    parts = [row for start, stop in spans(cuts) for row in merged(start, stop)]
+    whole = merged(EVERYTHING)
+    parts = [row for span in spans(cuts) for row in merged(span)]
     assert [r for r in parts if not isinstance(r, Unreferenced)] == [
         r for r in whole if not isinstance(r, Unreferenced)
     ]
@@ -221,11 +222,11 @@ def test_what_tasks_mark_by_range_and_by_object_is_what_one_process_marks(
     def fetch(ref: SegmentRef) -> bytes:
         return bodies[ref.key]
 
-    def marked(ranges: list[tuple[str, str | None]]) -> Marked:
+    def marked(ranges: list[Span]) -> Marked:
         told: list[tuple[str, ObjectMeta | ObjectClaim]] = [(meta.key, meta) for meta in listed]
         told += segments_live(root)
-        for start, stop in ranges:
-            told += claims(terms, root, fetch, start, stop)
+        for span in ranges:
+            told += claims(terms, root, fetch, span)
         return terms.marked(found for _, _, found in JudgeObjects(terms)(sorted(told, key=lambda one: one[0])))
 
     live = {object_of(row.key) for row in rows_between(root, fetch) if isinstance(row, Entry)}
@@ -234,12 +235,12 @@ def test_what_tasks_mark_by_range_and_by_object_is_what_one_process_marks(
     expired = {object_of(row.key) for row in gone} - waiting - live
     known = {row.key for row in gone if row.sha256}
     truth = (objects - live - waiting - {"files/plain", "data/x"}) | ({"files/plain"} & expired & known)
-    assert {meta.key for meta in marked([("", None)]).garbage} == truth
-    assert marked(spans(cuts)) == marked([("", None)])
+    assert {meta.key for meta in marked([EVERYTHING]).garbage} == truth
+    assert marked(spans(cuts)) == marked([EVERYTHING])
     whole = {one.pack: one for one in survey(ages, week, root, fetch)}
     parts: dict[str, PackSurvey] = {}
-    for start, stop in spans(cuts):
-        for one in survey(ages, week, root, fetch, start, stop):
+    for span in spans(cuts):
+        for one in survey(ages, week, root, fetch, span):
             parts[one.pack] = parts[one.pack] + one if one.pack in parts else one
     assert parts == whole
 

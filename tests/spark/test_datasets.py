@@ -13,7 +13,7 @@ import pytest
 from swamp.bulk.clients import opened
 from swamp.data.metadata import decode
 from swamp.datasets.dataset import Target, landed
-from swamp.datasets.place import Bucket, Span, current_root
+from swamp.datasets.place import Bucket, current_root
 from swamp.index.entry import is_payload_key
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,7 +43,7 @@ def table(spark, repo, name, **options):
 
 def paths_in(bucket):
     root = current_root(opened(bucket))
-    return {file.path: file for file in Bucket(bucket, root).files("", Span())}
+    return {file.path: file for file in Bucket(bucket, root).files("")}
 
 
 def metadata(bucket, number=1):

@@ -433,7 +433,7 @@ def test_what_a_bulk_command_looks_at_twice_is_read_once(machine, bucket, jobs, 
     told.mkdir()
     place = str(told)
 
-    def telling(root, fetch, start, stop):  # of this function, so that it travels by value
+    def telling(root, fetch, span):  # of this function, so that it travels by value
         import os
         import uuid
 
@@ -441,7 +441,7 @@ def test_what_a_bulk_command_looks_at_twice_is_read_once(machine, bucket, jobs, 
             open(os.path.join(place, f"{os.path.basename(ref.key)}~{uuid.uuid4()}"), "w").close()
             return fetch(ref)
 
-        return live_entries(root, seen, start, stop)
+        return live_entries(root, seen, span)
 
     monkeypatch.setattr(bulk, "live_entries", telling)
 

@@ -16,7 +16,7 @@ from swamp.errors import CorruptData
 from swamp.index.columns import segment_schema as schema_of_segments
 from swamp.index.entry import Entry, Tombstone, Unreferenced
 from swamp.index.lookup import all_rows
-from swamp.index.root import ROOT_KEY, Root, Writer, decode, encode, first_root
+from swamp.index.root import ROOT_KEY, Root, Span, Writer, decode, encode, first_root
 from swamp.index.segment import Segment, write_segment
 from swamp.sync.progress import IdleTimeout
 
@@ -40,7 +40,7 @@ ROWS = [
 
 def on_spark(spec, ref):
     """What a task makes of a segment."""
-    return list(OfRanges(spec, rooted(ref), all_rows)([("", None)]))
+    return list(OfRanges(spec, rooted(ref), all_rows)([Span()]))
 
 
 def in_process(spec, ref):

@@ -163,7 +163,7 @@ def test_a_restarted_job_finds_its_version_without_reading_the_others(spark, sha
 
     from swamp.bulk.clients import opened
     from swamp.datasets.dataset import _perhaps_mine
-    from swamp.datasets.place import Bucket, Span, current_root
+    from swamp.datasets.place import Bucket, current_root
     from swamp.datasets.source import SwampDataSource
 
     for number in range(6):
@@ -172,7 +172,7 @@ def test_a_restarted_job_finds_its_version_without_reading_the_others(spark, sha
     def read_for(write_id):
         options = {"repo": str(shared_repo), "model": "web", "name": "events", "writeId": write_id}
         target = SwampDataSource(CaseInsensitiveDict(options)).writer(spark.range(1).schema, False).target
-        files = list(Bucket(bucket, current_root(opened(bucket))).files(target.data.path, Span()))
+        files = list(Bucket(bucket, current_root(opened(bucket))).files(target.data.path))
         return [file.path.split("/")[-2] for file in _perhaps_mine(target, files)]
 
     assert (read_for("job-3"), read_for("job-7")) == (["4"], [])

@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -10,14 +9,14 @@ from swamp.bulk.clients import opened
 from swamp.bulk.indexing import OfRanges, live_entries
 from swamp.data import metadata
 from swamp.datasets.content import find_artifact
-from swamp.datasets.place import Bucket, Span, open_place
+from swamp.datasets.place import Bucket, open_place
 from swamp.datasets.resolve import resolve_model
 from swamp.datasets.source import find_asked
 from swamp.errors import NotFound, UsageError
 from swamp.index import columns
 from swamp.index import read as keep
 from swamp.index.entry import Entry
-from swamp.index.root import ROOT_KEY, Writer, encode, first_root
+from swamp.index.root import ROOT_KEY, Span, Writer, encode, first_root
 from swamp.index.segment import write_segment
 
 KIND = "command/shell"
@@ -152,7 +151,8 @@ def test_a_task_asks_for_a_segment_once_however_many_of_its_ranges_meet_it(place
     asked_for, kind = [], type(opened(found.spec))
     get = kind.get
     monkeypatch.setattr(kind, "get", lambda self, key, **more: asked_for.append(key) or get(self, key, **more))
-    ranges = pairwise(["", *(f"data/{KIND}/m{n:03d}/" for n in range(3, MODELS, 4)), None])
+    cuts = [f"data/{KIND}/m{n:03d}/" for n in range(3, MODELS, 4)]
+    ranges = map(Span, ["", *cuts], [*cuts, None])
     names = [entry.path for *_, entry in OfRanges(found.spec, found.root, live_entries)(ranges)]
     assert names == sorted(names) and len(names) == 2 * MODELS
     assert sorted(asked_for) == sorted(ref.key for ref in found.root.segments)
@@ -173,6 +173,6 @@ def test_a_row_group_is_read_as_far_as_the_range_goes(monkeypatch):
     checked = []
     check = columns._check_rows
     monkeypatch.setattr(columns, "_check_rows", lambda some, *rest: checked.append(len(some)) or check(some, *rest))
-    found = [path for c in columns.read_columns(made.data, 1, start="p01000", stop="p01100") for path in c["path"]]
+    found = [path for c in columns.read_columns(made.data, 1, Span("p01000", "p01100")) for path in c["path"]]
     assert found == [row.path for row in rows[1000:1100]]
     assert sum(checked) == 100

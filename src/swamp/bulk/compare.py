@@ -24,6 +24,7 @@ from swamp.cache.scan import ScanProblem, landmarks
 from swamp.cache.state import State
 from swamp.env import SYSTEM
 from swamp.index.read import row_groups
+from swamp.index.root import Span
 from swamp.sync.gather import Gathered, Gatherer
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.units import cut_before
@@ -51,14 +52,14 @@ class GatherRanges:
     portion: int
     beacon: Address | None = None
 
-    def __call__(self, ranges: Iterable[tuple[str, str | None]]) -> Iterator[Told]:
+    def __call__(self, ranges: Iterable[Span]) -> Iterator[Told]:
         state = State.open(Path(self.database))
         try:
             with Beat(self.beacon) as beat:
                 view = View(store=opened(self.store), **self.view)
                 gatherer = Gatherer(state=state, view=view, **self.gatherer)
-                for start, stop in ranges:
-                    yield self._written(replace(gatherer, start=start, stop=stop), beat)
+                for span in ranges:
+                    yield self._written(replace(gatherer, span=span), beat)
         finally:
             state.close()
 
@@ -71,7 +72,7 @@ class GatherRanges:
                 problems = portion.problems
                 pickle.dump((portion.facts, portion.hidden), out, pickle.HIGHEST_PROTOCOL)
                 beat.add(len(portion.facts))
-        return gatherer.start, file.name, problems
+        return gatherer.span.start, file.name, problems
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class SparkComparison:
         beacon, database = self.on.jobs.beacon, str(self.cache.state_db)
         return GatherRanges(self.on.spec, database, str(folder), of_view, of_gatherer, portion, beacon)
 
-    def ranges(self) -> list[tuple[str, str | None]]:
+    def ranges(self) -> list[Span]:
         """Where the paths are cut, by what is known of all three sides without reading them."""
         gatherer, parallelism = self.gatherer, self.on.jobs.parallelism
         state, root, full = gatherer.state, gatherer.view.root, gatherer.view.full

@@ -27,7 +27,7 @@ from swamp.index.keys import object_of
 from swamp.index.lookup import FetchSegment, rows_between
 from swamp.index.pack import newest_upload, propose_listed, propose_packed
 from swamp.index.read import kept_segment
-from swamp.index.root import Root, SegmentRef
+from swamp.index.root import Root, SegmentRef, Span
 from swamp.index.segment import write_segment
 from swamp.store.port import ObjectMeta
 
@@ -41,53 +41,45 @@ class OfRanges:
 
     store: StoreAddress
     root: Root
-    made: Callable[[Root, FetchSegment, str, str | None], Iterable[Any]]
+    made: Callable[[Root, FetchSegment, Span], Iterable[Any]]
     beacon: Address | None = None
 
-    def __call__(self, ranges: Iterable[tuple[str, str | None]]) -> Iterator[Any]:
+    def __call__(self, ranges: Iterable[Span]) -> Iterator[Any]:
         fetch = partial(kept_segment, opened(self.store))  # wide segments meet many of a process's ranges
         with Beat(self.beacon) as beat, beat.at_work():
-            for start, stop in ranges:
-                yield from self.made(self.root, fetch, start, stop)
+            for span in ranges:
+                yield from self.made(self.root, fetch, span)
 
 
-def live_entries(root: Root, fetch: FetchSegment, start: str, stop: str | None) -> Iterator[Named]:
+def live_entries(root: Root, fetch: FetchSegment, span: Span) -> Iterator[Named]:
     """The files that exist, by the objects that hold them."""
-    for row in rows_between(root, fetch, start, stop):
+    for row in rows_between(root, fetch, span):
         if isinstance(row, Entry):
             yield object_of(row.key), row.size, row
 
 
-def entries_of(packs: frozenset[str], root: Root, fetch: FetchSegment, start: str, stop: str | None) -> Iterator[Entry]:
+def entries_of(packs: frozenset[str], root: Root, fetch: FetchSegment, span: Span) -> Iterator[Entry]:
     """What lives in these packs."""
-    return (entry for name, _, entry in live_entries(root, fetch, start, stop) if name in packs)
+    return (entry for name, _, entry in live_entries(root, fetch, span) if name in packs)
 
 
-def object_claims(terms: MarkTerms, root: Root, fetch: FetchSegment, start: str, stop: str | None) -> Iterator[Named]:
+def object_claims(terms: MarkTerms, root: Root, fetch: FetchSegment, span: Span) -> Iterator[Named]:
     """`commit.collect.claims`, by object."""
-    return ((name, 0, (name, claim)) for name, claim in claims(terms, root, fetch, start, stop))
+    return ((name, 0, (name, claim)) for name, claim in claims(terms, root, fetch, span))
 
 
 def merged(
-    store: StoreAddress,
-    inputs: Sequence[SegmentRef],
-    horizon: int,
-    root: Root,
-    fetch: FetchSegment,
-    start: str,
-    stop: str | None,
+    store: StoreAddress, inputs: Sequence[SegmentRef], horizon: int, root: Root, fetch: FetchSegment, span: Span
 ) -> Iterator[SegmentRef]:
     """The segment that a compaction writes for a range, if there is anything in it."""
-    segment = merge_range(root, inputs, horizon, fetch, start, stop)
+    segment = merge_range(root, inputs, horizon, fetch, span)
     if segment.rows:
         yield put_segment(opened(store), SYSTEM, segment, max(ref.added_seq for ref in inputs))
 
 
-def copied_index(
-    target: StoreAddress, seq: int, root: Root, fetch: FetchSegment, start: str, stop: str | None
-) -> Iterator[SegmentRef]:
+def copied_index(target: StoreAddress, seq: int, root: Root, fetch: FetchSegment, span: Span) -> Iterator[SegmentRef]:
     """A segment at the target of what lives in a range, as of a store's first commit."""
-    live = (replace(entry, seq=0, id_seq=0) for _, _, entry in live_entries(root, fetch, start, stop))
+    live = (replace(entry, seq=0, id_seq=0) for _, _, entry in live_entries(root, fetch, span))
     segment = write_segment(live, presorted=True)
     if segment.rows:
         yield put_segment(opened(target), SYSTEM, segment, seq)

@@ -43,7 +43,7 @@ from swamp.index.entry import Row
 from swamp.index.keys import object_of
 from swamp.index.pack import packs_of
 from swamp.index.read import row_groups
-from swamp.index.root import Root, SegmentRef
+from swamp.index.root import Root, SegmentRef, Span
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.verify import Finding
 
@@ -83,7 +83,7 @@ class OnStore:
     def of_ranges(self, root: Root, made: Callable[..., Iterable[Any]]) -> OfRanges:
         return OfRanges(self.spec, root, made, self.jobs.beacon)
 
-    def ranges(self, refs: Sequence[SegmentRef], each: int = READ_TARGET) -> list[list[tuple[str, str | None]]]:
+    def ranges(self, refs: Sequence[SegmentRef], each: int = READ_TARGET) -> list[list[Span]]:
         """Ranges of about `each` rows, a task for each."""
         rows = sum(ref.rows for ref in refs)
         wanted = tasks_for(rows, each)

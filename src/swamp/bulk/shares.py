@@ -19,6 +19,7 @@ from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import ObjectMissing
 from swamp.index.adopt import MARKERS, marks_store
 from swamp.index.keys import object_of
+from swamp.index.root import Span
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Download, Hash, Upload
 from swamp.sync.pack import SMALL
@@ -203,13 +204,13 @@ def pages_of(store: ObjectStore, found: Listed) -> Iterator[list[ObjectMeta]]:
             return
 
 
-def by_weight(marks: Iterable[tuple[str, int]], wanted: int) -> list[tuple[str, str | None]]:
-    """Path ranges `[start, stop)`, at most `wanted`, of about the same weight; a mark weighs what follows it."""
+def by_weight(marks: Iterable[tuple[str, int]], wanted: int) -> list[Span]:
+    """Spans of paths, at most `wanted`, of about the same weight; a mark weighs what follows it."""
     ordered = sorted(marks)
     each = sum(weight for _, weight in ordered) / max(1, wanted)
     cuts, filled = [""], 0
     for path, weight in ordered:
-        if path > cuts[-1] and filled >= each * len(cuts):
+        if path > cuts[-1] and filled >= each * len(cuts) and len(cuts) < wanted:
             cuts.append(path)
         filled += weight
-    return list(zip(cuts, [*cuts[1:], None], strict=True))
+    return list(map(Span, cuts, [*cuts[1:], None]))

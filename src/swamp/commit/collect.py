@@ -22,7 +22,7 @@ from swamp.index.adopt import own_objects
 from swamp.index.entry import Entry
 from swamp.index.keys import PACK_PREFIX, is_pack, object_of
 from swamp.index.lookup import FetchSegment, all_rows, rows_between
-from swamp.index.root import SEGMENT_PREFIX, Root
+from swamp.index.root import EVERYTHING, SEGMENT_PREFIX, Root, Span
 from swamp.index.segment import AnyRow
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
@@ -189,13 +189,13 @@ class MarkTerms:
 
 
 def claims(
-    terms: MarkTerms, root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None
+    terms: MarkTerms, root: Root, fetch: FetchSegment, span: Span = EVERYTHING
 ) -> Iterator[tuple[str, ObjectClaim]]:
     """What the rows of a range of paths say of objects, an object perhaps several times: in process all of them, in a
     task its own."""
-    live = (object_of(row.key) for row in rows_between(root, fetch, start, stop) if isinstance(row, Entry))
+    live = (object_of(row.key) for row in rows_between(root, fetch, span) if isinstance(row, Entry))
     yield from ((name, _LIVE) for name, _ in groupby(live))  # the files of a pack are neighbours
-    for row in all_rows(root, fetch, start, stop):
+    for row in all_rows(root, fetch, span):
         if not isinstance(row, Entry):
             name = object_of(row.key)
             claim = _EXPIRED if terms.ages.older(row.seq, terms.keep) else _WAITING

@@ -11,8 +11,8 @@ from swamp.commit.build import put_segment, survive
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.index.entry import Unreferenced
-from swamp.index.lookup import FetchSegment, forgettable, merge_segments, within_range
-from swamp.index.root import Root, SegmentRef
+from swamp.index.lookup import FetchSegment, forgettable, merge_segments, within
+from swamp.index.root import EVERYTHING, Root, SegmentRef, Span
 from swamp.index.segment import Segment, listed_rows, write_segment
 from swamp.locks.acquire import store_now
 from swamp.values import value
@@ -73,19 +73,11 @@ def _merged(committer: Committer, root: Root, inputs: Sequence[SegmentRef], hori
 
 
 def merge_range(
-    root: Root,
-    inputs: Sequence[SegmentRef],
-    horizon: int,
-    fetch: FetchSegment,
-    start: str = "",
-    stop: str | None = None,
+    root: Root, inputs: Sequence[SegmentRef], horizon: int, fetch: FetchSegment, span: Span = EVERYTHING
 ) -> Segment:
-    """What a compaction of `inputs` writes for the paths from `start` up to `stop`: in process all, in a task its own.
-    Of all ranges together every row is read once."""
-    streams = [
-        (ref, listed_rows(ref, fetch(ref), start=low, stop=high))
-        for ref, low, high in within_range(inputs, start, stop)
-    ]
+    """What a compaction of `inputs` writes for the paths of a span: in process all, in a task its own. Of all spans
+    together every row is read once."""
+    streams = [(ref, listed_rows(ref, fetch(ref), part)) for ref, part in within(inputs, span)]
     return write_segment(merge_segments(streams, forgettable(root, inputs, horizon)), presorted=True)
 
 

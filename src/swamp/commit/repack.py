@@ -24,7 +24,7 @@ from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
 from swamp.index.lookup import FetchSegment, all_rows, lookup, rows_between, winning_rows
 from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, holds, packed_bytes
-from swamp.index.root import Root
+from swamp.index.root import EVERYTHING, Root, Span
 from swamp.locks.acquire import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.store.retry import put_again
@@ -229,24 +229,22 @@ def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bul
 
 
 def survey(
-    ages: Ages, keep: dt.timedelta, root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None
+    ages: Ages, keep: dt.timedelta, root: Root, fetch: FetchSegment, span: Span = EVERYTHING
 ) -> list[PackSurvey]:
     """What the rows of a range of paths say of each pack: in process all of them, in a task its own."""
     found: dict[str, PackSurvey] = {}
-    for told in _surveyed(ages, keep, root, fetch, start, stop):
+    for told in _surveyed(ages, keep, root, fetch, span):
         found[told.pack] = found[told.pack] + told if told.pack in found else told
     return list(found.values())
 
 
-def _surveyed(
-    ages: Ages, keep: dt.timedelta, root: Root, fetch: FetchSegment, start: str, stop: str | None
-) -> Iterator[PackSurvey]:
-    for row in rows_between(root, fetch, start, stop):
+def _surveyed(ages: Ages, keep: dt.timedelta, root: Root, fetch: FetchSegment, span: Span) -> Iterator[PackSurvey]:
+    for row in rows_between(root, fetch, span):
         cut = cut_of(row.key) if isinstance(row, Entry) else None
         if cut is not None:
             yield PackSurvey(cut.pack, live=cut.length, rows=1)
     long = max(OLD_DEAD, keep)
-    for gone in all_rows(root, fetch, start, stop):
+    for gone in all_rows(root, fetch, span):
         if not isinstance(gone, Entry) and is_pack(name := object_of(gone.key)):
             yield PackSurvey(name, waits=not ages.older(gone.seq, keep), long_dead=ages.older(gone.seq, long))
 

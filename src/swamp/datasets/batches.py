@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,8 @@ from pyspark.sql.datasource import InputPartition
 
 from swamp.datasets.content import Piece
 from swamp.datasets.parse import batch_of
-from swamp.datasets.place import Bucket, Folder, Span
+from swamp.datasets.place import Bucket, Folder
+from swamp.index.root import EVERYTHING, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,7 @@ class Share(InputPartition):
     """What one task reads."""
 
     place: Bucket | Folder
-    span: Span = field(default_factory=Span)
+    span: Span = EVERYTHING
     pieces: tuple[Piece, ...] = ()
     step: StreamStep | None = None
 

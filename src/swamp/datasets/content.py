@@ -27,7 +27,7 @@ from swamp.datasets.parse import (
     json_rows,
     text_batches,
 )
-from swamp.datasets.place import Bucket, FileRef, Folder, Span
+from swamp.datasets.place import Bucket, FileRef, Folder
 from swamp.datasets.tables import READERS, read_metadata
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.sync.inline import pooled
@@ -121,7 +121,7 @@ def find_artifact(
 
 
 def _at_known(place: Bucket | Folder, name: str, known: Iterable[DataName]) -> dict[DataName, list[FileRef]]:
-    found = {data.sibling(name): list(place.files(data.sibling(name).path, Span())) for data in known}
+    found = {data.sibling(name): list(place.files(data.sibling(name).path)) for data in known}
     return {data: files for data, files in found.items() if files}
 
 
@@ -141,7 +141,7 @@ def _files_of(place: Bucket | Folder, under: str, names: set[DataName]) -> dict[
     found: dict[DataName, list[FileRef]] = {}
     looked = [under] if len(names) > MOST_LOOKS else [data.path for data in names]
     for prefix in looked:
-        for file in place.files(prefix, Span()):
+        for file in place.files(prefix):
             ref = version_of(file.path)
             if ref is not None and ref.data in names:
                 found.setdefault(ref.data, []).append(file)

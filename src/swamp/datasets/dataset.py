@@ -26,7 +26,7 @@ from swamp.data.reads import Read, is_read
 from swamp.data.records import AUTO, auto_definition
 from swamp.datasets.content import PARQUET_TYPE
 from swamp.datasets.options import Layout, check_schema
-from swamp.datasets.place import Bucket, FileRef, Folder, Span
+from swamp.datasets.place import Bucket, FileRef, Folder
 from swamp.datasets.resolve import resolve_model
 from swamp.datasets.tables import read_metadata
 from swamp.env import SYSTEM, rfc3339
@@ -92,7 +92,7 @@ def make_target(place: Bucket | Folder, options: Mapping[str, str], schema: Mapp
         raise UsageError("which artifact?", hint='add .option("model", …) and .option("name", …)')
     data, auto = resolve_model(place, options, model, name)
     draft = _draft(options, data, model)
-    files = list(place.files(data.path, Span()))
+    files = list(place.files(data.path))
     newest = check_owner(place, data, files, draft)
     check_schema(options, newest.extra.get("schema") if newest is not None else None, schema, name)
     return Target(
@@ -298,7 +298,7 @@ class Proposal:
                 yield self._small(bucket, ref.manifest_path, manifest.read_bytes())
         meta = describe(self.target, self.version, self.parts, content)
         yield self._small(bucket, ref.metadata_path, encode(meta))
-        if self.target.auto and not any(f.path == auto_path(self.target) for f in bucket.files(AUTO, Span())):
+        if self.target.auto and not any(f.path == auto_path(self.target) for f in bucket.files(AUTO)):
             yield self._small(bucket, auto_path(self.target), auto_bytes(self.target))
 
     def _small(self, bucket: Bucket, path: str, body: bytes) -> Entry:
@@ -315,7 +315,7 @@ class Proposal:
     def _check_names(self, bucket: Bucket) -> None:
         """Two names that some file system cannot tell apart may not both be there (S14)."""
         mine = self.target.data
-        for file in bucket.files(mine.model_path, Span()):
+        for file in bucket.files(mine.model_path):
             ref = version_of(file.path)
             if ref is not None and ref.data != mine and fold(ref.data.path) == fold(mine.path):
                 raise UsageError(f"there is already data named {ref.data.name}", hint="choose a name that is not taken")
@@ -332,7 +332,7 @@ class Proposal:
 
 def _in_folder(target: Target) -> int | None:
     folder = Folder(target.tree or "")
-    return _already_there(target, folder, list(folder.files(target.data.path, Span())))
+    return _already_there(target, folder, list(folder.files(target.data.path)))
 
 
 def _already_there(target: Target, place: Bucket | Folder, files: list[FileRef]) -> int | None:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from swamp.data.names import version_of
 from swamp.datasets.batches import Share, arrow_target, as_batches
 from swamp.datasets.content import artifact_of, format_of, pieces, read_pieces, tasks_of
-from swamp.datasets.place import Bucket, FileRef, Span, namespace_of, open_place
+from swamp.datasets.place import Bucket, FileRef, namespace_of, open_place
 from swamp.datasets.stream import (
     BEGINNING,
     VERSIONS_PER_TASK,
@@ -131,7 +131,7 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _by_version(bucket: Bucket, data: DataName) -> dict[VersionRef, list[FileRef]]:
     found: dict[VersionRef, list[FileRef]] = {}
-    for file in bucket.files(data.path, Span()):
+    for file in bucket.files(data.path):
         ref = version_of(file.path)
         if ref is not None:
             found.setdefault(ref, []).append(file)

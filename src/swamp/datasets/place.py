@@ -25,7 +25,7 @@ from swamp.index.keys import slice_of
 from swamp.index.lookup import live_rows, mentioned_paths
 from swamp.index.pack import read_payload
 from swamp.index.read import kept_segment, read_root, read_segment
-from swamp.index.root import Root, SegmentRef
+from swamp.index.root import EVERYTHING, Root, SegmentRef, Span
 from swamp.store.port import ObjectStore, Token
 
 if TYPE_CHECKING:
@@ -45,17 +45,6 @@ class FileRef:
     sha256: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Paths from `start` up to, not including, `stop`; never cuts a data name in two."""
-
-    start: str = ""
-    stop: str | None = None
-
-    def holds(self, path: str) -> bool:
-        return self.start <= path and (self.stop is None or path < self.stop)
-
-
 @dataclass(frozen=True)
 class Bucket:
     """A store at one root."""
@@ -71,9 +60,9 @@ class Bucket:
         wanted = max(1, rows // RANGE_ROWS)
         starts = sorted({_whole_name(ref.min_path) for ref in self.root.segments if is_below(ref.min_path, prefix)})
         cuts = starts[:: max(1, len(starts) // wanted)][1:] if wanted > 1 else []
-        return [Span(a, b) for a, b in zip(["", *cuts], [*cuts, None], strict=True)]
+        return list(map(Span, ["", *cuts], [*cuts, None]))
 
-    def files(self, prefix: str, span: Span) -> Iterator[FileRef]:
+    def files(self, prefix: str, span: Span = EVERYTHING) -> Iterator[FileRef]:
         for row in live_rows(_narrowed(self.root, prefix, span), self.fetch, prefix):
             if span.holds(row.path):
                 yield FileRef(row.path, row.key, row.size, row.sha256)
@@ -118,16 +107,16 @@ class Folder:
 
     def spans(self, prefix: str) -> list[Span]:
         del prefix
-        return [Span()]
+        return [EVERYTHING]
 
-    def files(self, prefix: str, span: Span) -> Iterator[FileRef]:
+    def files(self, prefix: str, span: Span = EVERYTHING) -> Iterator[FileRef]:
         for seen in scan(Path(self.tree), prefix):
             if isinstance(seen, Observed) and span.holds(seen.path):
                 yield FileRef(seen.path, f"{self.tree}/{seen.path}", seen.size)
 
     def mentions(self, prefix: str, name: str | None = None) -> Iterator[list[str]]:
         del name
-        yield [file.path for file in self.files(prefix, Span())]
+        yield [file.path for file in self.files(prefix)]
 
     def keeping(self) -> Folder:
         return self
@@ -235,24 +224,17 @@ def tree_of(repo: Path) -> Path:
 
 def _narrowed(root: Root, prefix: str, span: Span) -> Root:
     """Only the rows and segments that can say something about this part."""
-    start = max(span.start, prefix)
-    stop = span.stop
+    below = Span.below(prefix)
 
     def near(path: str) -> bool:
         return span.holds(path) and is_below(path, prefix)
 
-    beyond = f"{prefix}0" if prefix else None  # `0` follows `/`: the first path after everything below the prefix
-    segments = tuple(
-        ref
-        for ref in root.segments
-        if ref.max_path >= start and (stop is None or ref.min_path < stop) and (beyond is None or ref.min_path < beyond)
-    )
     return replace(
         root,
         entries={p: e for p, e in root.entries.items() if near(p)},
         deleted={p: t for p, t in root.deleted.items() if near(p)},
         dropped={},
-        segments=segments,
+        segments=tuple(ref for ref in root.segments if span.meets(ref) and below.meets(ref)),
         recent_ops=(),
         collecting=(),
     )

@@ -8,7 +8,7 @@ from swamp.data.document import load_mapping
 from swamp.data.names import DataName, normalise_type
 from swamp.data.records import AUTO, EVALUATED, MANUAL_TYPE, auto_definition, decode_definition
 from swamp.datasets.content import find_artifact
-from swamp.datasets.place import Bucket, FileRef, Folder, Span, repo_path
+from swamp.datasets.place import Bucket, FileRef, Folder, repo_path
 from swamp.errors import CorruptData, NotFound, ObjectMissing
 
 
@@ -85,4 +85,4 @@ def _called(place: Bucket | Folder, under: str, model: str) -> list[FileRef]:
     name = f"/{model}.yaml"
     if not any(path.endswith(name) for paths in place.mentions(under) for path in paths):
         return []
-    return [file for file in place.files(under, Span()) if file.path.endswith(name)]
+    return [file for file in place.files(under) if file.path.endswith(name)]

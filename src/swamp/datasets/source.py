@@ -47,10 +47,11 @@ from swamp.datasets.options import (
     check_write_options,
 )
 from swamp.datasets.parse import Dialect
-from swamp.datasets.place import Bucket, Folder, Span, namespace_of, open_place, open_tables
+from swamp.datasets.place import Bucket, Folder, namespace_of, open_place, open_tables
 from swamp.datasets.resolve import known_places
 from swamp.datasets.tables import TABLES, VERSIONS, Row, Table, rows
 from swamp.errors import UsageError
+from swamp.index.root import Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,10 +222,10 @@ class TableReader(DataSourceReader):
         self.table, self.place, self.namespace, self.schema = table, place, namespace, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        spans = [Span()] if self.table.name == "commits" else self.place.spans(self.table.prefix)
         if self.table.name == "commits":
             return [Share(self.place)]
-        return [Share(self.place.within(self.table.prefix, span), span) for span in spans]
+        prefix = self.table.prefix
+        return [Share(self.place.within(prefix, span), span) for span in self.place.spans(prefix)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)

@@ -7,18 +7,18 @@ give the same rows after a restart, whatever has happened since.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from swamp.bulk.clients import opened
 from swamp.commit.log import log_key, names
 from swamp.data.names import VersionRef, described_by, version_of
-from swamp.datasets.place import Bucket, FileRef, Span
+from swamp.datasets.place import Bucket, FileRef
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry
 from swamp.index.lookup import lookup, rows_since
-from swamp.index.root import Root, decode
+from swamp.index.root import EVERYTHING, Root, Span, decode
 
 Offset = dict[str, Any]
 BEGINNING: Final[Offset] = {"seq": 0, "op": ""}
@@ -61,7 +61,7 @@ class StreamStep:
     after: Bucket
     before: Root | None
     since: int
-    span: Span = field(default_factory=Span)
+    span: Span = EVERYTHING
 
     def versions(self, wanted: Callable[[VersionRef], bool] = lambda ref: True) -> Iterator[NewVersion]:
         """Versions that exist after and were never known before: heals, undeletes and learned hashes are not new."""
@@ -100,9 +100,7 @@ class StreamStep:
         return replace(self, after=self.after.within("data", span), before=before, span=span)
 
     def _rows(self) -> Iterator[Entry]:
-        span = self.span
-        found = rows_since(self.after.root, self.since, self.after.fetch, start=span.start, stop=span.stop)
-        for row in found:
+        for row in rows_since(self.after.root, self.since, self.after.fetch, self.span):
             if isinstance(row, Entry) and described_by(row.path) is not None:
                 yield row
 

@@ -17,8 +17,9 @@ from swamp.data import run_record as run_records
 from swamp.data.document import keys_of, load_mapping, values_of
 from swamp.data.metadata import Metadata, decode, version_fields
 from swamp.data.names import VersionRef, described_by
-from swamp.datasets.place import Bucket, FileRef, Folder, Span
+from swamp.datasets.place import Bucket, FileRef, Folder
 from swamp.errors import CorruptData, ObjectMissing
+from swamp.index.root import EVERYTHING, Span
 from swamp.sync.inline import pooled
 
 READERS: Final = 8
@@ -79,7 +80,7 @@ COMMITS: Final = Table(
 TABLES: Final = {table.name: table for table in (DATA, VERSIONS, OUTPUTS, RUNS, COMMITS)}
 
 
-def rows(table: Table, place: Bucket | Folder, span: Span, ns: str = "") -> Iterator[Row]:
+def rows(table: Table, place: Bucket | Folder, span: Span = EVERYTHING, ns: str = "") -> Iterator[Row]:
     """All rows of one part of a table. Spark filters them: a row is never left out here. inv[source.whole]"""
     match table.name:
         case "data" | "versions":

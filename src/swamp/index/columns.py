@@ -19,7 +19,7 @@ from swamp.cache.files import on_disk
 from swamp.errors import CorruptData
 from swamp.index.decode import MAX_GROUP, values, values_naming
 from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, Footer, Proven, Raw, RowGroup, Source, footer_of
-from swamp.index.root import REPAIR_HINT, SegmentRef
+from swamp.index.root import EVERYTHING, REPAIR_HINT, SegmentRef, Span
 from swamp.values import value
 
 ROW_GROUP: Final = 16_384
@@ -84,16 +84,11 @@ def _digest(source: Source) -> str:
 
 
 def listed_columns(
-    ref: SegmentRef,
-    source: Source,
-    *,
-    start: str = "",
-    stop: str | None = None,
-    paths: Collection[str] | None = None,
+    ref: SegmentRef, source: Source, span: Span = EVERYTHING, paths: Collection[str] | None = None
 ) -> Iterator[Columns]:
     """As `read_columns`, for a segment that a root names: it is what the root says, in bytes, rows and range."""
     check_segment(ref, source)
-    for columns in read_columns(source, ref.added_seq, start=start, stop=stop, paths=paths, rows=ref.rows):
+    for columns in read_columns(source, ref.added_seq, span, paths, ref.rows):
         # A segment may not claim a range that its deciding rows leave: lookups would pass them by.
         found, kinds = columns["path"], columns["kind"]
         deciding = found if DROPPED not in kinds else [p for p, k in zip(found, kinds, strict=True) if k != DROPPED]
@@ -102,10 +97,8 @@ def listed_columns(
         yield columns
 
 
-def listed_paths(
-    ref: SegmentRef, source: Source, *, start: str, stop: str | None, naming: str | None
-) -> Iterator[list[str]]:
-    """The paths alone that a segment may hold between the two, overruled and dropped ones too, a row group at a time:
+def listed_paths(ref: SegmentRef, source: Source, span: Span, naming: str | None) -> Iterator[list[str]]:
+    """The paths alone that a segment may hold of a span, overruled and dropped ones too, a row group at a time:
     all of them, or for who looks for the directory `naming` all that have it, and some others."""
     check_segment(ref, source)
     with guarded():
@@ -115,9 +108,9 @@ def listed_paths(
         _check_shape(footer)
         _check_sizes(footer, ref.rows)
         for group in footer.groups:
-            if group.rows and _may_hold(group, start, stop, None):
+            if group.rows and _may_hold(group, span, None):
                 if naming is None:
-                    yield list(_paths_between(raw, group, start, stop))
+                    yield list(_paths_between(raw, group, span))
                     continue
                 paths = list(chain.from_iterable(values_naming(raw, group, group.columns[0], naming)))
                 if None in paths:
@@ -125,10 +118,10 @@ def listed_paths(
                 yield paths
 
 
-def _paths_between(raw: Raw, group: RowGroup, start: str, stop: str | None) -> Iterator[str]:
+def _paths_between(raw: Raw, group: RowGroup, span: Span) -> Iterator[str]:
     for _, found in _paths(raw, group):
-        last = len(found) if stop is None else bisect_left(found, stop)
-        yield from found[bisect_left(found, start) : last]
+        last = len(found) if span.stop is None else bisect_left(found, span.stop)
+        yield from found[bisect_left(found, span.start) : last]
         if last < len(found):
             return
 
@@ -136,13 +129,11 @@ def _paths_between(raw: Raw, group: RowGroup, start: str, stop: str | None) -> I
 def read_columns(
     source: Source,
     added_seq: int,
-    *,
-    start: str = "",
-    stop: str | None = None,
+    span: Span = EVERYTHING,
     paths: Collection[str] | None = None,
     rows: int | None = None,
 ) -> Iterator[Columns]:
-    """The rows with `start <= path < stop` (and in `paths`), in path order and checked, some at a time.
+    """The rows with paths in `span` (and in `paths`), in path order and checked, some at a time.
 
     Every row has a number. Row groups that cannot hold such a path are not read. Raises CorruptData on damaged or
     hostile bytes, and unless there are `rows` rows where that is known.
@@ -152,7 +143,7 @@ def read_columns(
     with guarded():
         raw = Raw(source)
     with closing(raw):
-        batches = _batches(source, raw, start, stop, wanted, rows)
+        batches = _batches(source, raw, span, wanted, rows)
         while True:
             with guarded():
                 columns = next(batches, None)
@@ -166,7 +157,7 @@ def read_columns(
 
 
 def _batches(
-    source: Source, raw: Raw, start: str, stop: str | None, paths: Collection[str] | None, rows: int | None
+    source: Source, raw: Raw, span: Span, paths: Collection[str] | None, rows: int | None
 ) -> Iterator[Columns]:
     """The rows of the groups that may hold what is wanted."""
     footer = footer_of(source, raw)
@@ -174,23 +165,22 @@ def _batches(
     _check_sizes(footer, rows)
     asked = None if paths is None else sorted(path.encode() for path in paths)
     if paths:  # between the first and the last of them
-        start, last = max(start, min(paths)), max(paths) + "\0"
-        stop = last if stop is None else min(stop, last)
+        last = max(paths) + "\0"
+        span = Span(max(span.start, min(paths)), last if span.stop is None else min(span.stop, last))
     for group in footer.groups:
-        if group.rows and _may_hold(group, start, stop, asked):
-            yield from _pieces(raw, group, names, (start, stop))
+        if group.rows and _may_hold(group, span, asked):
+            yield from _pieces(raw, group, names, span)
 
 
-def _pieces(raw: Raw, group: RowGroup, names: Sequence[str], span: tuple[str, str | None]) -> Iterator[Columns]:
+def _pieces(raw: Raw, group: RowGroup, names: Sequence[str], span: Span) -> Iterator[Columns]:
     """The rows of the group with paths in `span`, so many at a time: a merge of many segments holds that much of each,
     and their pages. Paths are read first: of the other columns only what belongs to the wanted ones is decoded."""
-    start, stop = span
     streams: dict[str, Iterator[Any]] = {}
     for at, found in _paths(raw, group):
-        first = bisect_left(found, start)
+        first = bisect_left(found, span.start)
         if first == len(found):
             continue
-        last = len(found) if stop is None else bisect_left(found, stop)
+        last = len(found) if span.stop is None else bisect_left(found, span.stop)
         streams = streams or {
             name: values(raw, group, column, at + first)
             for name, column in zip(names[1:], group.columns[1:], strict=False)
@@ -256,12 +246,12 @@ def _check_sizes(footer: Footer, rows: int | None) -> None:
         raise damaged(f"an index segment has {counted} rows where the root names {rows}")
 
 
-def _may_hold(group: RowGroup, start: str, stop: str | None, paths: Sequence[bytes] | None) -> bool:
+def _may_hold(group: RowGroup, span: Span, paths: Sequence[bytes] | None) -> bool:
     """UTF-8 sorts as its characters do."""
     lowest, highest = group.columns[0].lowest, group.columns[0].highest
     if lowest is None or highest is None:
         return True
-    if highest < start.encode() or (stop is not None and lowest >= stop.encode()):
+    if highest < span.start.encode() or (span.stop is not None and lowest >= span.stop.encode()):
         return False
     return paths is None or bisect_left(paths, lowest) < bisect_right(paths, highest)
 

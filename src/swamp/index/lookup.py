@@ -19,7 +19,7 @@ from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.columns import listed_paths
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.footer import Source
-from swamp.index.root import Root, SegmentRef
+from swamp.index.root import EVERYTHING, Root, SegmentRef, Span
 from swamp.index.segment import AnyRow, listed_rows
 from swamp.values import value
 
@@ -121,20 +121,18 @@ def lookup(root: Root, paths: Iterable[str], fetch: FetchSegment) -> dict[str, R
         inside = wanted[bisect_left(wanted, ref.min_path) : bisect_left(wanted, ref.max_path + "\0")]
         open_ = [p for p in inside if p not in found or found[p].seq < ref.added_seq]
         if open_:
-            for row in _read(ref, fetch, _Span(), open_):
+            for row in _read(ref, fetch, EVERYTHING, open_):
                 found[row.path] = newer(found[row.path], row) if row.path in found else row
     return found
 
 
 def winning_rows(root: Root, fetch: FetchSegment, prefix: str = "") -> Iterator[Row]:
     """One row per path at or below the directory `prefix`, entries and tombstones, in path order."""
-    span = _Span.below(prefix)
-    return (row for row in rows_between(root, fetch, span.start, span.stop) if is_below(row.path, prefix))
+    return (row for row in rows_between(root, fetch, Span.below(prefix)) if is_below(row.path, prefix))
 
 
-def rows_between(root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None) -> Iterator[Row]:
-    """One row per path from `start` up to, not including, `stop`: how several readers share one index."""
-    span = _Span(start, stop)
+def rows_between(root: Root, fetch: FetchSegment, span: Span = EVERYTHING) -> Iterator[Row]:
+    """One row per path of a span."""
     refs = [ref for ref in root.segments if span.meets(ref)]
     return _winners((row for row in _layer(root) if span.holds(row.path)), refs, fetch, span)
 
@@ -144,9 +142,8 @@ def live_rows(root: Root, fetch: FetchSegment, prefix: str = "") -> Iterator[Ent
     return (row for row in winning_rows(root, fetch, prefix) if isinstance(row, Entry))
 
 
-def rows_since(root: Root, seq: int, fetch: FetchSegment, *, start: str = "", stop: str | None = None) -> Iterator[Row]:
-    """What changed after commit `seq`, in path order from `start` up to `stop`: only later segments are read."""
-    span = _Span(start, stop)
+def rows_since(root: Root, seq: int, fetch: FetchSegment, span: Span = EVERYTHING) -> Iterator[Row]:
+    """What changed after commit `seq`, in path order: only later segments are read."""
     later = [ref for ref in root.segments if ref.added_seq > seq and span.meets(ref)]  # inv[segment.added-seq]
     changed = _winners((row for row in _layer(root) if row.seq > seq and span.holds(row.path)), later, fetch, span)
     return (row for row in changed if row.seq > seq)  # a compacted segment repeats what was known
@@ -156,31 +153,27 @@ def mentioned_paths(root: Root, fetch: FetchSegment, prefix: str, naming: str | 
     """Every path below the directory `prefix` (with a directory `naming`) that a row mentions, deleted and overruled
     ones too, in no order, perhaps more than once; others as well. For who looks for names and asks about those it
     found."""
-    span = _Span.below(prefix)
+    span = Span.below(prefix)
     yield [path for path in (*root.entries, *root.deleted) if span.holds(path)]
     for ref in root.segments:
         if span.meets(ref):
-            yield from listed_paths(ref, fetch(ref), start=span.start, stop=span.stop, naming=naming)
+            yield from listed_paths(ref, fetch(ref), span, naming)
 
 
-def all_rows(root: Root, fetch: FetchSegment, start: str = "", stop: str | None = None) -> Iterator[AnyRow]:
+def all_rows(root: Root, fetch: FetchSegment, span: Span = EVERYTHING) -> Iterator[AnyRow]:
     """Every row of the layer and of every segment, overruled and dropped ones too, in no order: for collection. Of all
     ranges together every row is read once."""
-    span = _Span(start, stop)
     yield from (row for row in (*_layer(root), *root.dropped.values()) if span.holds(row.path))
-    for ref, low, high in within_range(root.segments, start, stop):
-        yield from listed_rows(ref, fetch(ref), start=low, stop=high)
+    for ref, part in within(root.segments, span):
+        yield from listed_rows(ref, fetch(ref), part)
 
 
-def within_range(
-    refs: Iterable[SegmentRef], start: str, stop: str | None
-) -> Iterator[tuple[SegmentRef, str, str | None]]:
-    """The segments that one of several readers reads, and from where to where. A segment's dropped rows may lie outside
-    of the range that its descriptor names: they go with its first or last deciding row."""
-    for ref in refs:
-        if ref.max_path >= start and (stop is None or ref.min_path < stop):
-            first, last = start <= ref.min_path, stop is None or ref.max_path < stop
-            yield ref, "" if first else start, None if last else stop
+def within(refs: Iterable[SegmentRef], span: Span) -> Iterator[tuple[SegmentRef, Span]]:
+    """The segments that one of several readers reads, and what of them. A segment's dropped rows may lie outside of the
+    range that its descriptor names: they go with its first or last deciding row."""
+    for ref in filter(span.meets, refs):
+        first, last = span.start <= ref.min_path, span.stop is None or ref.max_path < span.stop
+        yield ref, Span("" if first else span.start, None if last else span.stop)
 
 
 def _layer(root: Root) -> list[Row]:
@@ -188,25 +181,7 @@ def _layer(root: Root) -> list[Row]:
     return sorted(rows, key=attrgetter("path"))
 
 
-@value
-class _Span:
-    """Paths from `start` up to, not including, `stop`."""
-
-    start: str = ""
-    stop: str | None = None
-
-    @classmethod
-    def below(cls, prefix: str) -> _Span:
-        return cls(prefix, prefix + "0") if prefix else cls()  # "0" follows "/"
-
-    def holds(self, path: str) -> bool:
-        return self.start <= path and (self.stop is None or path < self.stop)
-
-    def meets(self, ref: SegmentRef) -> bool:
-        return ref.max_path >= self.start and (self.stop is None or ref.min_path < self.stop)
-
-
-def _winners(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: _Span) -> Iterator[Row]:
+def _winners(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: Span) -> Iterator[Row]:
     best: Row | None = None
     for row in _merged(layer, refs, fetch, span):
         if best is None or row.path != best.path:
@@ -219,7 +194,7 @@ def _winners(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegme
         yield best
 
 
-def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: _Span) -> Iterator[Row]:
+def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: Span) -> Iterator[Row]:
     """A k-way merge that opens a segment only when the walk has come to its range, and lets it go after."""
     heap: list[tuple[str, int, Row | None, Iterator[Row]]] = []
     streams = [("", iter(layer)), *((max(r.min_path, span.start), _read(r, fetch, span)) for r in refs)]
@@ -240,9 +215,9 @@ def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegmen
             heapq.heapreplace(heap, (following.path, order, following, stream))
 
 
-def _read(ref: SegmentRef, fetch: FetchSegment, span: _Span, paths: Collection[str] | None = None) -> Iterator[Row]:
+def _read(ref: SegmentRef, fetch: FetchSegment, span: Span, paths: Collection[str] | None = None) -> Iterator[Row]:
     """A segment's deciding rows, after it was verified."""
-    for row in listed_rows(ref, fetch(ref), start=span.start, stop=span.stop, paths=paths, dropped=False):
+    for row in listed_rows(ref, fetch(ref), span, paths=paths, dropped=False):
         assert not isinstance(row, Unreferenced)
         yield row
 

@@ -89,6 +89,28 @@ class SegmentRef:
 
 
 @value
+class Span:
+    """Paths from `start` up to, not including, `stop`: how several readers share one index."""
+
+    start: str = ""
+    stop: str | None = None
+
+    @classmethod
+    def below(cls, directory: str) -> Span:
+        """All at or below a directory, and names beside it that begin like it."""
+        return cls(directory, directory + "0") if directory else cls()  # "0" follows "/"
+
+    def holds(self, path: str) -> bool:
+        return self.start <= path and (self.stop is None or path < self.stop)
+
+    def meets(self, ref: SegmentRef) -> bool:
+        return ref.max_path >= self.start and (self.stop is None or ref.min_path < self.stop)
+
+
+EVERYTHING: Final = Span()
+
+
+@value
 class Writer:
     """Who wrote a root: for people and for the log, never for decisions."""
 

@@ -24,7 +24,7 @@ from swamp.index.columns import (
 from swamp.index.columns import check_segment as check_segment
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.footer import Source
-from swamp.index.root import SegmentRef
+from swamp.index.root import EVERYTHING, SegmentRef, Span
 from swamp.values import mutable, value
 
 AnyRow = Row | Unreferenced
@@ -141,17 +141,16 @@ def _columns(rows: list[AnyRow]) -> dict[str, list[Any]]:
 def listed_rows(
     ref: SegmentRef,
     source: Source,
+    span: Span = EVERYTHING,
     *,
-    start: str = "",
-    stop: str | None = None,
     paths: Collection[str] | None = None,
     dropped: bool = True,
 ) -> Iterator[AnyRow]:
-    """The rows with `start <= path < stop` (and in `paths`) of a segment that a root names, in path order, a batch at a
+    """The rows with paths in `span` (and in `paths`) of a segment that a root names, in path order, a batch at a
     time. Row groups that cannot hold such a path are not read. Damaged or hostile bytes raise CorruptData, and so does
     what is not what the root says of it.
     """
-    return rows_of(listed_columns(ref, source, start=start, stop=stop, paths=paths), dropped)
+    return rows_of(listed_columns(ref, source, span, paths), dropped)
 
 
 def rows_of(found: Iterator[Columns], dropped: bool) -> Iterator[AnyRow]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from swamp.datasets.content import Artifact, arrow_schema, format_of, pieces, read_pieces
 from swamp.datasets.parse import PLAIN
-from swamp.datasets.place import Folder, Span, open_tables
+from swamp.datasets.place import Folder, open_tables
 from swamp.datasets.tables import TABLES, Row, Table, rows
 from swamp.errors import Failed, SwampError, UsageError
 from swamp.extras import needs
@@ -272,8 +272,8 @@ def table_rows(repo: Repo, table: Table) -> Iterator[Row]:
         )
     if table.name == "commits":
         asking = {"repo": str(repo.path), "fresh": "false" if repo.settings.fresh == "never" else "true"}
-        return rows(table, open_tables(asking, table.name), Span())
-    return rows(table, Folder(str(repo.tree.root)), Span())
+        return rows(table, open_tables(asking, table.name))
+    return rows(table, Folder(str(repo.tree.root)))
 
 
 def arrow_reader(table: Table, found: Iterable[Row]) -> Any:

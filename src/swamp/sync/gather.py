@@ -13,6 +13,7 @@ from swamp.cache.rows import BaseRow, JournalRow, StagedRow
 from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, is_left_out, scan, stat_one
 from swamp.cache.state import State
 from swamp.index.entry import Entry, Row, Tombstone
+from swamp.index.root import EVERYTHING, Span
 from swamp.sync.decide import Facts
 from swamp.sync.units import is_large_part, unit_of
 from swamp.sync.view import View, as_entry
@@ -88,9 +89,8 @@ class Gatherer:
     """Whether content may stay in the bucket: what was left there is then nothing to look at."""
     compare: Compare | None = None
     """Does the full comparison in bulk: ranges of paths by `gathered`, several at a time."""
-    start: str = ""
-    stop: str | None = None
-    """The paths that a full comparison looks at, `start <= path < stop`: no unit may lie on both sides of a bound."""
+    span: Span = EVERYTHING
+    """The paths that a full comparison looks at: no unit may lie on both sides of a bound."""
 
     def gather(self) -> Gathered:
         (everything,) = self.portions(None)
@@ -224,8 +224,8 @@ class Gatherer:
 
     def _all_paths(self, out: Gathered) -> Iterator[Triple]:
         """Every path of base, tree and index in its range, in order; what could not be looked at goes to `out`."""
-        bases = self.state.base_between(self.start, self.stop)
-        remotes = self.view.stream(self.start, self.stop) if self.view.full else self._changed_rows()
+        bases = self.state.base_between(self.span.start, self.span.stop)
+        remotes = self.view.stream(self.span) if self.view.full else self._changed_rows()
         for path, base, local, remote in _merge(bases, self._walked(out), remotes, out):
             if remote is None and base is not None and not self.view.full:
                 remote = as_entry(base)
@@ -235,15 +235,15 @@ class Gatherer:
         """What the root changed in its range, and what an earlier pull owes, in path order."""
         owed = {p: r for p, r in self.deferred.items() if r is not None}
         for path, row in sorted({**owed, **self.view.delta}.items()):
-            if self.start <= path and (self.stop is None or path < self.stop):
+            if self.span.holds(path):
                 yield row
 
     def _walked(self, out: Gathered) -> Iterator[Seen]:
         """The tree's files in its range. An obstacle before the range may hide paths within it: it is told first, and
         where it lies somebody else meets it too."""
         for start in self.starts():
-            for seen in scan(self.tree, start, exclude=self.exclude, lowest=self.start, end=self.stop):
-                if isinstance(seen, ScanProblem) and seen.path < self.start:
+            for seen in scan(self.tree, start, exclude=self.exclude, lowest=self.span.start, end=self.span.stop):
+                if isinstance(seen, ScanProblem) and seen.path < self.span.start:
                     out.problems.append(seen)
                 else:
                     yield seen

@@ -16,7 +16,7 @@ from swamp.errors import CorruptData
 from swamp.index.entry import Entry, Row, Unreferenced
 from swamp.index.lookup import rows_between, rows_since
 from swamp.index.read import read_segment
-from swamp.index.root import Root
+from swamp.index.root import EVERYTHING, Root, Span
 from swamp.index.segment import listed_rows
 from swamp.store.port import ObjectStore
 from swamp.sync.plan import UnitPlan
@@ -37,9 +37,9 @@ class View:
     dropped: dict[str, Unreferenced] = field(default_factory=dict)
     unsafe: tuple[str, ...] = ()
 
-    def stream(self, start: str = "", stop: str | None = None) -> Iterator[Row]:
-        """Every live or deleted path from `start` up to `stop`, in path order (full views only)."""
-        rows = rows_between(self.root, lambda ref: read_segment(self.store, ref), start, stop)
+    def stream(self, span: Span = EVERYTHING) -> Iterator[Row]:
+        """Every live or deleted path of a span, in path order (full views only)."""
+        rows = rows_between(self.root, lambda ref: read_segment(self.store, ref), span)
         return (row for row in rows if usable(row.path))
 
 
