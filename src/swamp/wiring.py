@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from swamp.env import SYSTEM, Env
 from swamp.repo.config import locate, read_config
+from swamp.repo.datastore import DatastoreContext
 from swamp.repo.repository import Repo
 from swamp.settings import load
 from swamp.sync.progress import Cancel, Progress
@@ -47,15 +48,9 @@ def open_as(
     where = locate(Path(path) if path is not None else None, os.environ)
     config = read_config(where)
     cancel = cancel or Cancel()
-    return kind(
-        where,
-        config,
-        load(overrides, os.environ, config.document),
-        env=env or stoppable(SYSTEM, cancel),
-        cancel=cancel,
-        progress=progress or Progress(),
-        notify=notify,
-    )
+    env = env or stoppable(SYSTEM, cancel)
+    settings = load(overrides, os.environ, config.document)
+    return kind(DatastoreContext(where, config.repo_id, settings, env, cancel, progress or Progress(), notify), config)
 
 
 def stoppable(env: Env, cancel: Cancel) -> Env:

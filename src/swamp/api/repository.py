@@ -14,6 +14,7 @@ from __future__ import annotations
 import html
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -179,10 +180,8 @@ class Repository(Repo):
 
     def _another(self, cancel: Cancel) -> Repo:
         """The same repository for a thread of its own: what that keeps open, it closes."""
-        env = stoppable(SYSTEM, cancel)
-        return Repo(
-            self.path, self.config, self.settings, env=env, cancel=cancel, progress=Progress(), notify=self.notify
-        )
+        context = replace(self.datastore.context, env=stoppable(SYSTEM, cancel), cancel=cancel, progress=Progress())
+        return Repo(context, self.config)
 
     def _saved_at(self, path: str) -> SavedVersion:
         ref = version_of_directory(path)

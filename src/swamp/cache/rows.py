@@ -199,9 +199,9 @@ class Transaction:
         row = self._db.execute(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own)).fetchone()
         return row is not None
 
-    def last_row(self) -> int:
-        """The newest number that the journal ever gave."""
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
+    def last_row(self, table: str = "journal") -> int:
+        """The newest number that the journal, or another table, ever gave."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
         return int(row[0]) if row else 0
 
     def base(self, path: str) -> BaseRow | None:
@@ -298,15 +298,11 @@ class Transaction:
 
     def touch(self, paths: Iterable[str]) -> None:
         """Tells the catalog. Old marks are forgotten: a catalog that is that far behind rebuilds itself."""
-        before = self._last_touched()
+        before = self.last_row("touched")
         self._insert("INSERT INTO touched (path)", ((path,) for path in paths))
-        last = self._last_touched()
+        last = self.last_row("touched")
         if last // 1000 > before // 1000:
             self._db.execute("DELETE FROM touched WHERE n <= ?", (last - TOUCHED_KEPT,))
-
-    def _last_touched(self) -> int:
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'touched'").fetchone()
-        return int(row[0]) if row else 0
 
 
 def _runs(ids: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -11,18 +11,13 @@ Programs have `swamp.open`, which gives the same and more (`api/repository.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from swamp.env import Env
 from swamp.errors import SwampError
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
 from swamp.repo.datastore import Datastore, DatastoreContext
-from swamp.settings import Settings
 from swamp.sync.port import Tree
-from swamp.sync.progress import Cancel, Progress
 
 if TYPE_CHECKING:
     from swamp.catalog.catalog import Catalog
@@ -41,24 +36,13 @@ if TYPE_CHECKING:
 class Repo:
     """One open repository. Close it, or use it as a context manager. Parts are made when they are first asked for."""
 
-    def __init__(
-        self,
-        path: Path,
-        config: RepoConfig,
-        settings: Settings,
-        *,
-        env: Env,
-        cancel: Cancel,
-        progress: Progress,
-        notify: Callable[[str], None],
-    ) -> None:
-        self.path = path
+    def __init__(self, context: DatastoreContext, config: RepoConfig) -> None:
+        self.path = context.repo
         self.config = config
-        self.settings = settings
-        self.env = env
-        self.cancel = cancel
-        self.notify = notify
-        context = DatastoreContext(path, config.repo_id, settings, env, cancel, progress, notify)
+        self.settings = context.settings
+        self.env = context.env
+        self.cancel = context.cancel
+        self.notify = context.notify
         self.datastore = Datastore(context, config.datastore)
         self.freshness: Freshness | None = None
         """Whether what the last read showed is what the store holds; None before the first."""
