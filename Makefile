@@ -44,7 +44,7 @@ ifdef ARGS
 	$(ALL) $(SPREAD) $(ARGS)
 else
 	@mkdir -p build
-	$(ALL) tests/soak >build/soak.log 2>&1 & soak=$$!; trap "kill $$soak 2>/dev/null" EXIT; \
+	SWAMP_TEST_DISK=1 $(ALL) tests/soak >build/soak.log 2>&1 & soak=$$!; trap "kill $$soak 2>/dev/null" EXIT; \
 	set -o pipefail; $(ALL) $(SPREAD) $(FIRST:%=--ignore=%) --ignore=tests/soak 2>&1 | tee build/rest.log; rest=$$?; \
 	wait $$soak; chaos=$$?; cat build/soak.log; tail -n 1 build/rest.log; exit $$((rest | chaos))
 endif

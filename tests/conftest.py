@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -54,6 +55,33 @@ _NO_WARNING = (
 they are freed). Not where a rule is broken on purpose (the rest of tests/simulation): broken code may leave what it
 likes. The other rooms run servers, Spark and browsers; they have not been read for this yet. From 3.13 on Python also
 warns of SQLite connections, and tests/cache leaves some open."""
+
+
+MEMORY = Path("/dev/shm")
+"""Where tests write, if there is room: swamp flushes every rename and every row, and half of the processor time of a
+short command, and most of its waiting, was the disk's."""
+ROOM_BYTES = 4 << 30
+FREE_BYTES = 12 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In memory, unless somebody names another place; SWAMP_TEST_DISK=1 puts everything on the disk."""
+    if not config.option.basetemp and not os.environ.get("SWAMP_TEST_DISK") and _has_room():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def _has_room() -> bool:
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM_BYTES:
+        return False
+    free = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2]
+    return int(free.split()[0]) << 10 >= FREE_BYTES
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory on the disk, for tests of what is written to one."""
+    with TemporaryDirectory(prefix="swamp-test-") as place:
+        yield Path(place)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,6 +23,12 @@ NOWHERE = Path("/proc/swamp-cannot-write-here")
 """Not even root can make a directory here."""
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """A disk has permissions, long names and clocks of its own."""
+    return disk_path
+
+
 def unlocked(team: Team) -> dict[str, bytes]:
     return {key: body for key, body in team.place.objects().items() if not key.endswith(".lock")}
 
