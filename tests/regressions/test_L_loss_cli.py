@@ -296,6 +296,49 @@ def test_L26_deletes_renames_and_collection_stay_gone_everywhere(team: Team):
     assert team.machine("c").names() == [("web", "more"), ("web", "new")]
 
 
+def lose_state(machine: Machine) -> None:
+    [cache] = machine.caches
+    for file in cache.glob("state.db*"):
+        file.unlink()
+
+
+def audited(machine: Machine) -> dict[str, bytes]:
+    return read_tree(machine.tree / "audit")
+
+
+@pytest.mark.inv("cache.disposable")
+def test_L39_an_audit_file_that_grew_on_one_side_is_no_conflict_after_lost_state(team: Team):
+    a, b = team.machine("a"), team.machine("b")
+    b.put("web", "x", "1")
+    a.put("web", "y", "1")
+    a.sync()
+    b.put("web", "x", "2")
+    lose_state(a)
+    assert a.sync()["conflicts"] == []
+    b.sync()
+    assert audited(a) == audited(b) and len(audited(a)) == 2
+    # And lines of our own that were never pushed, because what announced them is lost.
+    [mine] = [name for name, body in audited(a).items() if b'"web"' not in body and body.count(b"\n") == 1]
+    with (a.tree / "audit" / mine).open("a") as file:
+        file.write('{"at": "never pushed"}\n')
+    lose_state(a)
+    assert a.sync()["conflicts"] == []
+    assert b"never pushed" in audited(a)[mine]
+    b.sync()
+    assert audited(a) == audited(b)
+    # Lines on both sides are one, and both copies are kept.
+    with (b.tree / "audit" / mine).open("a") as file:
+        file.write('{"at": "elsewhere"}\n')
+    b.sync("--full")
+    with (a.tree / "audit" / mine).open("a") as file:
+        file.write('{"at": "here"}\n')
+    lose_state(a)
+    done = a("datastore", "sync")
+    assert done.code == 1 and [c["path"] for c in done.json["conflicts"]] == [f"audit/{mine}"]
+    [cache] = a.caches
+    assert any(b'"here"' in body for body in read_tree(cache / "conflicts").values())
+
+
 @pytest.mark.inv("cache.disposable")
 @pytest.mark.parametrize("lost", ["cache", "tree"])
 def test_L27_a_cache_deleted_by_hand_deletes_nothing_and_is_restored(team: Team, lost: str):

@@ -20,6 +20,7 @@ from swamp.index.root import ROOT_KEY, Root, decode, first_root
 from swamp.sync.bulk import Executor, Hash, Work
 from swamp.sync.decide import Facts
 from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
+from swamp.sync.grown import grown
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext, mark_read, tree_exclusive
@@ -258,6 +259,7 @@ class Planner:
     def _planned(self, gatherer: Gatherer, gathered: Gathered) -> Comparison:
         view, snapshot = gatherer.view, gatherer.snapshot
         facts, unread = learn(gathered.facts, self._hash_local, self._hash_remote)
+        facts = grown(facts, self.context.cache.tree, self.context.committer.store)
         blocked = frozenset(unit_of(p) for p in [*unread, *gathered.hidden])
         planned = plan(facts, self._plan_policy(snapshot, gatherer.hydrating), _Clash(self.context, view), blocked)
         hidden = dict(gathered.hidden)
