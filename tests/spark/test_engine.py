@@ -495,15 +495,17 @@ def test_a_transfer_is_no_query(jobs, bucket, tmp_path):
     assert len(list(sent)) == 50 and queries() == before
 
 
-def test_what_an_executor_says_of_its_failure_reaches_the_user_whole(jobs):
-    said = f"the store is gone: {'x' * 3000} ü"
-
+@pytest.mark.parametrize("hint", [None, "wait, then run it again", "wait,\nthen run it again"])
+@pytest.mark.parametrize(
+    "said", [f"the store is gone: {'x' * 3000} ü", "the store is gone:\n  it said 503\n\nand no more"]
+)
+def test_what_an_executor_says_of_its_failure_reaches_the_user_whole(jobs, said, hint):
     def fails(shares):
-        raise Unavailable(said, hint="wait, then run it again")
+        raise Unavailable(said, hint=hint)
 
     with pytest.raises(Unavailable) as told:
         jobs.run("work", lambda: jobs.spread([[1], [2]], fails), IdleTimeout(SYSTEM, 300))
-    assert (told.value.message, told.value.hint) == (said, "wait, then run it again")
+    assert (told.value.message, told.value.hint) == (said, hint)
 
 
 def test_cancel_reaches_the_job(jobs):

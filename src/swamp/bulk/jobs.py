@@ -235,7 +235,11 @@ class RemoteStages:
             return bool(self._under_way)
 
 
-_OURS = re.compile(rf"swamp\.errors\.(\w+): (.*)(?:\n{errors.HINT}(.*))?")
+# What follows an error's own words: Java's stack, another error, or nothing. They may have several lines.
+_AFTER = (
+    r"(?=\s*(?:\n\s+at \S|\n(?:The above exception|During handling|Driver stacktrace|JVM stacktrace|Traceback )|\Z))"
+)
+_OURS = re.compile(rf"swamp\.errors\.(\w+): (.*?)(?:\n{errors.HINT}(.*?))?{_AFTER}", re.DOTALL)
 
 
 def translated(error: BaseException, stage: str) -> BaseException:
