@@ -49,7 +49,7 @@ _FIRST = (
 
 _NO_WARNING = (
     *("tests/unit/", "tests/property/", "tests/models/", "tests/cache/", "tests/catalog/", "tests/data/"),
-    *("tests/simulation/test_seeds.py", "tests/seeds/"),
+    *("tests/simulation/test_seeds.py", "tests/seeds/", "tests/contract/", "tests/recipes/"),
 )
 """Where a warning is an error, also of a file, a connection or a process that was left open (pytest hears of those when
 they are freed). Not where a rule is broken on purpose (the rest of tests/simulation): broken code may leave what it

@@ -123,16 +123,14 @@ class _Handler(LoopbackHandler):
         return self._send(status, headers, answer, None if self.command == "HEAD" else len(answer))
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
-        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            if name.lower() != "connection":
-                connection.putheader(name, value)
-        connection.endheaders(body)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        return answer.status, answer.getheaders(), content
+        with contextlib.closing(http.client.HTTPConnection(self.host, self.port, timeout=60)) as connection:
+            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() != "connection":
+                    connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
 
     def _send(self, status: int, headers: list[tuple[str, str]], body: bytes, length: int | None) -> None:
         self.send_response_only(status)
