@@ -30,6 +30,24 @@ def test_C02_a_rename_that_was_killed_is_completed_by_the_same_command(local_tea
     assert_no_help_needed(a)
 
 
+def test_C02_a_killed_rename_to_a_name_that_somebody_else_took_meanwhile_is_refused(local_team: Team):
+    """Its pointer would lead to their bytes, with exit 0."""
+    a, b, killer = local_team.machine("a"), local_team.machine("b"), Killer(local_team.directory)
+    a.put("web", "first", "bytes")
+    ran, steps = killer.count(a, "data", "rename", "web", "first", "second")
+    ran.ok()
+    a.put("web", "old", "bytes")
+    pushed = next(n for n, step in enumerate(steps) if "/bucket/_" in step)
+    assert killer.kill(a, pushed, "data", "rename", "web", "old", "new").killed
+    b.put("web", "new", "others")
+    assert "already" in a("data", "rename", "web", "old", "new").failed(2)["error"]
+    a("datastore", "sync").ok()
+    b.sync()
+    for machine in (a, b):
+        assert machine.get("web", "old")["content"] == "bytes"
+        assert machine.get("web", "new")["content"] == "others"
+
+
 def test_C02_a_name_that_somebody_else_gave_is_still_taken(local_team: Team):
     a = local_team.machine("a")
     a.put("web", "old", "bytes")

@@ -123,13 +123,14 @@ class DataRepository(VersionReader):
         with self._claimed(data) as ref:
             return self._publish_tombstone(ref, found.meta.draft)
 
-    def rename(self, data: DataName, new_name: str) -> Renamed:
+    def rename(self, data: DataName, new_name: str, *, unshared: bool = False) -> Renamed:
         """The latest version under a new name; the old name points to it and keeps its history.
 
-        Again after a kill it is completed: what is already so is not refused."""
+        Again after a kill it is completed: what is already so is not refused. `unshared`: something of the old name has
+        not reached the store yet, such as that rename."""
         latest = self.get(data)
         target = latest.ref.data.sibling(new_name)
-        if begun := self._begun(data, target, latest):
+        if begun := self._begun(data, target, latest, unshared):
             return begun
         self._check_free(target, latest)
         source = self.raw(latest)
@@ -143,7 +144,7 @@ class DataRepository(VersionReader):
                 self._remove_directory(ref.path)
         raise AssertionError("unreachable")
 
-    def _begun(self, data: DataName, target: DataName, latest: DataVersion) -> Renamed | None:
+    def _begun(self, data: DataName, target: DataName, latest: DataVersion, unshared: bool) -> Renamed | None:
         """The same rename that was made before, by one that may have died before its push; or the rest of it, if that
         died between the new name and the old one's pointer: equal bytes of equal description stand there. Somebody
         else may have put the same; then the old name points to theirs, and no bytes go either way."""
@@ -151,7 +152,12 @@ class DataRepository(VersionReader):
         if old is None or new is None or not new.meta.active:
             return None
         if old.meta.renamed_to == target.name:
-            return Renamed(old, new)
+            renamed = {version.meta.checksum for version in self.versions(data)[:1]}
+            if renamed <= {version.meta.checksum for version in self.versions(target)}:
+                return Renamed(old, new)
+            if unshared:  # somebody else has the new name: a pointer to their bytes is not what was asked for
+                self.delete(data, old.version, confirmed=True)
+            raise _taken(target)
         same = new.meta.checksum == latest.meta.checksum and new.meta.draft == replace(latest.meta.draft, write_id=None)
         if target == latest.ref.data or not latest.meta.checksum or not same:
             return None
@@ -361,13 +367,17 @@ class DataRepository(VersionReader):
         found = self.newest(target)
         self.refuse_outdated(target, found.version if found else 0)
         if target == latest.ref.data or (found is not None and found.meta.active):
-            raise UsageError(f"there is already data named {target.name}", hint="choose a name that is not taken")
+            raise _taken(target)
 
     def _check_open(self, claim: ClaimedVersion) -> None:
         if not (self._tree.root / claim.ref.path).is_dir():
             raise NotFound(f"version {claim.ref.version} of {claim.ref.data.name} was removed while it was written")
         if (self._tree.root / claim.ref.path / METADATA).exists():
             raise Failed(f"version {claim.ref.version} of {claim.ref.data.name} is finished: it cannot change")
+
+
+def _taken(target: DataName) -> UsageError:
+    return UsageError(f"there is already data named {target.name}", hint="choose a name that is not taken")
 
 
 def _chunks(content: Path | BinaryIO | Iterable[bytes]) -> Iterator[bytes]:

@@ -212,7 +212,7 @@ class Data:
         check_name(new)
         data = self._named_anywhere(model, old)
         with self._changing("data rename", data) as change:
-            renamed = self._repo.artifacts.rename(data, new)
+            renamed = self._repo.artifacts.rename(data, new, unshared=self._repo.changes.wait_here(data.path))
             self._repo.changes.take_over(change, "write", (data.path, renamed.new.ref.data.path))
         change.must_be_delivered()
         return renamed
