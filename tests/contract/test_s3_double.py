@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import threading
 import time
 from typing import get_args
 
@@ -75,6 +76,21 @@ def test_the_probe_sees_the_manners(lying, manners, safe, deletes):
     lying.manners = manners
     seen = probe(lying.running().open("p")).capabilities
     assert (seen.safe, seen.conditional_delete) == (safe, deletes)
+
+
+def test_a_form_that_another_thread_learns_meanwhile_refuses_nobody(lying):
+    """The answer to a swap in the wrong form comes when the right one is known: it is sent again in that one."""
+    lying.manners = Manners(if_match="bare")
+    store = lying.running().open("p")
+    tokens = {key: store.put(key, b"1").token for key in ("quick", "slow")}
+    lying.add(Lie("delay", "PUT", "*/slow", seconds=1.0))
+    swapped = []
+    slow = threading.Thread(target=lambda: swapped.append(store.put("slow", b"2", Match(tokens["slow"]))))
+    slow.start()
+    time.sleep(0.3)
+    store.put("quick", b"2", Match(tokens["quick"]))
+    slow.join(60)
+    assert swapped and store.get("slow").body == b"2"
 
 
 @pytest.mark.parametrize(("manners", "status"), [(Manners(), 404), (Manners(missing_match=412), 412)])

@@ -184,14 +184,15 @@ class Objects:
         A refusal is believed at once after one form was seen to work. Before that, a refusal although the
         object still has this very token means: wrong form, nothing was written, try the other one.
         """
+        quoted, proven = self._quoted, self._form_proven  # before it is sent: other threads learn meanwhile
         try:
-            done = self._put(key, body, {"e_tag": _quote(token) if self._quoted else token})
+            done = self._put(key, body, {"e_tag": _quote(token) if quoted else token})
         except ConditionFailed:
-            if self._form_proven or self._current(key) != token:
+            if proven or self._current(key) != token:
                 raise
-            done = self._put(key, body, {"e_tag": token if self._quoted else _quote(token)})
-            self._quoted = not self._quoted
-        self._form_proven = True
+            quoted = not quoted
+            done = self._put(key, body, {"e_tag": _quote(token) if quoted else token})
+        self._quoted, self._form_proven = quoted, True
         return done
 
     def _current(self, key: str) -> Token | None:

@@ -228,8 +228,8 @@ class Trial:
             return None
         can = cast(ConditionalDeletes, adapter)
         old = self.store.put(key, b"first").token
-        new = self.store.put(key, b"second").token
         try:
+            new = self.store.put(key, b"second", Match(old)).token  # which teaches the client the form of a condition
             if not _refused(lambda: can.delete_if(full, old)) or self._body(key) is None:
                 return False
             return not _refused(lambda: can.delete_if(full, new)) and self._body(key) is None
