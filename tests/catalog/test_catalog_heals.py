@@ -6,6 +6,7 @@ import multiprocessing
 import shutil
 import sqlite3
 import threading
+import time
 
 import pytest
 
@@ -20,7 +21,6 @@ from swamp.sync.port import PlainTree
 def age(root, seconds: float = 60) -> None:
     """Makes directories look untouched for a while, so that their times are trusted."""
     import os
-    import time
 
     then = time.time() - seconds
     for path in [root, *root.rglob("*")]:
@@ -319,9 +319,11 @@ def test_the_list_narrows_by_type_workflow_and_run(shelf):
 
 
 def test_search_by_tags_and_time(shelf):
-    shelf.save("a", env="prod", team="x")
-    shelf.save("b", env="prod")
-    shelf.save("c", env="dev")
+    for name, tags in {"a": {"env": "prod", "team": "x"}, "b": {"env": "prod"}, "c": {"env": "dev"}}.items():
+        shelf.save(name, **tags)
+        saved = time.time_ns() // 1_000_000
+        while time.time_ns() // 1_000_000 == saved:  # what is saved within one tick has one time
+            pass
     assert {r.ref.data.name for r in shelf.catalog.search([("env", "prod")])} == {"a", "b"}
     assert [r.ref.data.name for r in shelf.catalog.search([("env", "prod"), ("team", "x")])] == ["a"]
     assert [r.ref.data.name for r in shelf.catalog.search(since="2020-01-01")] == ["c", "b", "a"]
