@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,18 @@ def test_one_that_hangs_is_ended_and_what_it_confirmed_counts(tmp_path: Path, mo
         assert not any(second.stage(asked, [memoryview(body)] * len(asked)))
     finally:
         second.close()
+
+
+def test_one_that_never_came_to_its_work_holds_nobody_up(monkeypatch):
+    monkeypatch.setattr("swamp.sync.second.SILENT_MS", 200)
+    monkeypatch.setattr("gc.disable", signal.pause)  # the first thing that it does
+    second = SecondWriter()
+    closing = threading.Thread(target=second.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    if hangs := closing.is_alive():
+        os.kill(second.process or 0, signal.SIGKILL)
+    assert not hangs
 
 
 def test_a_group_that_is_too_large_for_both_is_not_confirmed(tmp_path: Path, monkeypatch):

@@ -88,8 +88,9 @@ class SecondWriter:
         return read
 
     def close(self) -> None:
-        """Ends it, once it has written what it was told, and waits for that."""
+        """Ends it and waits for that. It has nothing to do any more: one that does not leave hangs, and is killed."""
         os.close(self._asks)
+        self._read(1)  # nothing but its end
         os.close(self._answers)
         if self.process is not None:
             with suppress(ChildProcessError):  # whoever ignores SIGCHLD has no children to wait for
