@@ -5,11 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
+import swamp
 from kills import Killer
 from machines import Machine, Place, Team, read_tree
+from swamp.errors import CorruptData
+from swamp.repo.open import read_target
+from swamp.sync.observe import Planner
 
 
 def tier(machine: Machine) -> dict[str, bytes]:
@@ -360,3 +365,31 @@ def test_who_has_not_chosen_leaves_large_parts_of_spark_datasets_in_the_store(lo
     assert "left" not in b.status()["cache"]
     c = local_team.machine("c", "--hydrate", "full")
     assert c.status()["cache"]["remoteOnly"] == 0, "who asks for all has all"
+
+
+@pytest.mark.inv("store.one-verdict")
+def test_a_new_machine_plans_beside_the_probe_and_fetches_after_it(local_team: Team, monkeypatch):
+    """Nothing is brought from a store before it is known that its root says the truth about it."""
+    a, b = local_team.machine("a"), local_team.machine("b", joined=False)
+    a.put("web", "report", "1")
+    before, planned = (b.repo / ".swamp.yaml").read_text(), threading.Event()
+    portions = Planner.portions
+
+    def noted(*args, **kwargs):
+        for portion in portions(*args, **kwargs):
+            planned.set()
+            yield portion
+
+    def contradicted(_):
+        assert planned.wait(30), "the pull was not planned while the store was asked"
+        raise CorruptData("the store does something else than its root says")
+
+    monkeypatch.setattr(Planner, "portions", noted)
+    monkeypatch.setattr("swamp.repo.probe.agreed_capabilities", contradicted)
+    for name, content in b.environment().items():
+        monkeypatch.setenv(name, content)
+    repo = swamp.open_repo(b.repo)
+    with pytest.raises(CorruptData, match="something else"):
+        repo.set_up(read_target(local_team.place.url))
+    assert (b.repo / ".swamp.yaml").read_text() == before
+    assert [p for p in b.home.rglob("*") if p.is_file() and {"tree", "staging"} & set(p.parts)] == []

@@ -316,9 +316,11 @@ class Datastore:
 
     # -- what it does
 
-    def pull(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
-        """What the store has and this machine has not; derived files follow."""
-        return self._derived(self.must_sync().pull(scope, full=full))
+    def pull(
+        self, scope: tuple[str, ...] = (), *, full: bool = False, ready: Callable[[], object] = lambda: None
+    ) -> SyncResult:
+        """What the store has and this machine has not; derived files follow. `ready`: see `Engine.pull`."""
+        return self._derived(self.must_sync().pull(scope, full=full, ready=ready))
 
     def push(self, scope: tuple[str, ...] = (), *, full: bool = False, after_pull: bool = False) -> SyncResult:
         return self._derived(self.must_sync().push(scope, full=full, after_pull=after_pull))

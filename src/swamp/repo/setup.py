@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.scan import Observed, scan
-from swamp.errors import AccessDenied, Failed, StoreError, UsageError
+from swamp.errors import AccessDenied, Failed, StoreError, SwampError, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
 from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
 from swamp.repo.migrate import Copied, Proof, Source, TierCopier, clean_up, has_tiers, proven_in_tree
 from swamp.store.port import UNSAFE, Capabilities
-from swamp.store.together import together
+from swamp.store.together import SideCall, together
 from swamp.sync.result import SyncResult
 from swamp.values import value
 
@@ -92,11 +92,10 @@ class _Move:
 
     def run(self) -> SetUp:
         new = self._new
-        if new.synced:
-            self._check_store()
+        pulled = self._check_store() if new.synced else None
         copied = self._copy()
         if new.synced:
-            synced = self._push_and_hydrate(copied)
+            synced = self._push_and_hydrate(copied, pulled)
         else:
             files, size = sum(len(done.seen) for done in copied), sum(done.size for done in copied)
             synced = SyncResult("sync", files_pushed=files, bytes_pushed=size)
@@ -133,35 +132,66 @@ class _Move:
 
     # -- probe
 
-    def _check_store(self) -> None:
+    def _check_store(self) -> SyncResult | None:
+        """Asks the store what it enforces. What a machine without anything of its own will fetch is planned meanwhile,
+        and fetched once the store has passed: that pull is the answer. inv[store.one-verdict]"""
         from swamp.commit.namespace import register
 
-        new = self._new
+        new, pulled = self._new, None
         new.store  # noqa: B018  (opened once, and not by two threads)
         # Neither answer depends on the other; what is wrong with the store itself is told first.
-        together([self._probe, lambda: refuse_nested_store(new), _load_engine])
+        asked = SideCall(lambda: together([self._probed, lambda: refuse_nested_store(new)]))
+        try:
+            if self._only_fetches():
+                pulled = new.pull(ready=asked.answer)
+        except SwampError:
+            asked.answer()
+            raise
+        found = asked.answer()[0]
+        assert found is not None
+        new.capabilities = found
         new.context.cancel.check()  # nothing has been joined yet
         if new.config.namespace:
             context = new.context
             register(new.store, new.config.namespace, context.repo_id, context.env, new.capabilities)
+        return pulled
 
-    def _probe(self) -> None:
+    def _only_fetches(self) -> bool:
+        """Whether a pull is all that this setup comes to, from a store that has a root: nothing is written then."""
+        import swamp.bulk.choose
+        import swamp.index.decode
+        import swamp.sync.engine  # noqa: F401  (loaded while the store is asked, whatever the answer)
+        from swamp.repo.probe import by_word, word_of
+
+        new = self._new
+        if self._old.synced or new.config.namespace or self._local_directories():
+            return False
+        try:
+            word = word_of(new.store)
+        except SwampError:
+            return False  # who probes meets it, too, and has the words for it
+        if word is None:
+            return False
+        new.capabilities = by_word(Capabilities(), word)
+        return self._is_blank()
+
+    def _probed(self) -> Capabilities:
         """What the store enforces, by trying. A login that may only read cannot try, and can still read."""
         from swamp.repo.probe import agreed_capabilities, by_word, word_of
 
         new = self._new
         try:
-            new.capabilities = agreed_capabilities(new)
+            measured = agreed_capabilities(new)
         except AccessDenied as denied:
             self._only_reads = self._can_read(denied)
-            new.capabilities = by_word(Capabilities(), word_of(new.store))
             self._warnings.append(
                 f"this login may read and not write ({denied.message}): what the store enforces is not known, "
                 "and nothing can be pushed from here"
             )
-            return
-        if not new.capabilities.safe:
+            return by_word(Capabilities(), word_of(new.store))
+        if not measured.safe:
             self._warnings.append(UNSAFE)
+        return measured
 
     def _can_read(self, denied: AccessDenied) -> bool:
         try:
@@ -242,9 +272,10 @@ class _Move:
 
     # -- push, hydrate
 
-    def _push_and_hydrate(self, copied: list[Copied]) -> SyncResult:
-        pushed = SyncResult("push", fast_path=True) if self._is_blank() else self._new.push()
-        pulled = self._new.pull()
+    def _push_and_hydrate(self, copied: list[Copied], pulled: SyncResult | None) -> SyncResult:
+        nothing_here = pulled is not None or self._is_blank()
+        pushed = SyncResult("push", fast_path=True) if nothing_here else self._new.push()
+        pulled = pulled or self._new.pull()
         self._joined = not pushed.failed and pulled.has_all
         result = pushed.merged(pulled, "sync")
         aside = tuple(conflict for done in copied for conflict in done.conflicts)
@@ -271,13 +302,6 @@ class _Move:
             capabilities = Capabilities(**dict.fromkeys((f.name for f in fields(Capabilities)), False))
         warnings = tuple(dict.fromkeys(self._warnings))
         return SetUp(new, sync, capabilities, warnings, tuple(self._errors), self._joined)
-
-
-def _load_engine() -> None:
-    """Imports what a push or pull needs, while the store is asked what it enforces."""
-    import swamp.bulk.choose
-    import swamp.index.decode
-    import swamp.sync.engine  # noqa: F401
 
 
 def refuse_nested_store(datastore: Datastore) -> None:

@@ -273,9 +273,12 @@ class Engine:
         root that a pull of this process read a moment ago will do for the plan."""
         return self._run("push", scope, full, after_pull=after_pull)
 
-    def pull(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
-        """Makes what is true in the store present here. Never pushes."""
-        return self._run("pull", scope, full)
+    def pull(
+        self, scope: tuple[str, ...] = (), *, full: bool = False, ready: Callable[[], object] = lambda: None
+    ) -> SyncResult:
+        """Makes what is true in the store present here. Never pushes. `ready` is called when it is planned, before the
+        first file is fetched, and may raise."""
+        return self._run("pull", scope, full, ready=ready)
 
     def sync(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
         """A pull, then a push on the same root."""
@@ -319,7 +322,13 @@ class Engine:
     @traced(lambda engine, mode, *_, **__: (mode, {"store": engine.store_url}))
     @once_more
     def _run(
-        self, mode: Mode, scope: tuple[str, ...], full: bool, hydrating: bool | None = None, after_pull: bool = False
+        self,
+        mode: Mode,
+        scope: tuple[str, ...],
+        full: bool,
+        hydrating: bool | None = None,
+        after_pull: bool = False,
+        ready: Callable[[], object] = lambda: None,
     ) -> SyncResult:
         """One command: timed, metered, alone in this cache."""
         clock = self._context.env.clock
@@ -331,7 +340,7 @@ class Engine:
             sweep_staging(self.cache.staging, clock.now().timestamp())
             if mode != "push":
                 self.mender.note(scope or ("",))
-            run = SyncRun(self, self._planner(idle_timeout), idle_timeout, scope, full, want, after_pull)
+            run = SyncRun(self, self._planner(idle_timeout), idle_timeout, scope, full, want, after_pull, ready)
             result = run.run(mode)
         result = replace(result, warnings=(*result.warnings, *run.planner.warnings))
         if not self.committer.enforced:
