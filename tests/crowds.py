@@ -18,7 +18,7 @@ from machines import Machine, Place, Ran, Team
 from networks import QUICK, BadNetwork, Record
 from swamp.data.lifetimes import KEEP_DEFAULT
 from swamp.errors import ObjectMissing
-from swamp.locks.acquire import GLOBAL_KEY
+from swamp.locks.decide import GLOBAL_KEY
 from warm import Process
 
 PATIENT = {**QUICK, "SWAMP_LOCK_TIMEOUT_MS": "60000"}

@@ -25,7 +25,7 @@ from swamp.data.metadata import decode
 from swamp.errors import ObjectMissing
 from swamp.index.keys import is_pack
 from swamp.index.root import ROOT_KEY
-from swamp.locks.acquire import GLOBAL_KEY
+from swamp.locks.decide import GLOBAL_KEY
 from swamp.store.port import ObjectStore
 from warm import Process
 

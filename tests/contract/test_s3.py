@@ -13,7 +13,7 @@ import pytest
 from servers.proxy import FaultProxy, Rule
 from servers.start import BUCKET
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, StoreError, UsageError
-from swamp.locks.acquire import MAX_LEASE
+from swamp.locks.decide import MAX_LEASE
 from swamp.store.open import open_store
 from swamp.store.port import CREATE, Match
 from swamp.store.probe import probe

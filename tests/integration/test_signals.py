@@ -11,7 +11,7 @@ import pytest
 from machines import Place, Team
 from proxies import proxy_to, stall
 from swamp.env import SYSTEM
-from swamp.locks.acquire import GLOBAL_KEY, Holder
+from swamp.locks.decide import GLOBAL_KEY, Holder
 from swamp.locks.leases import StoreLeases
 
 
@@ -131,7 +131,7 @@ def test_a_stuck_lock_is_seen_and_taken_away(local_team: Team):
 
 def test_the_hint_of_a_stuck_model_lease_is_the_command_that_frees_it(local_team: Team):
     """Said without the model it would free the global lease, which nobody holds."""
-    from swamp.locks.acquire import model_key
+    from swamp.locks.decide import model_key
 
     a = local_team.machine("a")
     done = a.put("web", "report", "1")

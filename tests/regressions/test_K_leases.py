@@ -16,9 +16,9 @@ import pytest
 
 from swamp.env import SYSTEM, Env, SystemClock
 from swamp.errors import LockTimeout, OutcomeUnknown, Unavailable
-from swamp.locks.acquire import AWAY_S, GLOBAL_KEY, Holder, LeaseClient, Terms, force_release, model_key, read_lease
+from swamp.locks.decide import GLOBAL_KEY, Holder, force_release, list_model_leases, model_key, read_lease
 from swamp.locks.hold import LEASES_VARIABLE
-from swamp.locks.leases import StoreLeases, list_model_leases
+from swamp.locks.leases import AWAY_S, StoreLeases, Terms
 from swamp.store.port import Capabilities
 from swamp.testing.faulty import Fault, FaultyStore
 
@@ -44,7 +44,7 @@ def any_store(request, tmp_path, fresh_prefix):
 
 def take(store, holder=ALICE, *, timeout=10.0, terms=KEPT, key=KEY, env=SYSTEM, **more):
     hooks = {name: more.pop(name) for name in ("on_wait",) if name in more}
-    return LeaseClient(store, holder, env, timeout_s=timeout, inherited=(), terms=terms, **more).acquire(key, **hooks)
+    return StoreLeases(store, holder, env, timeout_s=timeout, inherited=(), terms=terms, **more).acquire(key, **hooks)
 
 
 def leases(store, holder=ALICE, timeout=10.0, **more):
@@ -282,7 +282,7 @@ def test_K07_a_dead_structural_command_and_a_dead_model_are_one_wait(any_store, 
     for key in (GLOBAL_KEY, KEY):
         take(any_store, key=key, terms=dead)  # and never renewed
     clock = Skipping()
-    monkeypatch.setattr("swamp.locks.acquire.store_now", clock.stored)
+    monkeypatch.setattr("swamp.locks.decide.store_now", clock.stored)
     bob = StoreLeases(any_store, BOB, Env(clock, SYSTEM.rng), timeout_s=60, inherited=(), terms=dead)
     with bob.whole_store() if wants == "the whole store" else bob.model(*KEY.split("/", 1)[1][:-6].rsplit("/", 1)):
         assert 20 < clock.slept < 45  # its own time passes too, a little
@@ -325,7 +325,8 @@ def test_K08_a_pid_is_never_looked_up_neither_here_nor_elsewhere(any_store, tmp_
 
 HOLD = """
 import os, sys, time
-from swamp.locks.acquire import Holder, LeaseClient
+from swamp.locks.decide import Holder
+from swamp.locks.leases import StoreLeases
 from swamp.env import SYSTEM
 from swamp.store.open import open_store
 from pathlib import Path
@@ -333,7 +334,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts us may ignore it, as `nohup … &` does
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 store = open_store(sys.argv[1])
-client = LeaseClient(store, Holder.of_process(), SYSTEM, timeout_s=20, local_lock_dir=Path(sys.argv[3]))
+client = StoreLeases(store, Holder.of_process(), SYSTEM, timeout_s=20, local_lock_dir=Path(sys.argv[3]))
 with client.acquire(sys.argv[2]) as lease:
     print("held", lease.inherited, flush=True)
     if sys.argv[4] == "stay":
@@ -361,7 +362,7 @@ def bucket(tmp_path):
 
 
 def test_K09_a_child_does_not_wait_for_its_parent(bucket, tmp_path):
-    with LeaseClient(bucket, ALICE, SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks").acquire(KEY) as lease:
+    with StoreLeases(bucket, ALICE, SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks").acquire(KEY) as lease:
         child = Child(tmp_path / "bucket", tmp_path / "locks", lease.child_environment({}))
         process = child.start("end")
         out, _ = process.communicate(timeout=20)
@@ -371,9 +372,9 @@ def test_K09_a_child_does_not_wait_for_its_parent(bucket, tmp_path):
 
 
 def test_K09_a_child_of_nobody_waits(bucket, tmp_path):
-    with LeaseClient(bucket, ALICE, SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks").acquire(KEY) as lease:
+    with StoreLeases(bucket, ALICE, SYSTEM, timeout_s=5, local_lock_dir=tmp_path / "locks").acquire(KEY) as lease:
         with pytest.raises(LockTimeout):
-            LeaseClient(bucket, BOB, SYSTEM, timeout_s=0.5, inherited=("another-nonce",), terms=KEPT).acquire(KEY)
+            StoreLeases(bucket, BOB, SYSTEM, timeout_s=0.5, inherited=("another-nonce",), terms=KEPT).acquire(KEY)
         lease.check()
 
 
@@ -392,12 +393,12 @@ def test_K10_a_killed_holder_costs_its_own_machine_no_ttl(bucket, tmp_path):
     process.kill()
     process.wait(20)
     begun = time.monotonic()
-    with LeaseClient(bucket, BOB, SYSTEM, timeout_s=20, local_lock_dir=tmp_path / "locks").acquire(KEY):
+    with StoreLeases(bucket, BOB, SYSTEM, timeout_s=20, local_lock_dir=tmp_path / "locks").acquire(KEY):
         assert time.monotonic() - begun < 10, "the TTL is 30 s"
     # Another machine cannot know and waits.
     with pytest.raises(LockTimeout):
         take(bucket, terms=Terms(renew_s=0))
-        LeaseClient(bucket, BOB, SYSTEM, timeout_s=0.5, local_lock_dir=tmp_path / "elsewhere").acquire(KEY)
+        StoreLeases(bucket, BOB, SYSTEM, timeout_s=0.5, local_lock_dir=tmp_path / "elsewhere").acquire(KEY)
 
 
 def test_K11_nothing_comes_back_after_a_release(any_store):
@@ -481,7 +482,7 @@ def test_without_conditions_the_lease_is_written_waited_for_and_read_back(any_st
     """Two that start together on a store that enforces nothing: the one who finds itself there has it."""
     unsafe = Capabilities(create_only=False, compare_and_swap=False)
     # Both always wait a second: longer than a thread waits for its turn on a busy machine.
-    monkeypatch.setattr("swamp.locks.acquire.SHORTEST_SETTLE_S", 1.0)
+    monkeypatch.setattr("swamp.locks.leases.SHORTEST_SETTLE_S", 1.0)
     slow = Terms(ttl_s=30, renew_s=0.25, settle_s=1.0)
     held, errors = [], []
 

@@ -20,7 +20,8 @@ from swamp.commit.restore import undelete
 from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
 from swamp.index.keys import object_of, slice_of
 from swamp.index.root import Root
-from swamp.locks.acquire import Holder, LeaseClient, Terms, model_key
+from swamp.locks.decide import Holder, model_key
+from swamp.locks.leases import StoreLeases, Terms
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import SyncResult
 from swamp.sync.units import unit_of
@@ -273,7 +274,7 @@ class Process(Courier):
         """A model's lease around a pull, a write and a push, as every run; renewed now and then, sometimes outlived."""
         holder = Holder("sim", self.peer.name, 1)
         terms = Terms(renew_s=0)
-        client = LeaseClient(
+        client = StoreLeases(
             self.world.store(self.peer),
             holder,
             self.peer.env,

@@ -25,7 +25,7 @@ from sim.mix import Mix
 from sim.schedule import Crash, Scheduler, Violation
 from sim.settle import settle
 from sim.world import World
-from swamp.locks.acquire import Terms
+from swamp.locks.leases import Terms
 
 
 @dataclass

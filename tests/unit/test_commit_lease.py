@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from swamp.env import SYSTEM, rfc3339
-from swamp.locks.acquire import Holder, LeaseClient, inherited_of
 from swamp.locks.decide import (
     LONGEST_TTL_S,
     TTL_S,
+    Holder,
     Knowledge,
     LeaseBody,
     ObservedLease,
@@ -21,6 +21,7 @@ from swamp.locks.decide import (
     decode,
     watching,
 )
+from swamp.locks.leases import StoreLeases, inherited_of
 from swamp.store.open import open_store
 
 THEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -111,7 +112,7 @@ def test_a_lease_is_taken_on_what_this_machine_left_there_and_knows_when_others_
 
     def held(machine: str):
         directory = tmp_path / machine
-        return LeaseClient(
+        return StoreLeases(
             store, Holder("u", machine, 1), SYSTEM, timeout_s=5.0, inherited=(), local_lock_dir=directory
         ).acquire("k")
 

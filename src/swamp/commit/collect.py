@@ -24,7 +24,7 @@ from swamp.index.keys import PACK_PREFIX, is_pack, object_of
 from swamp.index.lookup import FetchSegment, all_rows, rows_between
 from swamp.index.root import EVERYTHING, SEGMENT_PREFIX, Root, Span
 from swamp.index.segment import AnyRow
-from swamp.locks.acquire import store_now
+from swamp.locks.decide import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.values import value
 

@@ -14,7 +14,7 @@ from swamp.index.entry import Unreferenced
 from swamp.index.lookup import FetchSegment, forgettable, merge_segments, within
 from swamp.index.root import EVERYTHING, Root, SegmentRef, Span
 from swamp.index.segment import Segment, listed_rows, write_segment
-from swamp.locks.acquire import store_now
+from swamp.locks.decide import store_now
 from swamp.values import value
 
 TOMBSTONE_AGE: Final = dt.timedelta(days=365)

@@ -25,7 +25,7 @@ from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
 from swamp.index.lookup import FetchSegment, all_rows, lookup, rows_between, winning_rows
 from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, holds, packed_bytes
 from swamp.index.root import EVERYTHING, Root, Span
-from swamp.locks.acquire import store_now
+from swamp.locks.decide import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.store.retry import put_again
 from swamp.values import mutable, value

@@ -331,7 +331,7 @@ class DirectoryLeases:
             raise
 
     def _myself(self) -> dict[str, Any]:
-        from swamp.locks.acquire import Holder
+        from swamp.locks.decide import Holder
 
         me = Holder.of_process()
         acquired = rfc3339(self.env.clock.now())

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from swamp.env import Env
-from swamp.errors import ConditionFailed, LockTimeout, ObjectMissing, StoreError, Unavailable
-from swamp.locks.decide import LeaseBody, decode
+from swamp.errors import ConditionFailed, LockTimeout, StoreError, Unavailable
+from swamp.locks.decide import LeaseBody, read_lease
 from swamp.store.port import Match, ObjectStore, Token
 from swamp.values import value
 
@@ -112,49 +112,27 @@ _RETRY_PAUSE = 0.1  # of the renewal interval
 LEASES_VARIABLE: Final = "SWAMP_LEASES"
 
 
-@value
-class Swap:
-    """Replaces one lease body by its successor, and says what is known afterwards."""
-
-    store: ObjectStore
-    env: Env
-    key: str
-    safe: bool
-
-    def look(self) -> tuple[LeaseBody | None, Token | None]:
-        try:
-            found = self.store.get(self.key)
-        except ObjectMissing:
-            return None, None
-        return decode(found.body), found.meta.token
-
-    def put(self, body: LeaseBody, token: Token, *, sure: bool = False) -> Token | None:
-        """The new token; None when the answer was not a clear success. `sure`: nobody can have taken it meanwhile."""
-        if not self.safe and not sure and self.look()[1] != token:
-            return None  # the store checks nothing, so look first
-        try:
-            return self.store.put(self.key, body.encode(), Match(token)).token
-        except (ConditionFailed, Unavailable):
-            return None
-
-
 class HeldLease:
     """A lease that is mine until `check` says otherwise. Use as a context manager: leaving releases it."""
 
     def __init__(
         self,
-        swap: Swap,
+        store: ObjectStore,
+        env: Env,
+        key: str,
         body: LeaseBody,
         token: Token,
         proven_at: float,
         *,
+        safe: bool,
         renew_s: float,
         on_lost: Callable[[str], None],
         local: LocalLock | None,
         inherited: bool = False,
         unbroken: bool = False,
     ) -> None:
-        self._swap, self._body, self._token, self._proven_at = swap, body, token, proven_at
+        self._store, self._env, self.key, self._safe = store, env, key, safe
+        self._body, self._token, self._proven_at = body, token, proven_at
         self._renew_s, self._on_lost, self._local = renew_s, on_lost, local
         self._lost: str | None = None
         self._over = False
@@ -164,10 +142,6 @@ class HeldLease:
         self.inherited = inherited
         self.unbroken = unbroken
         """Nobody else has held it since this machine did, or since ever."""
-
-    @property
-    def key(self) -> str:
-        return self._swap.key
 
     @property
     def nonce(self) -> str:
@@ -204,11 +178,12 @@ class HeldLease:
             if self._age() >= self._body.ttl_ms / 1000:
                 return False
             try:
-                body, _ = self._swap.look()
+                seen = read_lease(self._store, self.key)
             except StoreError:
                 return False
-            landed = body is not None and body == self._body.renewed()  # a renewal whose answer was lost
-            return self._lost is None and not self._over and (body == self._body or landed)
+            # The second one: a renewal whose answer was lost.
+            mine = seen is not None and seen.body in (self._body, self._body.renewed())
+            return mine and self._lost is None and not self._over
 
     def shows(self, key: str, token: Token) -> bool:
         """Whether one listing shows my own last write, and `token` at `key`, an object beside it.
@@ -221,7 +196,7 @@ class HeldLease:
                 return False
             try:
                 same = takewhile(lambda pair: pair[0] == pair[1], zip(self.key, key, strict=False))
-                pages = self._swap.store.list("".join(letter for letter, _ in same))
+                pages = self._store.list("".join(letter for letter, _ in same))
                 seen = {meta.key: meta.token for page in pages for meta in page}
             except StoreError:
                 return False
@@ -258,31 +233,42 @@ class HeldLease:
 
     def _renew(self) -> bool:
         """Puts the next body there; after an unclear answer what stands there decides."""
-        sent_at = self._swap.env.clock.monotonic()
+        sent_at = self._env.clock.monotonic()
         if self._put_renewed(sent_at):
             return True
-        body, token = self._swap.look()
-        if body is None or token is None:
+        seen = read_lease(self._store, self.key)
+        if seen is None or seen.body is None:
             self._lose("its object is gone or unreadable")
-        elif body.nonce != self.nonce:
-            self._lose(f"{body.holder} holds it now")
-        elif body.state == "released":
+        elif seen.nonce != self.nonce:
+            self._lose(f"{seen.holder} holds it now")
+        elif not seen.held:
             self._lose("it was released by force")
-        elif token != self._token:
-            self._body, self._token = body, token  # my own unanswered write had landed
+        elif seen.token != self._token:
+            self._body, self._token = seen.body, seen.token  # my own unanswered write had landed
             return self._put_renewed(sent_at)
         return False
 
     def _put_renewed(self, sent_at: float) -> bool:
         body = self._body.renewed()
-        token = self._swap.put(body, self._token)
+        token = self._put(body)
         if token is None:
             return False
         self._body, self._token, self._proven_at = body, token, sent_at
         return True
 
+    def _put(self, body: LeaseBody, *, sure: bool = False) -> Token | None:
+        """The new token; None when the answer was not a clear success. `sure`: nobody can have taken it meanwhile."""
+        if not self._safe and not sure:  # the store checks nothing, so look first
+            seen = read_lease(self._store, self.key)
+            if seen is None or seen.token != self._token:
+                return None
+        try:
+            return self._store.put(self.key, body.encode(), Match(self._token)).token
+        except (ConditionFailed, Unavailable):
+            return None
+
     def _age(self) -> float:
-        return self._swap.env.clock.monotonic() - self._proven_at
+        return self._env.clock.monotonic() - self._proven_at
 
     def _lose(self, why: str) -> None:
         self._lost = why
@@ -310,17 +296,17 @@ class HeldLease:
             try:
                 freed = self._body.released()
                 certain = self._age() < self._body.ttl_ms / 1000 * _CERTAIN_FOR
-                token = self._swap.put(freed, self._token, sure=certain)
+                token = self._put(freed, sure=certain)
                 if token is not None:
-                    if self._local is not None and token and self._swap.safe:
+                    if self._local is not None and token and self._safe:
                         self._local.leave(Left(token, freed.epoch))
                     return
-                body, token = self._swap.look()
+                seen = read_lease(self._store, self.key)
             except StoreError:
                 return  # the look was tried again and again below: the command has waited long enough
-            if body is None or token is None or body.nonce != self.nonce or body.state == "released":
+            if seen is None or seen.body is None or seen.nonce != self.nonce or not seen.held:
                 return
-            self._body, self._token = body, token
+            self._body, self._token = seen.body, seen.token
 
     def __enter__(self) -> Self:
         return self

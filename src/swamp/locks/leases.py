@@ -1,44 +1,112 @@
 """Takes the leases of a bucket: a model's, the global one, which exclude each other on every backend (K07), and the
-commit lock of a store without conditions.
+commit lock of a store without conditions. Section 5 of the protocol.
 
-Both sides write first and look second, so of two that overlap at least one sees the other.
+Leases keep one model's runs in order and save work; safety does not rest on them. `decide` says what to do, this module
+does it: acquire, renew, release and steal are compare-and-swap. Who takes a model's lease or the global one writes
+first and looks at the other second, so of two that overlap at least one sees the other.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
-from swamp.env import Env
-from swamp.errors import StoreError, Unavailable
-from swamp.locks.acquire import (
+from swamp.env import Env, rfc3339
+from swamp.errors import ConditionFailed, ObjectMissing, StoreError, Unavailable
+from swamp.locks.decide import (
     GLOBAL_KEY,
+    TTL_S,
+    Decision,
     Holder,
-    LeaseClient,
-    Terms,
+    LeaseBody,
+    ObservedLease,
+    Take,
+    Watch,
     look,
     model_key,
+    model_lease_keys,
     read_lease,
     retire,
     timed_out,
+    waiting_for,
 )
-from swamp.locks.decide import ObservedLease, Take, Watch
-from swamp.locks.hold import HeldLease, LocalLock
-from swamp.store.port import Capabilities, ObjectStore
+from swamp.locks.hold import LEASES_VARIABLE, HeldLease, LocalLock
+from swamp.store.port import CREATE, Capabilities, Match, ObjectStore, Token
 from swamp.store.retry import Backoff
 from swamp.values import value
 
+RENEW_S: Final = 10.0
 WATCH_S: Final = 1.0
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+DEFAULT_TIMEOUT_S: Final = 60.0
+AWAY_S: Final = 5.0
+"""How long a store that cannot be asked is waited for, beyond what its client has already done for each request."""
+SETTLE_S: Final = 5.0
+SHORTEST_SETTLE_S: Final = 0.02
+SETTLE_FACTOR: Final = 3.0
 
 
 @value
-class StoreLeases(LeaseClient):
-    """Takes the leases of one store for a command: a model's, or the global one."""
+class Terms:
+    """How long a lease lives without renewal, and how often it is renewed (0: by hand, in the simulator)."""
+
+    ttl_s: float = TTL_S
+    renew_s: float = RENEW_S
+    settle_s: float = SETTLE_S
+
+
+def inherited_of(environ: dict[str, str] | os._Environ[str]) -> frozenset[str]:
+    """Nonces of the leases that a parent process holds for this one (K09)."""
+    return frozenset(n for n in environ.get(LEASES_VARIABLE, "").split(",") if n)
+
+
+@value
+class StoreLeases:
+    """Takes leases on one store for one process: knows who asks, how long it waits and who is told meanwhile."""
+
+    store: ObjectStore
+    holder: Holder
+    env: Env
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    local_lock_dir: Path | None = None
+    on_lost: Callable[[str], None] = lambda _: None
+    inherited: Collection[str] | None = None
+    """Nonces of leases that a parent process holds for this one; None: those that the environment names."""
+    terms: Terms = field(default_factory=Terms)
+    away_s: float = AWAY_S
+    on_waiting: Callable[[str], object] = lambda _: None
+    """Hears once of each holder that has to be waited for."""
+    _told: set[str] = field(default_factory=set, compare=False)
+
+    def acquire(
+        self, key: str, timeout_s: float | None = None, on_wait: Callable[[], object] = lambda: None
+    ) -> HeldLease:
+        """The lease on `key`, renewed by a thread until it is released. Raises LockTimeout (75) with the holder's name.
+
+        A holder is waited for `timeout_s`, a store that cannot be asked `away_s` at a time: then its error is raised.
+        `on_wait` is called at most once, when the first look shows that somebody has to be waited for.
+        """
+        local = LocalLock(self.local_lock_dir, self.store.url, key) if self.local_lock_dir else None
+        try:
+            return _Attempt(self, key, local).run(self.timeout_s if timeout_s is None else timeout_s, on_wait)
+        except BaseException:
+            if local:
+                local.close()
+            raise
+
+    def nonces(self) -> frozenset[str]:
+        """Of the leases that a parent process holds for this one."""
+        return inherited_of(os.environ) if self.inherited is None else frozenset(self.inherited)
+
+    def tell(self, seen: ObservedLease) -> None:
+        said = waiting_for(seen)
+        if said not in self._told:
+            self._told.add(said)
+            self.on_waiting(said)
 
     def within(self, changed: Callable[[Env], Env]) -> StoreLeases:
         """The same leases for who waits by another clock, such as one that a request to cancel stops."""
@@ -88,6 +156,137 @@ class StoreLeases(LeaseClient):
             keys = [held.key for held in blocking]
 
 
+class _Attempt:
+    """One caller's way to a lease: look, decide, swap or wait."""
+
+    def __init__(self, client: StoreLeases, key: str, local: LocalLock | None) -> None:
+        self._client, self._key, self._local = client, key, local
+        self._store, self._env, self._safe = client.store, client.env, client.capabilities.safe
+        self._inherited, self._nonce = client.nonces(), client.env.uuid()
+        holder, now = client.holder, client.env.clock.now()
+        ttl_ms = int(client.terms.ttl_s * 1000)
+        said = (str(holder), holder.hostname, holder.pid, rfc3339(now), ttl_ms, self._nonce)
+        self._body = LeaseBody(*said, epoch=1, state="held")
+        self._watch: Watch | None = None
+        self._seen: ObservedLease | None = None
+        self._sent_at = self._looked_at = self._away_since = client.env.clock.monotonic()
+        self._unreachable: Unavailable | None = None
+
+    def run(self, timeout_s: float, on_wait: Callable[[], object]) -> HeldLease:
+        backoff = Backoff(self._env, timeout_s)
+        held = self._try(first=True)
+        if held is None and self._unreachable is None:
+            if self._seen is not None and self._seen.held:
+                self._client.tell(self._seen)
+            on_wait()
+            held = self._try()  # that may have taken long, and the time be up
+        while held is None:
+            # Nothing has been heard of the store for so long that waiting for it is no use.
+            away = self._unreachable and self._env.clock.monotonic() - self._away_since >= self._client.away_s
+            if away or not backoff.pause():
+                raise self._unreachable or timed_out(self._key, self._seen, timeout_s)
+            held = self._try()
+        return held
+
+    def _at_once(self) -> HeldLease | None:
+        """Without a look, where conditions are enforced: a swap on what this machine left there, or on nothing, can
+        only succeed if a look would have shown just that. Whatever else comes of it, the look follows."""
+        local = self._local
+        if local is None or not self._safe or self._inherited or not local.take(self._nonce):
+            return None
+        left = local.left()
+        body = self._body if left is None else replace(self._body, epoch=left.epoch + 1)
+        self._sent_at = self._env.clock.monotonic()
+        try:
+            token = self._store.put(self._key, body.encode(), CREATE if left is None else Match(left.token)).token
+        except (ConditionFailed, ObjectMissing, Unavailable):
+            return None
+        return self._held(body, token, unbroken=True) if token else None
+
+    def _try(self, *, first: bool = False) -> HeldLease | None:
+        """One look and at most one swap; an unreachable store is waited for like a holder, but not for as long."""
+        try:
+            held = (self._at_once() if first else None) or self._attempt()
+        except Unavailable as error:
+            if self._unreachable is None:
+                self._away_since = self._looked_at
+            self._unreachable = error
+            return None
+        self._unreachable = None
+        return held
+
+    def _attempt(self) -> HeldLease | None:
+        self._looked_at = self._env.clock.monotonic()
+        dead = self._local.dead() if self._local else ()
+        known = (self._nonce, self._inherited, dead)
+        self._seen, self._watch, decision = look(self._store, self._env, self._key, self._watch, *known)
+        if decision == "wait":
+            return None
+        if decision in ("inherit", "mine"):
+            return self._held_as_seen(inherited=decision == "inherit")
+        if self._local is not None and not self._local.take(self._nonce):
+            return None  # another process of this machine is ahead
+        return self._swap(decision)
+
+    def _swap(self, decision: Decision) -> HeldLease | None:
+        found = decision if isinstance(decision, Take) else None
+        body = replace(self._body, epoch=found.epoch) if found else self._body
+        unanswered: Unavailable | None = None
+        self._sent_at = self._env.clock.monotonic()
+        try:
+            condition = Match(found.token) if found else CREATE  # inv[commit.condition]
+            token = self._store.put(self._key, body.encode(), condition).token
+            if self._safe and token:
+                return self._held(body, token)  # a swap that clearly happened need not be looked at
+        except ConditionFailed:
+            pass  # no other answer decides: what stands there now does (K05)
+        except Unavailable as error:
+            unanswered = error
+        if not self._safe:
+            self._env.clock.sleep(self._settling())
+        self._seen = read_lease(self._store, self._key)
+        if self._seen and self._seen.held and self._seen.nonce == self._nonce:
+            return self._held_as_seen()
+        if unanswered is not None:
+            raise unanswered  # a store that takes no lease is not a holder that is waited for (C20)
+        return None
+
+    def _settling(self) -> float:
+        """How long a rival that looked before my write may take to write over it: three times what I took for both.
+
+        What this saves is work, not data: a rival may be slower than that, or asleep. It then writes over a lease that
+        is held, the holder finds that out before it records a commit, and whatever was written under a lost lease is
+        put right by the log (docs/decisions/0006-without-conditions.md).
+        """
+        took = self._env.clock.monotonic() - self._looked_at
+        return min(self._client.terms.settle_s, max(SHORTEST_SETTLE_S, SETTLE_FACTOR * took))
+
+    def _held_as_seen(self, *, inherited: bool = False) -> HeldLease:
+        assert self._seen is not None and self._seen.body is not None
+        return self._held(self._seen.body, self._seen.token, inherited=inherited)
+
+    def _held(self, body: LeaseBody, token: Token, *, inherited: bool = False, unbroken: bool = False) -> HeldLease:
+        local = None if inherited else self._local
+        if local is not None:
+            local.settle(self._nonce)
+        lease = HeldLease(
+            self._store,
+            self._env,
+            self._key,
+            body,
+            token,
+            self._sent_at,
+            safe=self._safe,
+            renew_s=self._client.terms.renew_s,
+            on_lost=self._client.on_lost,
+            local=local,
+            inherited=inherited,
+            unbroken=unbroken,
+        )
+        lease.start()
+        return lease
+
+
 class _Watcher:
     """Looks at leases of others without taking them."""
 
@@ -133,27 +332,6 @@ class _Watcher:
             local.close()
 
 
-def list_model_leases(store: ObjectStore) -> list[ObservedLease]:
-    """Every model lease that was ever taken, held or released."""
-    found = (read_lease(store, key) for key in model_lease_keys(store))
-    return [lease for lease in found if lease is not None]
-
-
-def model_lease_keys(store: ObjectStore, prefix: str = "data/") -> Iterator[str]:
-    """Where model leases may lie: one request per type and none per version, however much data there is."""
-    level = store.level(prefix)
-    locks = [o.key for o in level.objects if o.key == f"{prefix}.lock"]
-    yield from locks
-    if locks:
-        return  # this is a model's directory: below it are its data
-    for directory in level.dirs:
-        name = directory.rsplit("/", 1)[-1]
-        if _UUID.fullmatch(name):
-            yield f"{directory}/.lock"
-        elif not name.isdigit():  # digits are versions: too deep
-            yield from model_lease_keys(store, directory + "/")
-
-
 COMMIT_LEASE: Final = ".datastore-commit.lock"
 TERMS = Terms()
 NOT_ENFORCED: Final = Capabilities(create_only=False, compare_and_swap=False)
@@ -165,7 +343,7 @@ def commit_lock(
     """Opens the lock under which commits are made one at a time, where the store does not enforce conditions."""
 
     def lease() -> HeldLease:
-        client = LeaseClient(
+        client = StoreLeases(
             store,
             Holder.of_process(),
             env,

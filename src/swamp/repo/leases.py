@@ -39,7 +39,7 @@ def by_lease(datastore: Datastore, key: str, *, fresh: bool) -> Verdict:
 
 
 def _look(datastore: Datastore, key: str, fresh: bool) -> Verdict:
-    from swamp.locks.acquire import read_lease, store_now
+    from swamp.locks.decide import read_lease, store_now
 
     try:
         seen = read_lease(datastore.store, key)
@@ -64,7 +64,7 @@ def model_verdict(datastore: Datastore, model_type: str, model_id: str) -> Verdi
     if not datastore.synced:
         name = f"model-{model_type.replace('/', '+')}-{model_id}.lock"
         return by_lock(datastore.directory / ".locks" / name) or "dead"
-    from swamp.locks.acquire import model_key
+    from swamp.locks.decide import model_key
 
     return by_lease(datastore, model_key(model_type, model_id), fresh=False)
 
@@ -98,8 +98,8 @@ def directory_leases(datastore: Datastore) -> DirectoryLeases:
 
 def store_leases(datastore: Datastore) -> StoreLeases:
     """Makes the leases of a bucket: between machines."""
-    from swamp.locks.acquire import AWAY_S, Holder
-    from swamp.locks.leases import StoreLeases
+    from swamp.locks.decide import Holder
+    from swamp.locks.leases import AWAY_S, StoreLeases
 
     context = datastore.context
     limits = context.settings.sync_timeout, context.settings.request_timeout
@@ -133,7 +133,7 @@ def times_of(datastore: Datastore) -> Times:
 
 def store_clock(datastore: Datastore) -> dt.datetime:
     """What time it is: by the store's clock where there is a store."""
-    from swamp.locks.acquire import store_now
+    from swamp.locks.decide import store_now
 
     return store_now(datastore.store) if datastore.synced else datastore.context.env.clock.now()
 

@@ -220,8 +220,7 @@ class Maintenance:
             holder = leases.whole_store_holder()
             info = {} if holder is None else {"info": holder}
             return {"held": holder is not None, **info, "models": leases.model_holders()}
-        from swamp.locks.acquire import GLOBAL_KEY, read_lease
-        from swamp.locks.leases import list_model_leases
+        from swamp.locks.decide import GLOBAL_KEY, list_model_leases, read_lease
 
         store = self._datastore.store
         seen = read_lease(store, GLOBAL_KEY)
@@ -245,7 +244,7 @@ class Maintenance:
 
     def lock_release(self, model: str | None = None) -> dict[str, Any]:
         """Marks a lease released, by its nonce: a holder that came in between keeps it."""
-        from swamp.locks.acquire import GLOBAL_KEY, force_release, model_key, read_lease
+        from swamp.locks.decide import GLOBAL_KEY, force_release, model_key, read_lease
 
         wanted = None if model is None else _type_and_id(model)
         if not self._datastore.synced:

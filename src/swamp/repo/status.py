@@ -213,7 +213,7 @@ class DatastoreStatus:
             return None
 
     def _lock(self) -> dict[str, Any]:
-        from swamp.locks.acquire import GLOBAL_KEY, read_lease
+        from swamp.locks.decide import GLOBAL_KEY, read_lease
 
         seen = read_lease(self._store, GLOBAL_KEY)
         if seen is None or not seen.held:

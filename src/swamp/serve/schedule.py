@@ -125,13 +125,14 @@ class Claims:
     @contextmanager
     def _alone(self, workflow_id: str) -> Iterator[None]:
         """Where the store enforces nothing, one at a time: under a lease."""
-        from swamp.locks.acquire import Holder, LeaseClient
+        from swamp.locks.decide import Holder
+        from swamp.locks.leases import StoreLeases
 
         if self._safe:
             yield
             return
         holder, capabilities = Holder.of_process(), self.repo.datastore.capabilities
-        client = LeaseClient(self._store, holder, self.repo.env, capabilities=capabilities, inherited=())
+        client = StoreLeases(self._store, holder, self.repo.env, capabilities=capabilities, inherited=())
         lease = client.acquire(f"{PREFIX}/{workflow_id}/.lock")
         try:
             yield

@@ -70,7 +70,8 @@ class StoreRunLocks:
     @contextmanager
     def hold(self, workflow_id: str, run_id: str, *, new: bool = False) -> Iterator[StillOurs]:
         """Be the process of this run. Raises LockTimeout while another one is; of a `new` one nobody else can be."""
-        from swamp.locks.acquire import AWAY_S, Holder, LeaseClient, read_lease
+        from swamp.locks.decide import Holder, read_lease
+        from swamp.locks.leases import AWAY_S, StoreLeases
 
         self.repo.datastore.must_be_there()  # a lease would make the directory of a bucket that is away
         key = lease_key(workflow_id, run_id)
@@ -79,7 +80,7 @@ class StoreRunLocks:
         local = self._local(run_id)
         # Long enough to see that a dead process renews nothing; one that lives on this machine is not waited out.
         asked = self.repo.settings.lock_timeout
-        client = LeaseClient(
+        client = StoreLeases(
             self.repo.datastore.store,
             Holder.of_process(),
             self.repo.env,

@@ -13,8 +13,8 @@ import pytest
 from peers import Peer, Watched, content, keys, once, root_of, ruin_root, settled, version
 from swamp.env import Env, SystemClock
 from swamp.index.root import ROOT_KEY
-from swamp.locks.acquire import Holder, LeaseClient, Terms
-from swamp.locks.leases import COMMIT_LEASE
+from swamp.locks.decide import Holder
+from swamp.locks.leases import COMMIT_LEASE, StoreLeases, Terms
 from swamp.store.layers import MeterStore
 from swamp.store.port import UNSAFE as WARNING
 from swamp.store.port import Capabilities, Condition, Fetched, ObjectMeta, Token
@@ -228,7 +228,7 @@ def test_the_wait_for_rivals_is_measured(store):
         clock = TickingClock()
         slow = Watched(store, lambda verb, key, clock=clock, seconds=seconds: clock.pass_by(seconds))
         env = Env(clock, random.Random(1))
-        client = LeaseClient(slow, Holder("u", "h", 1), env, capabilities=UNSAFE, terms=Terms(renew_s=0))
+        client = StoreLeases(slow, Holder("u", "h", 1), env, capabilities=UNSAFE, terms=Terms(renew_s=0))
         lease = client.acquire(f"{seconds}.lock")
         lease.release()
         assert clock.slept == [pytest.approx(wait)]
