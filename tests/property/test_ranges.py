@@ -20,8 +20,9 @@ from swamp.cache.files import fingerprint_of
 from swamp.cache.rows import BaseRow
 from swamp.cache.scan import ScanProblem, landmarks, names_below, scan
 from swamp.cache.state import State
-from swamp.commit.collect import Ages, Marked, MarkTerms, ObjectClaim, claims, segments_live
+from swamp.commit.collect import Marked, MarkTerms, ObjectClaim, claims, segments_live
 from swamp.commit.compact import merge_range
+from swamp.commit.log import Ages
 from swamp.commit.repack import PackSurvey, survey
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.keys import object_of

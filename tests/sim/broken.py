@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from swamp.cache.damage import Damage
-from swamp.commit.collect import ObjectClaim, _swept, both
+from swamp.commit.collect import ObjectClaim, Sweeper, _swept, both
 from swamp.commit.commit import Committer
-from swamp.commit.sweep import Sweeper
 from swamp.env import ULID_LENGTH
 from swamp.errors import CorruptData, NewerFormat, ObjectMissing, StoreError
 from swamp.index.entry import Entry
@@ -195,17 +194,17 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     # a writer looks again for uploads made before a collection
     "gc.epoch-check": (("swamp.index.root:Root.has_collected_since", _no),),
     # an inherited list of condemned keys deletes nothing that gc itself would not
-    "gc.own-keys": (("swamp.commit.collect:_swept", _inherited_too), ("swamp.commit.sweep:may_condemn", _yes)),
+    "gc.own-keys": (("swamp.commit.collect:_swept", _inherited_too), ("swamp.commit.collect:may_condemn", _yes)),
     # a plain key is deleted only while it holds the very bytes that we dropped
     "gc.plain-unchanged": (
         ("swamp.commit.collect:may_hold", _yes),
-        ("swamp.commit.sweep:unchanged", _there_is_enough),
-        ("swamp.commit.sweep:Sweeper._holds", _yes),
+        ("swamp.commit.collect:unchanged", _there_is_enough),
+        ("swamp.commit.collect:Sweeper._holds", _yes),
     ),
     # what a collector condemns is an object, with every slice of it
     "gc.objects": (
         ("swamp.index.root:Root.condemns", lambda self, key: key in self.condemned),
-        ("swamp.commit.sweep:named_object", lambda key: key),
+        ("swamp.commit.collect:named_object", lambda key: key),
     ),
     # what verify marks or heals is the row that wins on the root it swaps on
     "verify.winner": (("swamp.sync.verify:_unchanged", _newest_layer_only),),

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from swamp.commit.collect import Ages, orphans_until
-from swamp.commit.log import LogName
+from swamp.commit.collect import orphans_until
+from swamp.commit.log import Ages, LogName
 from swamp.index.root import Writer, first_root
 from swamp.store.port import ObjectMeta
 

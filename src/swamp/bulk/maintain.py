@@ -35,8 +35,9 @@ from swamp.bulk.kernels import CopyObjects, CopySlices, VerifyEntries
 from swamp.bulk.shares import ALONE, MOST_TASKS, bins_for, by_count, by_weight, cut, tasks_for
 from swamp.bulk.spread import COLUMNS, InArrow, Kernel, Named, frame_of, named_frame, values_of
 from swamp.commit.bootstrap import Bootstrapped, LeftOut
-from swamp.commit.collect import Ages, Marked, MarkTerms, internal_objects, segments_live
+from swamp.commit.collect import Marked, MarkTerms, internal_objects, segments_live
 from swamp.commit.commit import Committer, RootRead
+from swamp.commit.log import Ages
 from swamp.commit.repack import PackSurvey, survey
 from swamp.errors import Failed
 from swamp.index.entry import Row

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from swamp.cache.paths import TIER_DIRECTORIES, ancestors, fold, is_below, is_internal_object, is_safe
-from swamp.commit.collect import Ages
+from swamp.commit.collect import unchanged
 from swamp.commit.commit import Changes, Committer, Pace
-from swamp.commit.log import names
-from swamp.commit.sweep import unchanged
+from swamp.commit.log import Ages, names
 from swamp.env import rfc3339
 from swamp.errors import NotFound
 from swamp.index.adopt import own_objects

@@ -1,37 +1,44 @@
-"""Garbage: what no path names any more, for longer than the undo window. Mark looks; `sweep` condemns and deletes.
+"""Garbage: what no path names any more, for longer than the undo window. `mark` looks, `Sweeper` condemns and deletes.
 
 A key is deleted only after a commit has put it into `collecting`: a writer that wants it sees that and gives it up.
+Nothing is deleted because a list in the bucket says so: every key comes from a listing that was marked just now.
 Ages are the store's own: the last-modified of log records and objects, against that of an object just written.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from itertools import chain, groupby
 from typing import Final
 
+from swamp.cache.paths import in_tier, is_internal, is_internal_object
 from swamp.commit.bootstrap import tier_pages
-from swamp.commit.build import PLACED_AGAIN, REBUILT_FROM
-from swamp.commit.commit import Committer, Pace
-from swamp.commit.log import LogName, names, put_log, refuse_later_formats
-from swamp.commit.sweep import Held, MovedTooFar, Sweeper, is_own_key, is_segment_key, may_condemn, release
+from swamp.commit.build import PLACED_AGAIN, REBUILT_FROM, is_there
+from swamp.commit.commit import Changes, Committer, Pace
+from swamp.commit.log import Ages, names, put_log, refuse_later_formats
+from swamp.env import is_ulid
+from swamp.errors import ObjectMissing
 from swamp.index.adopt import own_objects
-from swamp.index.entry import Entry
+from swamp.index.entry import Entry, is_payload_key, path_of_key
 from swamp.index.keys import PACK_PREFIX, is_pack, object_of
-from swamp.index.lookup import FetchSegment, all_rows, rows_between
+from swamp.index.lookup import FetchSegment, all_rows, live_rows, rows_between, rows_since
 from swamp.index.root import EVERYTHING, SEGMENT_PREFIX, Root, Span
 from swamp.index.segment import AnyRow
 from swamp.locks.decide import store_now
-from swamp.store.port import ObjectMeta, ObjectStore
-from swamp.values import value
+from swamp.store.keys import is_key
+from swamp.store.port import ObjectMeta, ObjectStore, Token
+from swamp.values import mutable, value
 
 BATCH: Final = 1_000
 KEPT_RECORDS: Final = 1_000
 KEPT_RECORD_AGE: Final = dt.timedelta(days=30)
 UNDO_WINDOW: Final = dt.timedelta(days=7)
+_SUFFIX: Final = ".parquet"
+Held = Mapping[str, frozenset[tuple[int, str]]]
+"""Of plain keys: sizes and hashes of what commits of ours dropped there."""
 
 
 @value
@@ -51,39 +58,13 @@ class Marked:
     root: Root
     garbage: tuple[ObjectMeta, ...]
     records: tuple[ObjectMeta, ...] = ()
-    """Log records beyond what is kept: nothing names them, so they need no condemning."""
+    """Log records beyond the newest 1,000 that are older than a month: nothing names them, so none is condemned."""
     held: Held = field(default_factory=dict)
     """What commits of ours dropped under the plain keys among the garbage."""
 
     @property
     def size(self) -> int:
         return sum(meta.size for meta in (*self.garbage, *self.records))
-
-
-@value
-class Ages:
-    """When commits happened by the store's clock. A commit whose record is gone is as young as the next later one."""
-
-    now: dt.datetime
-    seqs: tuple[int, ...]
-    times: tuple[dt.datetime, ...]
-
-    @classmethod
-    def of(cls, records: list[LogName], now: dt.datetime) -> Ages:
-        known: dict[int, dt.datetime] = {}
-        for record in records:
-            at = record.meta.last_modified
-            known[record.seq] = max(at, known.get(record.seq, at))
-        return cls(now, tuple(sorted(known)), tuple(known[seq] for seq in sorted(known)))
-
-    def older(self, seq: int, than: dt.timedelta) -> bool:
-        place = bisect_left(self.seqs, seq)
-        return place < len(self.seqs) and self.now - self.times[place] >= than
-
-    def at(self, seq: int) -> dt.datetime | None:
-        """When a commit happened, or the next later one that has a record; None when there is none."""
-        place = bisect_left(self.seqs, seq)
-        return self.times[place] if place < len(self.times) else None
 
 
 Marker = Callable[[Root, dt.timedelta], Marked]
@@ -101,9 +82,13 @@ def collect(
     has moved on too far meanwhile."""
     done = Collected(0, 0, 0)
     while True:
-        marked = _marked(committer, keep, marker)
-        if marked is None:
+        read = committer.read()
+        if read.root is None:
             return done
+        refuse_later_formats(committer.store, read.root)  # what they name is not garbage
+        # The newest commit may have no record yet: without one, what it dropped just now would have no age (L33).
+        put_log(committer.store, committer.env, read.root, read.body)
+        marked = marker(read.root, keep) if marker else mark(committer, read.root, keep)
         found = done.deleted + len(marked.garbage) + len(marked.records)
         if dry_run:
             return Collected(found, 0, marked.size)
@@ -117,16 +102,6 @@ def collect(
         if marked.records:
             committer.store.delete([m.key for m in marked.records])
         return done + Collected(0, len(marked.records), sum(m.size for m in marked.records))
-
-
-def _marked(committer: Committer, keep: dt.timedelta, marker: Marker | None) -> Marked | None:
-    read = committer.read()
-    if read.root is None:
-        return None
-    refuse_later_formats(committer.store, read.root)  # what they name is not garbage
-    # The newest commit may have no record yet: without one, what it dropped just now would have no age (L33).
-    put_log(committer.store, committer.env, read.root, read.body)
-    return marker(read.root, keep) if marker else mark(committer, read.root, keep)
 
 
 def _swept(committer: Committer, pace: Pace, marked: Marked) -> Iterator[Collected]:
@@ -180,7 +155,8 @@ class MarkTerms:
     def now(cls, store: ObjectStore, root: Root, keep: dt.timedelta) -> MarkTerms:
         recorded = list(names(store))
         ages = Ages.of(recorded, store_now(store))
-        return cls(root, ages, keep, orphans_until(root, ages, keep), tuple(old_records(recorded, ages)))
+        old = (r.meta for r in recorded[:-KEPT_RECORDS] if ages.now - r.meta.last_modified >= KEPT_RECORD_AGE)
+        return cls(root, ages, keep, orphans_until(root, ages, keep), tuple(old))
 
     def marked(self, garbage: Iterable[tuple[ObjectMeta, frozenset[tuple[int, str]]]]) -> Marked:
         found = sorted(garbage, key=lambda one: one[0].key)
@@ -265,8 +241,143 @@ def internal_objects(store: ObjectStore) -> Iterator[ObjectMeta]:
             yield from (meta for meta in page if is_segment_key(meta.key) or is_pack(meta.key))
 
 
-def old_records(records: list[LogName], ages: Ages) -> Iterator[ObjectMeta]:
-    """All but the newest 1,000, and of those only what is older than a month."""
-    for record in records[:-KEPT_RECORDS]:
-        if ages.now - record.meta.last_modified >= KEPT_RECORD_AGE:
-            yield record.meta
+class MovedTooFar(Exception):
+    """The root that was marked is no longer in the newest one's history: mark again."""
+
+
+def may_condemn(key: str) -> bool:
+    """Whether a key can be garbage at all. inv[gc.own-keys]
+
+    Only what lies below a tier directory, and segments and packs under our own names: never the root, the log, leases,
+    internal names, `.namespace.json`, or anything that no file of ours can be called.
+    """
+    if is_segment_key(key) or is_pack(key):
+        return True
+    return is_key(key) and in_tier(key) and not is_internal_object(key) and not is_internal(path_of_key(key))
+
+
+def is_own_key(key: str) -> bool:
+    """Whether only we can have written under this name: an upload, a pack or a segment. Nobody writes there twice."""
+    return is_payload_key(key) or is_pack(key) or is_segment_key(key)
+
+
+def is_segment_key(key: str) -> bool:
+    """Whether a key is `_index/<ulid>.parquet`."""
+    name = key.removeprefix(SEGMENT_PREFIX)
+    return name != key and name.endswith(_SUFFIX) and is_ulid(name.removesuffix(_SUFFIX))
+
+
+@mutable
+class Sweeper:
+    """Deletes keys that were marked against the root `seen`, a batch at a time."""
+
+    committer: Committer
+    pace: Pace
+    seen: Root
+    held: Held
+    _spared: set[str] = field(default_factory=set)
+
+    def sweep(self, keys: Collection[str]) -> set[str]:
+        """Condemns the batch, deletes it, and takes it off the list again; what was deleted."""
+        tokens = self._proven(keys)
+        wanted = {key for key in keys if key in tokens or is_own_key(key)}
+        batch: set[str] = set()
+
+        def condemn(root: Root) -> Changes | None:
+            self._spare(root)
+            batch.clear()
+            batch.update(key for key in wanted - self._spared if may_condemn(key))
+            if not batch:
+                return None
+            return Changes(collecting=tuple(sorted(set(root.collecting) | batch)), gc_epoch_step=1)
+
+        if self.committer.commit(condemn, self.pace) is None:
+            return set()
+        going = {key for key in batch if key not in tokens or self._holds(key, tokens[key])}
+        self.committer.store.delete(sorted(going))
+
+        def clear(root: Root) -> Changes | None:
+            self._spare(root)
+            left = tuple(k for k in root.collecting if k not in batch)
+            return Changes(collecting=left, swept=frozenset(going))
+
+        self.committer.commit(clear, self.pace)
+        return going
+
+    def _spare(self, root: Root) -> None:
+        """Keys that a root newer than the last one seen brought to life are never condemned."""
+        if root.op == self.seen.op:
+            return
+        if not root.knows_op(self.seen.op):
+            raise MovedTooFar
+        rows = rows_since(root, self.seen.seq, self.committer.fetch)
+        self._spared |= {named_object(r.key) for r in rows if isinstance(r, Entry)} | {s.key for s in root.segments}
+        self.seen = root
+
+    def _proven(self, keys: Collection[str]) -> dict[str, Token]:
+        """Plain keys that still hold the very bytes that we dropped, with the token that says so."""
+        found: dict[str, Token] = {}
+        for key in sorted(keys):  # a run of the simulator is the same in every process
+            if is_own_key(key):
+                continue
+            self.pace()
+            token = unchanged(self.committer.store, key, self.held.get(key, frozenset()))
+            if token is not None:
+                found[key] = token
+        return found
+
+    def _holds(self, key: str, token: Token) -> bool:
+        """Another tool may have written there while the batch was committed."""
+        try:
+            return self.committer.store.head(key).token == token
+        except ObjectMissing:
+            return False
+
+
+def named_object(key: str) -> str:
+    """The object that a row's key keeps alive: `collecting`, listings and marks hold objects. inv[gc.objects]"""
+    return object_of(key)
+
+
+def unchanged(store: ObjectStore, key: str, dropped: frozenset[tuple[int, str]]) -> Token | None:
+    """The token of a plain object whose bytes are those that a commit of ours dropped, by hash; else None.
+
+    An adopted object that nobody ever read has no hash: it cannot be shown to be what was dropped, so it stays.
+    inv[gc.plain-unchanged]
+    """
+    try:
+        with store.open(key) as body:
+            if all(size != body.meta.size for size, _ in dropped):
+                return None
+            digest = hashlib.sha256()
+            for chunk in body:
+                digest.update(chunk)
+            known = (body.meta.size, digest.hexdigest()) in dropped
+            return body.meta.token if known else None
+    except ObjectMissing:
+        return None
+
+
+def release(committer: Committer, pace: Pace, inherited: frozenset[str]) -> None:
+    """Takes off `collecting` what an earlier collector, or a damaged root, left there and nobody may or need delete.
+
+    What this run may not delete *yet* stays listed: its collector may only be slow, and whoever took such a key off the
+    list would let a writer use it under a delete that is still to come.
+    """
+    idle: set[str] = set()
+    for key in sorted(inherited):
+        if may_condemn(key):
+            pace()
+            if is_there(committer.store, key):
+                continue
+        idle.add(key)
+
+    def propose(root: Root) -> Changes | None:
+        left = [k for k in root.collecting if k not in idle]
+        named = (named_object(row.key) for row in live_rows(root, committer.fetch)) if inherited & set(left) else ()
+        live = inherited & set(named)
+        left = [k for k in left if k not in live]
+        return Changes(collecting=tuple(left)) if len(left) < len(root.collecting) else None
+
+    if inherited:
+        committer.commit(propose, pace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, Literal
@@ -27,6 +29,32 @@ class LogName:
     seq: int
     op: str
     meta: ObjectMeta
+
+
+@value
+class Ages:
+    """When commits happened by the store's clock. A commit whose record is gone is as young as the next later one."""
+
+    now: dt.datetime
+    seqs: tuple[int, ...]
+    times: tuple[dt.datetime, ...]
+
+    @classmethod
+    def of(cls, records: list[LogName], now: dt.datetime) -> Ages:
+        known: dict[int, dt.datetime] = {}
+        for record in records:
+            at = record.meta.last_modified
+            known[record.seq] = max(at, known.get(record.seq, at))
+        return cls(now, tuple(sorted(known)), tuple(known[seq] for seq in sorted(known)))
+
+    def older(self, seq: int, than: dt.timedelta) -> bool:
+        at = self.at(seq)
+        return at is not None and self.now - at >= than
+
+    def at(self, seq: int) -> dt.datetime | None:
+        """When a commit happened, or the next later one that has a record; None when there is none."""
+        place = bisect_left(self.seqs, seq)
+        return self.times[place] if place < len(self.times) else None
 
 
 def log_key(seq: int, op: str) -> str:

@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import Final, Protocol
 
 from swamp.commit.build import survive
-from swamp.commit.collect import Ages, internal_objects
+from swamp.commit.collect import internal_objects
 from swamp.commit.commit import Changes, Committer, Pace
-from swamp.commit.log import names
+from swamp.commit.log import Ages, names
 from swamp.env import Env
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced

@@ -17,11 +17,10 @@ from typing import Final
 from swamp.cache.paths import ancestors, fold
 from swamp.commit.bootstrap import tier_pages
 from swamp.commit.build import REBUILT_FROM, is_there
-from swamp.commit.collect import BATCH, held_by
+from swamp.commit.collect import BATCH, MovedTooFar, Sweeper, held_by
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.commit.repack import COMMIT_ROWS, empty, is_what_was_read
-from swamp.commit.sweep import MovedTooFar, Sweeper
 from swamp.errors import CorruptData, NotFound, ObjectMissing, UsageError
 from swamp.index.entry import Entry, Row, Tombstone, is_payload_key, path_of_key
 from swamp.index.keys import PACK_PREFIX, is_pack, object_of

@@ -157,8 +157,7 @@ def _checked_now(datastore: Datastore) -> dt.datetime:
 
 def _written(datastore: Datastore, refs: Sequence[VersionRef]) -> Mapping[VersionRef, dt.datetime]:
     """When each version's metadata was committed, by the store's clock: that of the commit's log record."""
-    from swamp.commit.collect import Ages
-    from swamp.commit.log import names
+    from swamp.commit.log import Ages, names
     from swamp.index.lookup import lookup
 
     committer = datastore.must_sync().committer
