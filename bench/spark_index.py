@@ -38,7 +38,7 @@ from swamp.bulk.spread import named_frame
 from swamp.cache.layout import CacheDir
 from swamp.cache.state import State
 from swamp.commit.commit import Changes, RootRead
-from swamp.commit.compact import compact
+from swamp.commit.repack import compact
 from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM, rfc3339
 from swamp.index.entry import Entry

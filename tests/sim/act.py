@@ -14,8 +14,7 @@ from sim.upgrade import is_recorded, upgrade
 from swamp.cache.paths import ancestors
 from swamp.commit.collect import collect
 from swamp.commit.commit import Changes
-from swamp.commit.compact import compact
-from swamp.commit.repack import empty
+from swamp.commit.repack import compact, empty
 from swamp.commit.restore import undelete
 from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
 from swamp.index.keys import object_of, slice_of

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import swamp.cache.files
 import swamp.commit.commit
-import swamp.commit.compact
+import swamp.commit.repack
 import swamp.locks.flock
 import swamp.locks.leases
 from sim.live import actors_of
@@ -95,7 +95,7 @@ def _small_world(mix: Mix, scheduler: Scheduler) -> Iterator[None]:
 
     changes: list[tuple[ModuleType, str, object]] = [
         (swamp.commit.commit, "LAYER_ROWS", mix.layer_rows),
-        (swamp.commit.compact, "TOMBSTONE_AGE", dt.timedelta(seconds=mix.forget_s)),
+        (swamp.commit.repack, "TOMBSTONE_AGE", dt.timedelta(seconds=mix.forget_s)),
         (swamp.cache.files, "_ctime_ns", lambda found: found.st_mtime_ns),
         (swamp.locks.flock, "_release", release_and_step_aside),
         (swamp.locks.leases, "TERMS", Terms(renew_s=0)),  # no thread but the actors

@@ -20,8 +20,8 @@ from swamp.bulk.maintain import OnStore
 from swamp.bulk.transfer import FIRST_COST, OnSpark, at_hand
 from swamp.cache.layout import CacheDir
 from swamp.commit.collect import collect, mark
-from swamp.commit.compact import Compacted, compact
 from swamp.commit.log import names
+from swamp.commit.repack import Compacted, compact
 from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, Interrupted, Unavailable

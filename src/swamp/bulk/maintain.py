@@ -215,7 +215,7 @@ class OnStore:
     # -- what `commit` does with an index: compact, collect, repack
 
     def merged(self, root: Root, inputs: Sequence[SegmentRef], horizon: int) -> tuple[SegmentRef, ...]:
-        """A `commit.compact.Merge`: the inputs as few new segments under the highest number among them."""
+        """A `commit.repack.Merge`: the inputs as few new segments under the highest number among them."""
         made = self.of_ranges(root, partial(merged, self.spec, tuple(inputs), horizon))
         return _in_order(self.spread("compact", self.ranges(inputs, SEGMENT_TARGET), made))
 

@@ -1,8 +1,9 @@
-"""Moves what lives in packs that are mostly dead into new packs, so that the old ones can be collected.
+"""Fewer, fuller objects: moves what lives in mostly dead packs into new ones, and merges segments of the index.
 
 A move is no change: identity and number stay, only the place is another one. inv[pack.identity] The old pack is dropped
 by the commit that moves out of it, so that readers and undelete find it for the length of the undo window.
-`PackCopier` copies the slices, each checked on the way, here and inside Spark tasks.
+`PackCopier` copies the slices, each checked on the way, here and inside Spark tasks. Of merged segments (`compact`)
+what was overruled goes, numbers stay, and no tombstone leaves an older row uncovered.
 """
 
 from __future__ import annotations
@@ -10,21 +11,22 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
+from functools import partial
 from itertools import groupby
 from typing import Final, Protocol
 
-from swamp.commit.build import survive
+from swamp.commit.build import put_segment, survive
 from swamp.commit.collect import internal_objects
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import Ages, names
 from swamp.env import Env
-from swamp.errors import CorruptData, ObjectMissing
+from swamp.errors import ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.keys import Slice, is_pack, object_of, pack_key, slice_of
-from swamp.index.lookup import FetchSegment, all_rows, lookup, rows_between, winning_rows
+from swamp.index.keys import Slice, cut_of, is_pack, object_of, pack_key
+from swamp.index.lookup import FetchSegment, all_rows, lookup, merge_range, rows_between, winning_rows
 from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, holds, packed_bytes
-from swamp.index.root import EVERYTHING, Root, Span
+from swamp.index.root import EVERYTHING, Root, SegmentRef, Span
 from swamp.locks.decide import store_now
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.store.retry import put_again
@@ -83,14 +85,6 @@ class PackCopier:
         yield from moved
 
 
-def cut_of(key: str) -> Slice | None:
-    """The slice that a key names; None for an object of its own, and for a slice that cannot be."""
-    try:
-        return slice_of(key)
-    except CorruptData:
-        return None
-
-
 SMALL_PACK: Final = 1 << 20
 MANY_SMALL: Final = 100
 OLD_DEAD: Final = dt.timedelta(days=30)
@@ -107,7 +101,7 @@ class Repacked:
     bytes: int = 0
 
     def __add__(self, more: Repacked) -> Repacked:
-        return Repacked(self.packs + more.packs, self.rows + more.rows, self.bytes + more.bytes)
+        return Repacked(self.packs + more.packs, self.told.rows + more.rows, self.bytes + more.bytes)
 
 
 @value
@@ -123,7 +117,7 @@ class PackSurvey:
 
     def __add__(self, more: PackSurvey) -> PackSurvey:
         dead = self.waits or more.waits, self.long_dead or more.long_dead
-        return PackSurvey(self.pack, self.live + more.live, self.rows + more.rows, *dead)
+        return PackSurvey(self.pack, self.live + more.live, self.told.rows + more.rows, *dead)
 
 
 @mutable
@@ -136,23 +130,23 @@ class _Pack:
     """Bytes of all its slices, as its footer says."""
 
     @property
-    def rows(self) -> int:
-        return self.told.rows
-
-    @property
     def saves(self) -> int:
         return max((self.meta.size if self.held is None else self.held) - self.told.live, 0)
 
     @property
     def may_be_mostly_dead(self) -> bool:
         """By its size; a footer is part of that, and only reading it tells how much."""
-        return self.rows > 0 and not self.told.waits and self.told.live * 2 < self.meta.size
+        return self.told.rows > 0 and not self.told.waits and self.told.live * 2 < self.meta.size
 
     def worth_it(self, small: bool) -> bool:
-        if not self.rows:
+        if not self.told.rows:
             return False  # nothing lives in it: it is collected as a whole
         mostly_dead = self.may_be_mostly_dead and self.held is not None and self.told.live * 2 < self.held
         return mostly_dead or self.told.long_dead or (small and self.meta.size < SMALL_PACK)
+
+
+Move = Callable[[Root, Sequence[str]], Iterable[tuple[Row, str]]]
+"""Copies what lives in these packs; each row with its new place, those of one pack together."""
 
 
 class Bulk(Protocol):
@@ -163,7 +157,7 @@ class Bulk(Protocol):
         ...
 
     def move(self, root: Root, packs: Sequence[str]) -> Iterable[tuple[Row, str]]:
-        """Copies what lives in these packs; each row with its new place, those of one pack together."""
+        """A `Move`."""
         ...
 
 
@@ -182,13 +176,13 @@ def repack(
         return Repacked()
     chosen = _chosen(committer, root, keep, rows, bulk)
     if dry_run:
-        return Repacked(len(chosen), sum(p.rows for p in chosen), sum(p.saves for p in chosen))
+        return Repacked(len(chosen), sum(p.told.rows for p in chosen), sum(p.saves for p in chosen))
     if bulk is not None:
-        return _moved_in_bulk(committer, pace, chosen, bulk) if chosen else Repacked()
+        return _moved(committer, pace, chosen, bulk.move) if chosen else Repacked()
     done = Repacked()
     for batch in _batches(chosen):
         pace()
-        done += _moved(committer, pace, batch)
+        done += _moved(committer, pace, batch, partial(_copied, committer, pace, is_live))
     return done
 
 
@@ -202,7 +196,7 @@ def empty(committer: Committer, pace: Pace, packs: Iterable[str], moves: Callabl
     for key in packs:
         with suppress(ObjectMissing):
             found.append(_Pack(committer.store.head(key), PackSurvey(key)))
-    return _moved(committer, pace, found, moves) if found else Repacked()
+    return _moved(committer, pace, found, partial(_copied, committer, pace, moves)) if found else Repacked()
 
 
 def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bulk: Bulk | None) -> list[_Pack]:
@@ -218,14 +212,9 @@ def _chosen(committer: Committer, root: Root, keep: dt.timedelta, rows: int, bul
     for pack in packs.values():
         if pack.may_be_mostly_dead:
             pack.held = packed_bytes(committer.store, pack.meta)
-    many = sum(p.meta.size < SMALL_PACK and p.rows > 0 for p in packs.values()) > MANY_SMALL
+    many = sum(p.meta.size < SMALL_PACK and p.told.rows > 0 for p in packs.values()) > MANY_SMALL
     worth = sorted((p for p in packs.values() if p.worth_it(many)), key=lambda p: p.saves, reverse=True)
-    taken: list[_Pack] = []
-    for pack in worth:
-        if taken and sum(p.rows for p in taken) + pack.rows > rows:
-            break
-        taken.append(pack)
-    return taken
+    return next(_batches(worth, rows), [])
 
 
 def survey(
@@ -249,11 +238,11 @@ def _surveyed(ages: Ages, keep: dt.timedelta, root: Root, fetch: FetchSegment, s
             yield PackSurvey(name, waits=not ages.older(gone.seq, keep), long_dead=ages.older(gone.seq, long))
 
 
-def _batches(packs: Iterable[_Pack]) -> Iterator[list[_Pack]]:
-    """Whole packs, at most 20,000 rows together."""
+def _batches(packs: Iterable[_Pack], most: int = COMMIT_ROWS) -> Iterator[list[_Pack]]:
+    """Whole packs, at most so many rows together."""
     batch: list[_Pack] = []
     for pack in packs:
-        if batch and sum(p.rows for p in batch) + pack.rows > COMMIT_ROWS:
+        if batch and sum(p.told.rows for p in batch) + pack.told.rows > most:
             yield batch
             batch = []
         batch.append(pack)
@@ -261,82 +250,138 @@ def _batches(packs: Iterable[_Pack]) -> Iterator[list[_Pack]]:
         yield batch
 
 
-def _moved(
-    committer: Committer, pace: Pace, batch: Sequence[_Pack], moves: Callable[[Row], bool] = is_live
-) -> Repacked:
-    """Copies what lives in these packs by a fresh root, and commits exactly what still is what was read."""
-    root = committer.read().root
-    if root is None:
-        return Repacked()
-    wanted = {pack.meta.key: pack for pack in batch}
+def _copied(
+    committer: Committer, pace: Pace, moves: Callable[[Row], bool], root: Root, packs: Sequence[str]
+) -> Iterator[tuple[Row, str]]:
+    """What `Bulk.move` does, here, of the rows that `moves` says."""
+    wanted = frozenset(packs)
     rows = [row for row in winning_rows(root, committer.fetch) if object_of(row.key) in wanted and moves(row)]
-    copier = PackCopier(committer.store, committer.env)
-    places = dict(copier.copy(rows, pace))
-    return _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
+    return PackCopier(committer.store, committer.env).copy(rows, pace)
 
 
-def _moved_in_bulk(committer: Committer, pace: Pace, packs: Sequence[_Pack], bulk: Bulk) -> Repacked:
-    """The copies of many machines, committed here: whole packs, at most 20,000 rows a commit.
-    inv[spark.publish-once]"""
+def _moved(committer: Committer, pace: Pace, packs: Sequence[_Pack], move: Move) -> Repacked:
+    """Copies what lives in these packs by a fresh root, and commits exactly what still is what was read: whole packs,
+    at most 20,000 rows a commit. inv[spark.publish-once]"""
     root = committer.read().root
     if root is None:
         return Repacked()
     wanted, done = {pack.meta.key: pack for pack in packs}, Repacked()
     places: dict[Row, str] = {}
-    for _, moved in groupby(bulk.move(root, sorted(wanted)), key=lambda move: object_of(move[0].key)):
+    for _, moved in groupby(move(root, sorted(wanted)), key=lambda one: object_of(one[0].key)):
         some = dict(moved)
         if places and len(places) + len(some) > COMMIT_ROWS:
-            done += _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
+            done += _committed(committer, pace, root, places, wanted)
             places = {}
         places |= some
-    return done + _committed(committer, pace, _Moves(places, root.gc_epoch), wanted)
+    return done + _committed(committer, pace, root, places, wanted)
 
 
-def _committed(committer: Committer, pace: Pace, moves: _Moves, wanted: Mapping[str, _Pack]) -> Repacked:
-    if not moves.places or committer.commit(lambda now: _changes(committer, now, moves), pace) is None:
+def _committed(
+    committer: Committer, pace: Pace, read: Root, places: Mapping[Row, str], packs: Mapping[str, _Pack]
+) -> Repacked:
+    """Names the new places of rows that `read` had; their packs are dropped: their undo window begins now."""
+    epoch, copies = read.gc_epoch, frozenset(map(object_of, places.values()))
+    moved: dict[Row, str] = {}
+
+    def propose(now: Root) -> Changes | None:
+        """Exactly the rows that still are what was read; none if a collector has taken the copies."""
+        nonlocal epoch, moved
+        moved = {}
+        if not survive(committer.store, now, copies, epoch):
+            return None
+        epoch, moved = now.gc_epoch, unchanged_rows(committer, now, places)
+        emptied = sorted({object_of(row.key) for row in moved})
+        return replace(relocated(moved), dropped=tuple(Unreferenced(pack, "") for pack in emptied)) if moved else None
+
+    if not places or committer.commit(propose, pace) is None:
         return Repacked()
-    return Repacked(len(moves.emptied), len(moves.moved), sum(wanted[key].saves for key in moves.emptied))
+    emptied = {object_of(row.key) for row in moved}
+    return Repacked(len(emptied), len(moved), sum(packs[key].saves for key in emptied))
 
 
-@mutable
-class _Moves:
-    """Rows and the places where their bytes lie now too; of those, the ones that a root still allowed to be moved."""
-
-    places: dict[Row, str]
-    epoch: int
-    """The collection after which the copies were made."""
-    moved: dict[Row, str] = field(default_factory=dict)
-
-    @property
-    def emptied(self) -> list[str]:
-        """Packs out of which something was moved: their undo window begins now."""
-        return sorted({object_of(entry.key) for entry in self.moved})
-
-    @property
-    def copies(self) -> frozenset[str]:
-        return frozenset(map(object_of, self.places.values()))
+def unchanged_rows(committer: Committer, root: Root, places: Mapping[Row, str]) -> dict[Row, str]:
+    """Of these rows, as this root has them, those that still are what was read, each with its new place."""
+    now = lookup(root, (row.path for row in places), committer.fetch)
+    return {
+        now[row.path]: key for row, key in places.items() if row.path in now and is_what_was_read(now[row.path], row)
+    }
 
 
-def _changes(committer: Committer, root: Root, moves: _Moves) -> Changes | None:
-    """Of what was copied, exactly the rows that still are what was read; none if a collector has taken the copies."""
-    moves.moved.clear()
-    if not survive(committer.store, root, moves.copies, moves.epoch):
-        return None
-    moves.epoch = root.gc_epoch
-    was = {entry.path: entry for entry in moves.places}
-    rows = lookup(root, was, committer.fetch)
-    for path, entry in was.items():
-        now = rows.get(path)
-        if now is not None and is_what_was_read(now, entry):
-            moves.moved[now] = moves.places[entry]
-    if not moves.moved:
-        return None
-    puts = tuple(now.rewritten(key, missing=now.missing) for now, key in moves.moved.items() if isinstance(now, Entry))
-    deletes = tuple(now.moved(key) for now, key in moves.moved.items() if isinstance(now, Tombstone))
-    return Changes(puts, deletes, dropped=tuple(Unreferenced(pack, "") for pack in moves.emptied))
+def relocated(places: Mapping[Row, str], *, found: bool = False) -> Changes:
+    """Names the new places; `found`: what was missing is there again."""
+    puts = tuple(r.rewritten(key, missing=r.missing and not found) for r, key in places.items() if isinstance(r, Entry))
+    return Changes(puts, tuple(row.moved(key) for row, key in places.items() if isinstance(row, Tombstone)))
 
 
 def is_what_was_read(now: Row, read: Row) -> bool:
     """Identity, number and place, of a file or of a deletion. inv[pack.moved-only-unchanged]"""
     same = (now.identity, now.number, now.key) == (read.identity, read.number, read.key)
     return same and isinstance(now, Entry) == isinstance(read, Entry)
+
+
+TOMBSTONE_AGE: Final = dt.timedelta(days=365)
+
+
+@value
+class Compacted:
+    segments_before: int
+    segments_after: int
+    rows: int
+
+
+Merge = Callable[[Root, Sequence[SegmentRef], int], Sequence[SegmentRef]]
+"""Writes these segments of a root as fewer ones, and forgets tombstones up to a number."""
+
+
+def compact(
+    committer: Committer, pace: Pace, *, keys: frozenset[str] | None = None, merge: Merge | None = None
+) -> Compacted:
+    """Merges all segments (or those in `keys`) into one, or into what a `merge` in bulk makes of them; starts over when
+    an input is no longer listed."""
+    while True:
+        read = committer.read()
+        if read.root is None:
+            return Compacted(0, 0, 0)
+        done = _compacted(committer, pace, read.root, keys, merge or partial(_merged, committer))
+        if done is not None:
+            return done
+
+
+def _compacted(
+    committer: Committer, pace: Pace, root: Root, keys: frozenset[str] | None, merge: Merge
+) -> Compacted | None:
+    inputs = [s for s in root.segments if keys is None or s.key in keys]
+    before = len(root.segments)
+    if len(inputs) < 2:
+        return Compacted(before, before, sum(s.rows for s in inputs))
+    horizon = horizon_of(committer)
+    merged = tuple(merge(root, inputs, horizon))
+    taken = frozenset(s.key for s in inputs)
+
+    def propose(now: Root) -> Changes | None:
+        if not taken <= {s.key for s in now.segments}:
+            return None
+        if not survive(committer.store, now, [ref.key for ref in merged], root.gc_epoch):
+            return None
+        dropped = tuple(Unreferenced(key, "") for key in sorted(taken))
+        return Changes(segments=merged, unlisted=taken, dropped=dropped, horizon_seq=horizon)
+
+    done = committer.commit(propose, pace)
+    return None if done is None else Compacted(before, len(done.root.segments), sum(ref.rows for ref in merged))
+
+
+def _merged(committer: Committer, root: Root, inputs: Sequence[SegmentRef], horizon: int) -> list[SegmentRef]:
+    """The inputs as one uploaded segment under the highest number among them: no reader takes it for news."""
+    segment = merge_range(root, inputs, horizon, committer.fetch)
+    return [put_segment(committer.store, committer.env, segment, max(s.added_seq for s in inputs))]
+
+
+def horizon_of(committer: Committer) -> int:
+    """The newest commit that is older than a year: tombstones up to it may be forgotten."""
+    now = store_now(committer.store)
+    horizon = 0
+    for record in names(committer.store):
+        if now - record.meta.last_modified < TOMBSTONE_AGE:
+            break
+        horizon = record.seq
+    return horizon

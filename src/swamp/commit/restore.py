@@ -20,11 +20,11 @@ from swamp.commit.build import REBUILT_FROM, is_there
 from swamp.commit.collect import BATCH, MovedTooFar, Sweeper, held_by
 from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
-from swamp.commit.repack import COMMIT_ROWS, empty, is_what_was_read
+from swamp.commit.repack import COMMIT_ROWS, empty, relocated, unchanged_rows
 from swamp.errors import CorruptData, NotFound, ObjectMissing, UsageError
 from swamp.index.entry import Entry, Row, Tombstone, is_payload_key, path_of_key
 from swamp.index.keys import PACK_PREFIX, is_pack, object_of
-from swamp.index.lookup import all_rows, live_rows, lookup, winning_rows
+from swamp.index.lookup import all_rows, live_rows, winning_rows
 from swamp.index.pack import fetch_footer, packs_of
 from swamp.index.root import Root
 from swamp.index.segment import AnyRow
@@ -171,13 +171,8 @@ def _placed(committer: Committer, root: Root, places: Places, epoch: int) -> Cha
     """Only rows that still are what was read; None where a collector has been at work since."""
     if root.has_collected_since(epoch):
         return None
-    now = lookup(root, [row.path for row in places], committer.fetch)
-    still = {
-        now[row.path]: key for row, key in places.items() if row.path in now and is_what_was_read(now[row.path], row)
-    }
-    puts = tuple(row.rewritten(key) for row, key in still.items() if isinstance(row, Entry))
-    deletes = tuple(row.moved(key) for row, key in still.items() if isinstance(row, Tombstone))
-    return Changes(puts, deletes) if still else None
+    still = unchanged_rows(committer, root, places)
+    return relocated(still, found=True) if still else None
 
 
 ROUNDS: Final = 5

@@ -73,6 +73,14 @@ def slice_of(key: str) -> Slice | None:
     return Slice(pack, start, size, zstd is not None)
 
 
+def cut_of(key: str) -> Slice | None:
+    """The slice that a key names; None for an object of its own, and for a slice that cannot be."""
+    try:
+        return slice_of(key)
+    except CorruptData:
+        return None
+
+
 def live_in_packs(keys: Iterable[str]) -> dict[str, int]:
     """Bytes of each pack that these keys of live files name; a million of them within a second or two.
 

@@ -20,7 +20,7 @@ from swamp.index.columns import listed_paths
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.footer import Source
 from swamp.index.root import EVERYTHING, Root, SegmentRef, Span
-from swamp.index.segment import AnyRow, listed_rows
+from swamp.index.segment import AnyRow, Segment, listed_rows, write_segment
 from swamp.values import value
 
 Forget = Callable[[Tombstone], bool]
@@ -108,6 +108,15 @@ def forgettable(root: Root, inputs: Sequence[SegmentRef], horizon_seq: int) -> F
 
 FetchSegment = Callable[[SegmentRef], Source]
 """Brings a segment's bytes or a local file of them; they are verified here."""
+
+
+def merge_range(
+    root: Root, inputs: Sequence[SegmentRef], horizon: int, fetch: FetchSegment, span: Span = EVERYTHING
+) -> Segment:
+    """What a compaction of `inputs` writes for the paths of a span: in process all, in a task its own. Of all spans
+    together every row is read once."""
+    streams = [(ref, listed_rows(ref, fetch(ref), part)) for ref, part in within(inputs, span)]
+    return write_segment(merge_segments(streams, forgettable(root, inputs, horizon)), presorted=True)
 
 
 def lookup(root: Root, paths: Iterable[str], fetch: FetchSegment) -> dict[str, Row]:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from swamp.cache.rows import BaseRow
     from swamp.commit.collect import Collected
     from swamp.commit.commit import Committer
-    from swamp.commit.compact import Compacted
     from swamp.commit.namespace import Registration
-    from swamp.commit.repack import Repacked
+    from swamp.commit.repack import Compacted, Repacked
     from swamp.commit.restore import Undeleted
     from swamp.locks.decide import ObservedLease
     from swamp.repo.datastore import Datastore
@@ -130,7 +129,7 @@ class Maintenance:
 
     def compact(self) -> Compacted:
         """Merges the index segments."""
-        from swamp.commit.compact import compact
+        from swamp.commit.repack import compact
 
         bulk = self._on_spark("compare")
         return compact(self._committer, self._datastore.idle_timeout().check, merge=bulk.merged if bulk else None)

@@ -15,7 +15,7 @@ import swamp.sync.observe
 from peers import Aged, Peer, Watched, content, files_below, keys, once, root_of, settled, shared, version
 from swamp.commit.bootstrap import repair
 from swamp.commit.collect import collect
-from swamp.commit.compact import compact
+from swamp.commit.repack import compact
 from swamp.env import SYSTEM
 from swamp.errors import AccessDenied, CorruptData, LockTimeout, OutcomeUnknown, SwampError
 from swamp.index.root import ROOT_KEY

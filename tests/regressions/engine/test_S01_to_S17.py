@@ -13,8 +13,8 @@ import pytest
 import swamp.commit.commit
 from peers import MODEL, Peer, Watched, content, keys, once, root_of, settled, shared, version
 from swamp.commit.collect import collect
-from swamp.commit.compact import compact
 from swamp.commit.namespace import validate_name
+from swamp.commit.repack import compact
 from swamp.errors import CorruptData, NotFound, UsageError
 from swamp.index.root import ROOT_KEY, decode, encode
 from swamp.sync.engine import Policy

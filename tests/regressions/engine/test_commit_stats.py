@@ -4,7 +4,7 @@ import pytest
 
 import swamp.commit.commit
 from peers import root_of
-from swamp.commit.compact import compact
+from swamp.commit.repack import compact
 from swamp.commit.restore import undelete
 from swamp.index.lookup import CommitStats, commit_stats
 from swamp.sync.progress import IdleTimeout

@@ -12,7 +12,7 @@ import pytest
 import swamp.commit.commit
 from peers import Peer, Watched, content, once, shared
 from swamp.commit.collect import collect
-from swamp.commit.compact import compact
+from swamp.commit.repack import compact
 from swamp.index.lookup import all_rows
 from swamp.store.port import ObjectStore
 from swamp.sync.progress import IdleTimeout
