@@ -101,7 +101,7 @@ class Repacked:
     bytes: int = 0
 
     def __add__(self, more: Repacked) -> Repacked:
-        return Repacked(self.packs + more.packs, self.told.rows + more.rows, self.bytes + more.bytes)
+        return Repacked(self.packs + more.packs, self.rows + more.rows, self.bytes + more.bytes)
 
 
 @value
@@ -117,7 +117,7 @@ class PackSurvey:
 
     def __add__(self, more: PackSurvey) -> PackSurvey:
         dead = self.waits or more.waits, self.long_dead or more.long_dead
-        return PackSurvey(self.pack, self.live + more.live, self.told.rows + more.rows, *dead)
+        return PackSurvey(self.pack, self.live + more.live, self.rows + more.rows, *dead)
 
 
 @mutable
