@@ -15,7 +15,7 @@ from operator import add, gt
 from typing import Any, AnyStr, Final
 
 from swamp.index.footer import BOOLEAN, BYTE_ARRAY, INT64, ZSTD, Column, Raw, Reader, RowGroup, Struct
-from swamp.index.frames import expand
+from swamp.index.pack import expand
 from swamp.values import value
 
 MAX_PAGE: Final = 32 << 20

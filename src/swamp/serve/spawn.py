@@ -29,7 +29,7 @@ from swamp.trace import flush
 
 LOCK_MS: Final = 600_000
 _NEEDED: Final = """
-yaml swamp.data.artifacts swamp.index.frames swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
+yaml swamp.data.artifacts swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
 getpass swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.audit swamp.repo.transaction
 swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.outbox
 swamp.repo.wait swamp.repo.probe swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
@@ -56,6 +56,7 @@ def main() -> int:
 
 def _import_everything() -> None:
     """What a run needs, once and before the fork: a run imports only the plug-ins of its repository."""
+    from swamp.index.pack import zstd
     from swamp.models.declare import builtin_types
     from swamp.models.inputs import check_inputs, check_schema
     from swamp.plugins import names
@@ -64,6 +65,7 @@ def _import_everything() -> None:
         importlib.import_module(name)
     builtin_types()
     names("models")
+    zstd()
     check_schema({"type": "object", "properties": {"name": {"type": "string", "default": ""}}})
     check_inputs({"name": ""}, {"type": "object"}, "")
 

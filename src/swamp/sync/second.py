@@ -23,10 +23,11 @@ from typing import Final
 from swamp.cache.files import stage_bytes
 from swamp.cache.second import forked, may_fork
 from swamp.errors import SwampError
-from swamp.index import frames as _loaded_before_the_fork  # noqa: F401
 from swamp.index.keys import Slice
-from swamp.index.pack import unpacked
+from swamp.index.pack import unpacked, zstd
 from swamp.sync.bulk import Download
+
+zstd()  # loaded before the fork
 
 ENOUGH: Final = 2_000
 """Files that are worth a second process: some 0.1 s of making them."""
