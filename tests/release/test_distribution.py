@@ -82,6 +82,6 @@ def test_the_installed_program_runs(clean, tmp_path):
 
 
 def test_the_installed_plugins_are_found(clean, tmp_path):
-    code = "from swamp.plugins import find\nfor kind in %r: print(find('datastores', kind).load().__module__)"
+    code = "from swamp.extras import find\nfor kind in %r: print(find('datastores', kind).load().__module__)"
     kinds = ["@swamp-postgres/datastore", "@swamp-mongodb/datastore"]
     assert run(clean / "python", "-c", code % kinds, cwd=tmp_path).split() == ["swamp_postgres", "swamp_mongodb"]

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from swamp.env import SYSTEM
-from swamp.plugins import find
+from swamp.extras import find
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from swamp.errors import MissingTool
-from swamp.plugins import find
+from swamp.extras import find
 
 
 def _without(reason: str) -> None:

@@ -15,7 +15,7 @@ from swamp.bulk.jobs import Jobs
 from swamp.bulk.session import context_of
 from swamp.bulk.settings import SHARED_CACHE, SparkSettings
 from swamp.errors import Misconfigured, MissingTool, Unavailable
-from swamp.plugins import GROUPS
+from swamp.extras import GROUPS
 from swamp.sync.progress import IdleTimeout
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _has_plugin(kind: str) -> Question:
     def answer() -> str:
         try:
             from swamp.errors import UsageError
-            from swamp.plugins import find
+            from swamp.extras import find
         except ImportError as error:
             return str(error)
         try:

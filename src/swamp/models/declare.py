@@ -233,7 +233,7 @@ def builtin_types() -> tuple[ModelType, ...]:
 
 def _plugins(repo_dir: Path | None) -> Iterator[tuple[str, Any]]:
     """Every plug-in as its name and a function that loads it."""
-    from swamp.plugins import plugins
+    from swamp.extras import plugins
 
     for plugin in plugins("models"):
         yield f"{plugin.name} of {plugin.package}", plugin.load

@@ -43,7 +43,7 @@ def read_target(
     namespace: str | None = None,
 ) -> DatastoreConfig:
     """What `datastore setup URL|TYPE` asks for. Raises UsageError that lists what is allowed."""
-    from swamp.plugins import find
+    from swamp.extras import find
 
     wanted = DatastoreConfig(type=target, config=dict(config or {}))
     wanted = replace(wanted, namespace=check_namespace(namespace))
@@ -85,7 +85,7 @@ def _filesystem(wanted: DatastoreConfig, path: str | None) -> DatastoreConfig:
 
 
 def _allowed() -> str:
-    from swamp.plugins import names
+    from swamp.extras import names
 
     forms = "s3://bucket/prefix, gs://…, az://…, file:///dir, " + ", ".join(BUILT_IN[:4])
     return ", ".join([forms, *names("datastores")])

@@ -56,10 +56,10 @@ def main() -> int:
 
 def _import_everything() -> None:
     """What a run needs, once and before the fork: a run imports only the plug-ins of its repository."""
+    from swamp.extras import names
     from swamp.index.pack import zstd
     from swamp.models.declare import builtin_types
     from swamp.models.inputs import check_inputs, check_schema
-    from swamp.plugins import names
 
     for name in _NEEDED:
         importlib.import_module(name)

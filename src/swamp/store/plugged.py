@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 from swamp.env import Env
 from swamp.errors import Misconfigured, OutcomeUnknown, StoreError, SwampError, Unavailable
-from swamp.plugins import Plugin, find, names
+from swamp.extras import Plugin, find, names
 from swamp.store.port import (
     Body,
     Condition,
