@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from swamp.index.columns import check_segment as check_segment
 from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
 from swamp.index.footer import Source
 from swamp.index.root import EVERYTHING, SegmentRef, Span
-from swamp.values import mutable, value
+from swamp.values import value
 
 AnyRow = Row | Unreferenced
 _KINDS: Final = {Entry: "entry", Tombstone: "deleted", Unreferenced: "dropped"}
@@ -48,21 +49,21 @@ class Segment:
 
 def write_segment(rows: Iterable[AnyRow], *, presorted: bool = False) -> Segment:
     """The rows as Parquet, sorted by path; `presorted` rows are taken as they come and never held as Python objects."""
-    span, schema = RowSpan(), segment_schema()
     ordered = (
         rows if presorted else sorted(rows, key=lambda row: (row.path, isinstance(row, Unreferenced), row.seq, row.key))
     )
+    feed, out, batches = iter(ordered), io.BytesIO(), list[Any]()
+    count, lowest, highest = 0, "", ""
     try:
-        return write_batches([_batch(group, schema, span) for group in _groups(ordered)], span)
+        while group := list(islice(feed, ROW_GROUP)):
+            deciding = [row.path for row in group if not isinstance(row, Unreferenced)]
+            lowest, highest = lowest or min(deciding, default=""), max(deciding, default=highest)
+            count += len(group)
+            batches.append(batch_of(group))
+        write_file(batches, out)
     except (ValueError, OverflowError, OSError) as error:
         raise CorruptData(f"a row cannot be written into an index segment: {error}") from error
-
-
-def write_batches(batches: list[Any], span: RowSpan) -> Segment:
-    """The same of arro3 batches that hold a segment's columns in their order, and that `span` has counted."""
-    out = io.BytesIO()
-    write_file(batches, out)
-    return Segment(out.getvalue(), span.rows, span.lowest, span.highest)
+    return Segment(out.getvalue(), count, lowest, highest)
 
 
 def write_file(batches: Iterable[Any], out: io.BytesIO | Path) -> None:
@@ -73,33 +74,13 @@ def write_file(batches: Iterable[Any], out: io.BytesIO | Path) -> None:
     write_parquet(RecordBatchReader.from_batches(segment_schema(), batches), out, **_WRITER)
 
 
-@mutable
-class RowSpan:
-    """How many rows went by, and the range of those that decide paths."""
-
-    rows: int = 0
-    lowest: str = ""
-    highest: str = ""
-
-    def count(self, group: list[AnyRow]) -> None:
-        self.rows += len(group)
-        deciding = [row.path for row in group if not isinstance(row, Unreferenced)]
-        self.lowest = self.lowest or min(deciding, default="")
-        self.highest = max(deciding, default=self.highest)
-
-
-def _batch(group: list[AnyRow], schema: Any, span: RowSpan) -> Any:
+def batch_of(rows: list[AnyRow]) -> Any:
+    """Rows as one Arrow batch in a segment's columns."""
     from arro3.core import Array, RecordBatch
 
-    span.count(group)
-    columns = _columns(group)
+    schema, columns = segment_schema(), _columns(rows)
     arrays = [Array(columns[field.name], type=field.type) for field in schema]
     return RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def batch_of(rows: list[AnyRow]) -> Any:
-    """Rows as one Arrow batch in a segment's columns, for who writes a file of segment rows as a stream."""
-    return _batch(rows, segment_schema(), RowSpan())
 
 
 _WRITER: Final[dict[str, Any]] = {
@@ -109,17 +90,6 @@ _WRITER: Final[dict[str, Any]] = {
     "column_encoding": {"path": "delta_byte_array", "key": "delta_byte_array"},
     "column_dictionary_enabled": dict.fromkeys(("path", "key", "sha256", "size", "extra", "id"), False),
 }
-
-
-def _groups(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
-    group: list[AnyRow] = []
-    for row in rows:
-        group.append(row)
-        if len(group) == ROW_GROUP:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _columns(rows: list[AnyRow]) -> dict[str, list[Any]]:
