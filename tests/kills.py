@@ -23,7 +23,7 @@ from servers.proxy import FaultProxy, Rule
 from swamp.cache.layout import caches_of
 from swamp.data.metadata import decode
 from swamp.errors import ObjectMissing
-from swamp.index.keys import is_pack
+from swamp.index.entry import is_pack
 from swamp.index.root import ROOT_KEY
 from swamp.locks.decide import GLOBAL_KEY
 from swamp.store.port import ObjectStore

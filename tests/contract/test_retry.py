@@ -14,7 +14,7 @@ from servers.proxy import FaultProxy, Rule
 from swamp.commit.log import put_log
 from swamp.env import Env
 from swamp.errors import AccessDenied, ConditionFailed, ObjectMissing, OutcomeUnknown, Unavailable
-from swamp.index.keys import pack_key
+from swamp.index.entry import pack_key
 from swamp.index.pack import PackWriter
 from swamp.index.root import Writer, encode, first_root
 from swamp.store.open import open_store

@@ -6,7 +6,7 @@ import pytest
 
 from machines import Machine, Place, Team
 from proxies import Proxy, proxy_to
-from swamp.index.keys import is_pack, slice_of
+from swamp.index.entry import is_pack, slice_of
 from whole_packs import read_pack
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from machines import Machine, Team, read_tree
-from swamp.index.keys import Slice
+from swamp.index.entry import Slice
 from swamp.sync import second as second_module
 from swamp.sync.bulk import Download
 from swamp.sync.second import ENOUGH, SecondWriter

@@ -23,8 +23,7 @@ from swamp.cache.state import State
 from swamp.commit.collect import Marked, MarkTerms, ObjectClaim, claims, segments_live
 from swamp.commit.log import Ages
 from swamp.commit.repack import PackSurvey, survey
-from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.keys import object_of
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced, object_of
 from swamp.index.lookup import all_rows, merge_range, merge_segments, rows_between
 from swamp.index.root import EVERYTHING, SegmentRef, Span, Writer, first_root
 from swamp.index.segment import AnyRow, write_segment

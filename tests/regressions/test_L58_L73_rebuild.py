@@ -10,7 +10,7 @@ import pytest
 from machines import Machine, Team
 from swamp.commit.log import log_key
 from swamp.env import SYSTEM
-from swamp.index.keys import PACK_PREFIX, object_of, pack_key
+from swamp.index.entry import PACK_PREFIX, object_of, pack_key
 from swamp.index.pack import PackWriter
 from swamp.index.root import ROOT_KEY
 from swamp.testing.s3_double import S3Double

@@ -9,7 +9,7 @@ import pytest
 
 from machines import Team, read_tree
 from swamp.env import SYSTEM
-from swamp.index.keys import PACK_PREFIX, pack_key
+from swamp.index.entry import PACK_PREFIX, pack_key
 from swamp.index.pack import Packed, PackWriter
 from swamp.index.root import ROOT_KEY
 

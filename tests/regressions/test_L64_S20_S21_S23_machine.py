@@ -12,7 +12,7 @@ import pytest
 from kill_scenarios import write
 from machines import Machine, Team, read_tree
 from swamp.cache.begin import note_left
-from swamp.index.keys import object_of
+from swamp.index.entry import object_of
 
 
 def raw_of(machine: Machine, name: str) -> Path:

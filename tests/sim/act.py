@@ -17,7 +17,7 @@ from swamp.commit.commit import Changes
 from swamp.commit.repack import compact, empty
 from swamp.commit.restore import undelete
 from swamp.errors import ConditionFailed, CorruptData, LockTimeout, SwampError
-from swamp.index.keys import object_of, slice_of
+from swamp.index.entry import object_of, slice_of
 from swamp.index.root import Root
 from swamp.locks.decide import Holder, model_key
 from swamp.locks.leases import StoreLeases, Terms

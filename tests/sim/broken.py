@@ -18,8 +18,7 @@ from swamp.commit.collect import ObjectClaim, Sweeper, _swept, both
 from swamp.commit.commit import Committer
 from swamp.env import ULID_LENGTH
 from swamp.errors import CorruptData, NewerFormat, ObjectMissing, StoreError
-from swamp.index.entry import Entry
-from swamp.index.keys import is_pack, pack_key
+from swamp.index.entry import Entry, is_pack, pack_key
 from swamp.index.root import ROOT_KEY, check_version, decode
 from swamp.store.trial import Trial
 from swamp.sync.decide import decide

@@ -21,8 +21,7 @@ from typing import Any
 from sim.bucket import Stored
 from sim.reading import LOG_PREFIX, Live, Reader, follows, name_of, sha_of
 from swamp.errors import CorruptData
-from swamp.index.entry import is_payload_key
-from swamp.index.keys import object_of
+from swamp.index.entry import is_payload_key, object_of
 from swamp.index.root import ROOT_KEY, Root, decode
 from swamp.store.probe import SCRATCH
 

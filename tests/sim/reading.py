@@ -8,8 +8,7 @@ from typing import NamedTuple, NoReturn
 
 from sim.bucket import Bucket
 from sim.schedule import Scheduler, Violation
-from swamp.index.entry import Entry
-from swamp.index.keys import object_of, slice_of
+from swamp.index.entry import Entry, object_of, slice_of
 from swamp.index.pack import zstd
 from swamp.index.root import ROOT_KEY, Root, decode
 
@@ -80,7 +79,8 @@ class Reader:
             return stored.body if stored else None
         part = stored.body[cut.offset : cut.end]
         if cut.zstd:
-            return zstd().decompress(part)
+            whole: bytes = zstd().decompress(part)
+            return whole
         return b"" if part == b"\0" and size != 1 else part
 
     def newest_logged(self) -> Root | None:

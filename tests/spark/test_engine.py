@@ -25,7 +25,7 @@ from swamp.commit.repack import Compacted, compact
 from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, Interrupted, Unavailable
-from swamp.index.keys import is_pack, object_of
+from swamp.index.entry import is_pack, object_of
 from swamp.index.lookup import live_rows, winning_rows
 from swamp.index.root import ROOT_KEY, Writer, decode
 from swamp.store.open import StoreSpec

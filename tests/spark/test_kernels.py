@@ -19,8 +19,7 @@ from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries
 from swamp.bulk.shares import KeyRange, bins_for, by_object, by_pack, cost_of, cut, pack, pages_of
 from swamp.bulk.spread import InArrow, OnShares, named_batch, values_of
 from swamp.errors import CorruptData
-from swamp.index.entry import Entry, is_payload_key
-from swamp.index.keys import object_of, pack_key
+from swamp.index.entry import Entry, is_payload_key, object_of, pack_key
 from swamp.index.pack import PackWriter
 from swamp.store.layers import MeterStore
 from swamp.store.open import StoreSpec

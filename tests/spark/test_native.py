@@ -9,7 +9,7 @@ from test_like_spark import put_parts, rows
 
 import swamp.spark
 from swamp.cache.layout import CacheDir
-from swamp.index.keys import is_pack, object_of
+from swamp.index.entry import is_pack, object_of
 from swamp.index.root import Writer
 from swamp.repo.config import write_config
 from swamp.sync.engine import Engine, Policy

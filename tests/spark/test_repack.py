@@ -11,8 +11,7 @@ from swamp.bulk.maintain import OnStore
 from swamp.commit.collect import collect
 from swamp.commit.repack import Repacked, repack
 from swamp.datasets.publish import committer_for
-from swamp.index.entry import Entry
-from swamp.index.keys import is_pack, object_of
+from swamp.index.entry import Entry, is_pack, object_of
 from swamp.index.lookup import live_rows
 from swamp.sync.engine import Policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swamp.errors import CorruptData
-from swamp.index.keys import MAX_PACK, MAX_SLICE, Slice, is_pack, live_in_packs, object_of, pack_key, slice_of
+from swamp.index.entry import MAX_PACK, MAX_SLICE, Slice, is_pack, live_in_packs, object_of, pack_key, slice_of
 
 ULID = "01JD0000000000000000000000"
 PACK = f"_packs/{ULID}"

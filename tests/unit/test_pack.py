@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swamp.commit.repack import COMMIT_ROWS
 from swamp.errors import CorruptData
-from swamp.index.keys import Slice, slice_of
+from swamp.index.entry import Slice, slice_of
 from swamp.index.pack import (
     HEAD,
     MAGIC,

@@ -21,8 +21,7 @@ from swamp.commit.build import put_segment
 from swamp.commit.collect import UNCLAIMED, MarkTerms, ObjectClaim, both, claims, is_garbage
 from swamp.env import SYSTEM
 from swamp.index.adopt import adopt_listing, own_objects
-from swamp.index.entry import Entry
-from swamp.index.keys import object_of
+from swamp.index.entry import Entry, object_of
 from swamp.index.lookup import FetchSegment, merge_range, rows_between
 from swamp.index.pack import newest_upload, propose_listed, propose_packed
 from swamp.index.read import kept_segment

@@ -23,8 +23,7 @@ from swamp.cache.places import can_flush_together, flush_together
 from swamp.commit.repack import PackCopier
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, ObjectMissing, SwampError
-from swamp.index.entry import Entry, Row
-from swamp.index.keys import object_of, slice_of
+from swamp.index.entry import Entry, Row, object_of, slice_of
 from swamp.index.pack import holds
 from swamp.store.port import ObjectStore
 from swamp.sync import fetch, pack

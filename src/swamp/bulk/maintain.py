@@ -40,8 +40,7 @@ from swamp.commit.commit import Committer, RootRead
 from swamp.commit.log import Ages
 from swamp.commit.repack import PackSurvey, survey
 from swamp.errors import Failed
-from swamp.index.entry import Row
-from swamp.index.keys import object_of
+from swamp.index.entry import Row, object_of
 from swamp.index.pack import packs_of
 from swamp.index.read import row_groups
 from swamp.index.root import Root, SegmentRef, Span

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.errors import ObjectMissing
 from swamp.index.adopt import MARKERS, marks_store
-from swamp.index.keys import object_of
+from swamp.index.entry import object_of
 from swamp.index.root import Span
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Download, Hash, Upload

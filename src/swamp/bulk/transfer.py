@@ -27,7 +27,7 @@ from swamp.bulk.shares import FILE_COST, bins_for, by_object, by_pack, by_size, 
 from swamp.bulk.spread import Kernel
 from swamp.cache.scan import names_below
 from swamp.commit.commit import Committer
-from swamp.index.keys import PACK_PREFIX
+from swamp.index.entry import PACK_PREFIX
 from swamp.sync import pack as packs
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.inline import Inline

@@ -19,8 +19,7 @@ from swamp.commit.log import LOG_PREFIX, log_status, names, newest_whole, put_lo
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import META_KEY, Refused, adopt_listing, adopt_v1, adopt_v2, commit_seq, root_lost
-from swamp.index.entry import Entry
-from swamp.index.keys import PACK_PREFIX
+from swamp.index.entry import PACK_PREFIX, Entry
 from swamp.index.pack import packs_of
 from swamp.index.read import read_root
 from swamp.index.root import (

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import Env, rfc3339
 from swamp.errors import ObjectMissing
-from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.keys import object_of
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced, object_of
 from swamp.index.root import IGNORED, NEEDS, SEGMENT_PREFIX, Root, SegmentRef, Writer, successor
 from swamp.store.port import ObjectStore
 from swamp.store.retry import put_again

@@ -22,8 +22,7 @@ from swamp.commit.log import Ages, names, put_log, refuse_later_formats
 from swamp.env import is_ulid
 from swamp.errors import ObjectMissing
 from swamp.index.adopt import own_objects
-from swamp.index.entry import Entry, is_payload_key, path_of_key
-from swamp.index.keys import PACK_PREFIX, is_pack, object_of
+from swamp.index.entry import PACK_PREFIX, Entry, is_pack, is_payload_key, object_of, path_of_key
 from swamp.index.lookup import FetchSegment, all_rows, live_rows, rows_between, rows_since
 from swamp.index.root import EVERYTHING, SEGMENT_PREFIX, Root, Span
 from swamp.index.segment import AnyRow

@@ -22,8 +22,7 @@ from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import Ages, names
 from swamp.env import Env
 from swamp.errors import ObjectMissing
-from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.keys import Slice, cut_of, is_pack, object_of, pack_key
+from swamp.index.entry import Entry, Row, Slice, Tombstone, Unreferenced, cut_of, is_pack, object_of, pack_key
 from swamp.index.lookup import FetchSegment, all_rows, lookup, merge_range, rows_between, winning_rows
 from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, holds, packed_bytes
 from swamp.index.root import EVERYTHING, Root, SegmentRef, Span

@@ -22,8 +22,7 @@ from swamp.commit.commit import Changes, Committer, Pace
 from swamp.commit.log import names
 from swamp.commit.repack import COMMIT_ROWS, empty, relocated, unchanged_rows
 from swamp.errors import CorruptData, NotFound, ObjectMissing, UsageError
-from swamp.index.entry import Entry, Row, Tombstone, is_payload_key, path_of_key
-from swamp.index.keys import PACK_PREFIX, is_pack, object_of
+from swamp.index.entry import PACK_PREFIX, Entry, Row, Tombstone, is_pack, is_payload_key, object_of, path_of_key
 from swamp.index.lookup import all_rows, live_rows, winning_rows
 from swamp.index.pack import fetch_footer, packs_of
 from swamp.index.root import Root

@@ -29,8 +29,7 @@ from swamp.datasets.copies import Growing, Shelf, name_for_spark
 from swamp.datasets.place import Bucket, FileRef
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, SwampError, Unavailable
-from swamp.index.entry import is_payload_key
-from swamp.index.keys import slice_of
+from swamp.index.entry import is_payload_key, slice_of
 from swamp.store.port import Fetched, Token
 
 log = logging.getLogger("swamp.spark")

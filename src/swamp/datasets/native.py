@@ -27,8 +27,7 @@ from swamp.datasets.place import Bucket, FileRef, Folder, open_place
 from swamp.datasets.reuse import frame_again, identity_of, keep
 from swamp.datasets.source import data_source, find_asked, note_read
 from swamp.errors import UsageError
-from swamp.index.entry import is_payload_key
-from swamp.index.keys import object_of
+from swamp.index.entry import is_payload_key, object_of
 from swamp.store.open import is_plugin_type, parse_target
 from swamp.store.walk import plain_path
 

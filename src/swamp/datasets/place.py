@@ -20,8 +20,8 @@ from swamp.cache.scan import Observed, scan
 from swamp.data.names import version_of
 from swamp.datasets.options import flag
 from swamp.errors import NotFound, ObjectMissing, Unavailable, UsageError
+from swamp.index.entry import slice_of
 from swamp.index.footer import Proven
-from swamp.index.keys import slice_of
 from swamp.index.lookup import live_rows, mentioned_paths
 from swamp.index.pack import read_payload
 from swamp.index.read import kept_segment, read_root, read_segment

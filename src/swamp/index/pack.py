@@ -26,8 +26,19 @@ from swamp.cache.paths import is_internal, is_safe
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing
 from swamp.index.adopt import is_proposed
-from swamp.index.entry import Entry, is_payload_key, path_of_key
-from swamp.index.keys import MAX_PACK, MAX_SLICE, PACK_PREFIX, Slice, is_pack, object_of, slice_key, slice_of
+from swamp.index.entry import (
+    MAX_PACK,
+    MAX_SLICE,
+    PACK_PREFIX,
+    Entry,
+    Slice,
+    is_pack,
+    is_payload_key,
+    object_of,
+    path_of_key,
+    slice_key,
+    slice_of,
+)
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.values import value
 

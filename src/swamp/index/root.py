@@ -16,8 +16,7 @@ from typing import Any, Final, Literal
 
 from swamp.errors import CorruptData, NewerFormat
 from swamp.index.entry import ROOT_KEY as ROOT_KEY
-from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.keys import object_of
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced, object_of
 from swamp.values import as_document, value
 
 OLDEST: Final = 3

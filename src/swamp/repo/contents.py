@@ -16,7 +16,7 @@ from swamp.data.names import meant
 from swamp.data.versions import DataVersion
 from swamp.errors import NotFound, ObjectMissing, UsageError
 from swamp.extras import needs
-from swamp.index.keys import slice_of
+from swamp.index.entry import slice_of
 from swamp.values import value
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from swamp.cache.state import StateRebuilt
 from swamp.commit.log import LOG_PREFIX
 from swamp.env import Env, parse_rfc3339
 from swamp.errors import Failed, ObjectMissing, StoreError, SwampError
-from swamp.index.keys import live_in_packs
+from swamp.index.entry import live_in_packs
 from swamp.index.lookup import FetchSegment, live_rows
 from swamp.index.pack import packed_bytes, packs_of
 from swamp.index.read import read_root

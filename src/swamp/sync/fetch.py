@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from swamp.cache.files import stage_bytes
 from swamp.env import SYSTEM, Env
 from swamp.errors import CorruptData, ObjectMissing, SwampError, Unavailable
-from swamp.index.keys import Slice, slice_of
+from swamp.index.entry import Slice, slice_of
 from swamp.index.pack import holds, ranges, unpacked
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Download, Got

@@ -16,7 +16,7 @@ from swamp.cache.files import StatFingerprint
 from swamp.cache.places import Places
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import SwampError
-from swamp.index.keys import pack_key
+from swamp.index.entry import pack_key
 from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, Trials
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Sent, Upload

@@ -14,8 +14,7 @@ from swamp.cache.rows import BaseRow
 from swamp.cache.scan import Observed, stat_one
 from swamp.commit.build import is_there
 from swamp.commit.commit import Changes, Committed, RootRead
-from swamp.index.entry import Entry, Row, Tombstone, Unreferenced
-from swamp.index.keys import object_of
+from swamp.index.entry import Entry, Row, Tombstone, Unreferenced, object_of
 from swamp.index.root import Root, allows
 from swamp.sync.apply import apply_locally, drop_foreign_base, take_places
 from swamp.sync.gather import Scope

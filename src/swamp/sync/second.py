@@ -23,7 +23,7 @@ from typing import Final
 from swamp.cache.files import stage_bytes
 from swamp.cache.second import forked, may_fork
 from swamp.errors import SwampError
-from swamp.index.keys import Slice
+from swamp.index.entry import Slice
 from swamp.index.pack import unpacked, zstd
 from swamp.sync.bulk import Download
 

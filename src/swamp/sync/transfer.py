@@ -22,8 +22,7 @@ from swamp.errors import (
     SwampError,
     Unavailable,
 )
-from swamp.index.entry import payload_key
-from swamp.index.keys import slice_of
+from swamp.index.entry import payload_key, slice_of
 from swamp.index.pack import read_slice
 from swamp.store.port import WHOLE_AT_MOST, ObjectStore, Uploaded
 from swamp.store.retry import Backoff

@@ -11,7 +11,7 @@ from swamp.commit.collect import collect, mark
 from swamp.commit.commit import Changes
 from swamp.commit.repack import Repacked, repack
 from swamp.commit.restore import undelete
-from swamp.index.keys import PACK_PREFIX, object_of
+from swamp.index.entry import PACK_PREFIX, object_of
 from swamp.index.root import Root
 from swamp.sync.engine import Policy
 from swamp.sync.units import unit_of

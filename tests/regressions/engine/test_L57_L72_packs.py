@@ -11,8 +11,7 @@ from peers import Peer, Watched, content, keys, once, root_of, settled, shared, 
 from swamp.commit.commit import Changes
 from swamp.commit.restore import undelete
 from swamp.errors import SwampError
-from swamp.index.entry import Unreferenced
-from swamp.index.keys import PACK_PREFIX, object_of, slice_of
+from swamp.index.entry import PACK_PREFIX, Unreferenced, object_of, slice_of
 from swamp.index.pack import Packed, PackWriter, read_payload
 from swamp.store.layers import MeterStore
 from swamp.sync.engine import Policy
