@@ -15,7 +15,7 @@ from pathlib import Path
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Final
 
-from swamp.cache.files import RACY_NS
+from swamp.cache.files import RACY_NS, open_directory
 from swamp.cache.second import BEHIND_ALL, PAGE, Different, Remembered, Second, different
 from swamp.values import mutable, value
 
@@ -46,14 +46,10 @@ class Look:
     def at(self, rows: Sequence[Remembered]) -> None:
         """Asks for the stat of each, below the open tree."""
         try:
-            top = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
+            with open_directory(self.tree) as top:
+                self.differing.extend(different(rows, partial(os.stat, dir_fd=top, follow_symlinks=False)))
+        except OSError:  # of the tree itself: `different` tells its own
             self.differing.extend((row[0], None) for row in rows)
-            return
-        try:
-            self.differing.extend(different(rows, partial(os.stat, dir_fd=top, follow_symlinks=False)))
-        finally:
-            os.close(top)
 
     def at_all(self, state: State, second: Second | None) -> None:
         """Looks at every directory: with a second process, from the last one on until they have met."""

@@ -105,18 +105,9 @@ def stage_file(
     `mtime_ns` backdates the file: a pulled file whose mtime lies in the past has a hint that can be trusted.
     Without `durable` the caller flushes before it renames (`cache.places`). inv[cache.no-torn-file]
     """
-    path, descriptor = _open_temp(os.fspath(staging))
-    try:
+    with _new_file(os.fspath(staging), mtime_ns, durable) as (path, descriptor):
         written, digest = _fill(descriptor, chunks, size, sha256)
-        _seal(descriptor, mtime_ns, durable)
-        return Staged(path, written, digest)
-    except BaseException as error:  # also Ctrl-C: what is not whole does not stay
-        _drop(path)
-        if isinstance(error, OSError):
-            raise disk_error(error, "write", path) from error
-        raise
-    finally:
-        os.close(descriptor)
+    return Staged(path, written, digest)
 
 
 def stage_bytes(
@@ -125,30 +116,29 @@ def stage_bytes(
     """The same of bytes that are all here, ten thousand times: they are looked at before anything is written."""
     digest = hashlib.sha256(body).hexdigest()
     _check_whole(len(body), size, digest, sha256)
+    with _new_file(staging, mtime_ns, durable) as (path, descriptor):
+        _write_all(descriptor, body)
+    return Staged(path, size, digest)
+
+
+@contextmanager
+def _new_file(staging: str, mtime_ns: int | None, durable: bool) -> Iterator[tuple[str, int]]:
+    """A file to write into; of one that does not become whole nothing stays, also after Ctrl-C."""
     path, descriptor = _open_temp(staging)
     try:
-        _write_all(descriptor, body)
-        _seal(descriptor, mtime_ns, durable)
-        return Staged(path, size, digest)
+        yield path, descriptor
+        if mtime_ns is not None:
+            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+        if durable:
+            os.fsync(descriptor)
     except BaseException as error:
-        _drop(path)
+        with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108
         if isinstance(error, OSError):
             raise disk_error(error, "write", path) from error
         raise
     finally:
         os.close(descriptor)
-
-
-def _seal(descriptor: int, mtime_ns: int | None, durable: bool) -> None:
-    if mtime_ns is not None:
-        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-    if durable:
-        os.fsync(descriptor)
-
-
-def _drop(path: str) -> None:
-    with suppress(OSError):
-        os.unlink(path)  # noqa: PTH108
 
 
 def _fill(
@@ -243,13 +233,20 @@ def _make_parents(top: Path, parent: Path) -> None:
         sync_directory(directory.parent)
 
 
-def sync_directory(directory: Path) -> None:
-    """After this, names in the directory survive a power cut."""
+@contextmanager
+def open_directory(directory: str | Path) -> Iterator[int]:
+    """A descriptor of it, for the block."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """After this, names in the directory survive a power cut."""
+    with open_directory(directory) as descriptor:
+        os.fsync(descriptor)
 
 
 def move_aside(tree: Path, path: str, conflicts: Path, op: str) -> str:
@@ -306,24 +303,19 @@ def hash_file(path: Path) -> FileHash:
     If the file changes meanwhile its later stat differs from this one, so no hint vouches for a mixture.
     """
     digest, size = hashlib.sha256(), 0
-    with on_disk("read", str(path)), _open_regular(path) as descriptor:
-        before = os.fstat(descriptor)
-        while chunk := os.read(descriptor, CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
+    with on_disk("read", str(path)):
+        # O_NONBLOCK: opening a pipe must fail, not wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise Failed(f"cannot read {path}: it is not a regular file")
+            while chunk := os.read(descriptor, CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+        finally:
+            os.close(descriptor)
     return FileHash(digest.hexdigest(), size, before)
-
-
-@contextmanager
-def _open_regular(path: Path) -> Iterator[int]:
-    """O_NONBLOCK: opening a pipe must fail, not wait for a writer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Failed(f"cannot read {path}: it is not a regular file")
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def read_atomic(path: Path) -> bytes | None:

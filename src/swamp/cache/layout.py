@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from swamp.cache.files import on_disk
+from swamp.cache.files import on_disk, open_directory
 from swamp.cache.paths import TEMP_PREFIX, safe_path
 from swamp.errors import UsageError
 from swamp.values import value
@@ -75,14 +75,10 @@ def _set_apart(shelf: Path) -> None:
     """
     if sys.platform != "linux":
         return
-    descriptor = os.open(shelf, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):  # only a wish: other file systems know no such thing
-            flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
-            wanted = int.from_bytes(flags, sys.byteorder) | _TOP_OF_TREES
-            fcntl.ioctl(descriptor, _SET_FLAGS, wanted.to_bytes(8, sys.byteorder))
-    finally:
-        os.close(descriptor)
+    with open_directory(shelf) as descriptor, suppress(OSError):  # only a wish: other file systems know no such thing
+        flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
+        wanted = int.from_bytes(flags, sys.byteorder) | _TOP_OF_TREES
+        fcntl.ioctl(descriptor, _SET_FLAGS, wanted.to_bytes(8, sys.byteorder))
 
 
 def cache_dir(home: Path, repo_id: str, url: str, namespace: str | None = None) -> CacheDir:

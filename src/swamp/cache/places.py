@@ -8,18 +8,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from swamp.cache.files import StatFingerprint, disk_error, fingerprint_of, in_the_way, remove_empty
+from swamp.cache.files import (
+    StatFingerprint,
+    disk_error,
+    fingerprint_of,
+    in_the_way,
+    on_disk,
+    open_directory,
+    remove_empty,
+)
 from swamp.cache.paths import ancestors, safe_path
 from swamp.cache.scan import Observed, Seen, stat_one
 from swamp.errors import Failed
 
 OPEN_AT_MOST: Final = 200
-_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TOP = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ENTER = _TOP | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a pipe must fail, not wait
 _NO_DIRECTORY = frozenset({errno.ENOTDIR, errno.ELOOP})
 
@@ -65,16 +75,13 @@ class Places:
 
     def obstacle(self, path: str) -> str | None:
         """What keeps a file from being placed at `path`, below the tree; None if nothing does."""
-        if path in self._absent and (path.rpartition("/")[0] in self._open or not self._stands_above(path)):
-            return None  # nothing was there a moment ago
+        # Nothing was there a moment ago, and no file was placed here since where a directory of the path must be.
+        if path in self._absent and (path.rpartition("/")[0] in self._open or self._filled.isdisjoint(ancestors(path))):
+            return None
         found = self._stat(path)
         if found == "nothing" or (isinstance(found, os.stat_result) and not stat.S_ISDIR(found.st_mode)):
             return None
         return in_the_way(Path(self._tree), path)
-
-    def _stands_above(self, path: str) -> bool:
-        """Whether a file that was placed here stands where a directory of `path` must be."""
-        return not self._filled.isdisjoint(ancestors(path))
 
     def _stat(self, path: str) -> os.stat_result | Literal["nothing", "no way"]:
         parent, _, name = path.rpartition("/")
@@ -148,7 +155,9 @@ class Places:
         if len(self._open) >= OPEN_AT_MOST:
             self.let_go()
         try:
-            opened = self._open_tree(make) if not directory else self._open_below(directory, make)
+            if make and not directory:
+                os.makedirs(self._tree, exist_ok=True)  # noqa: PTH103
+            opened = self._open_below(directory, make) if directory else os.open(self._tree, _TOP)
         except FileNotFoundError:
             if not make:
                 self._missing.add(directory)
@@ -156,11 +165,6 @@ class Places:
         self._open[directory] = opened
         self._missing.discard(directory)
         return opened
-
-    def _open_tree(self, make: bool) -> int:
-        if make:
-            os.makedirs(self._tree, exist_ok=True)  # noqa: PTH103
-        return os.open(self._tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _open_below(self, directory: str, make: bool) -> int:
         above, _, name = directory.rpartition("/")
@@ -208,13 +212,8 @@ def flush_together(directory: Path) -> None:
     """
     syncfs = _syncfs()
     assert syncfs is not None
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with on_disk("flush", str(directory)), open_directory(directory) as descriptor:
         syncfs(descriptor)
-    except OSError as error:
-        raise disk_error(error, "flush", str(directory)) from error
-    finally:
-        os.close(descriptor)
 
 
 def _kernel() -> tuple[int, ...]:
@@ -240,23 +239,17 @@ def _file_system(directory: Path) -> str | None:
 
 
 @cache
-def _syncfs() -> _Syncfs | None:
+def _syncfs() -> Callable[[int], None] | None:
     import ctypes  # only a pull of many files pays for it
 
     try:
         function = ctypes.CDLL(None, use_errno=True).syncfs
     except (AttributeError, OSError):
         return None
-    return _Syncfs(function)
 
-
-class _Syncfs:
-    def __init__(self, function: object) -> None:
-        self._function = function
-
-    def __call__(self, descriptor: int) -> None:
-        import ctypes
-
-        if self._function(descriptor):  # type: ignore[operator]
+    def flush(descriptor: int) -> None:
+        if function(descriptor):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
+
+    return flush

@@ -19,7 +19,6 @@ from contextvars import ContextVar
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
     from typing import Final
 
 Remembered = tuple[str, int | None, int | None, int | None]
@@ -177,14 +176,6 @@ def _threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread is not here}
 
 
-def _apart(state_db: str) -> sqlite3.Connection:
-    """A connection of its own: a copy of this process must not touch one that it was given."""
-    import sqlite3  # here: the first process loads a command meanwhile
-
-    name = state_db.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=1)
-
-
 def forked(work: Callable[[], None]) -> int | None:
     """The process that does `work` and nothing after it; None where the system has no room for one more."""
     # Signals stay the first one's: both would be told of one, and two of them end a command at once.
@@ -220,8 +211,12 @@ def _answer(second: Second, first: int) -> None:
 
 def _looked(second: Second, first: int) -> list[str]:
     """The first path that was not looked at, then those that differ."""
+    import sqlite3  # here: the first process loads a command meanwhile
+
     differing: list[str] = []
-    with closing(_apart(second.state_db)) as db:
+    name = second.state_db.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    # A connection of its own: a copy of a process must not touch one that it was given.
+    with closing(sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=1)) as db:
         [second.seen_by_both[2]] = db.execute("SELECT COUNT(*) FROM dirs").fetchone()
         cursor = db.execute(f"{REMEMBERED} ORDER BY path")
         while rows := cursor.fetchmany(PAGE):

@@ -169,13 +169,9 @@ class State:
 
     def _stream(self, sql: str, args: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
         """Rows in small pages of one cursor, so that a million of them never stand in memory."""
-        for page in self._pages(sql, args, 1000):
-            yield from page
-
-    def _pages(self, sql: str, args: Sequence[object], length: int) -> Iterator[list[tuple[object, ...]]]:
         cursor = self._page(lambda: self._db.cursor().execute(sql, args))
-        while page := self._page(lambda: cursor.fetchmany(length)):
-            yield page
+        while page := self._page(lambda: cursor.fetchmany(1000)):
+            yield from page
 
     def _page(self, step: Callable[[], T]) -> T:
         with self._lock:
