@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -21,10 +21,25 @@ _open: list[Any] = []
 """The spans that are open in this process, oldest first: work in other threads belongs to the newest of them."""
 
 
-def span(name: str, **facts: Any) -> AbstractContextManager[None]:
+@contextmanager
+def span(name: str, **facts: Any) -> Iterator[None]:
     """A span around a block."""
     tracer = _tracer()
-    return nullcontext() if tracer is None else _around(tracer, name, facts)
+    if tracer is None:
+        yield
+        return
+    from opentelemetry import trace
+
+    here = trace.get_current_span()
+    outer = here if here.get_span_context().is_valid else (_open[-1] if _open else None)
+    context = trace.set_span_in_context(outer) if outer is not None else None
+    shown = {f"swamp.{key}": str(value) for key, value in facts.items() if value is not None}
+    with tracer.start_as_current_span(name, context=context, attributes=shown) as made:
+        _open.append(made)
+        try:
+            yield
+        finally:
+            _open.remove(made)
 
 
 def traced(told: Facts) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -33,11 +48,10 @@ def traced(told: Facts) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            tracer = _tracer()
-            if tracer is None:
+            if _tracer() is None:
                 return method(*args, **kwargs)
             name, facts = told(*args, **kwargs)
-            with _around(tracer, name, facts):
+            with span(name, **facts):
                 return method(*args, **kwargs)
 
         return call
@@ -51,22 +65,6 @@ def flush() -> None:
         from opentelemetry import trace
 
         getattr(trace.get_tracer_provider(), "force_flush", lambda: None)()
-
-
-@contextmanager
-def _around(tracer: Any, name: str, facts: dict[str, Any]) -> Iterator[None]:
-    from opentelemetry import trace
-
-    here = trace.get_current_span()
-    outer = here if here.get_span_context().is_valid else (_open[-1] if _open else None)
-    context = trace.set_span_in_context(outer) if outer is not None else None
-    shown = {f"swamp.{key}": str(value) for key, value in facts.items() if value is not None}
-    with tracer.start_as_current_span(name, context=context, attributes=shown) as made:
-        _open.append(made)
-        try:
-            yield
-        finally:
-            _open.remove(made)
 
 
 @functools.cache

@@ -25,14 +25,6 @@ def note_left(path: Path) -> None:
         left_of(path).write_text(_looks(path))
 
 
-def was_left(path: Path) -> bool:
-    """Whether the file is as it was left. A process that was killed left no word, and its file is checked."""
-    try:
-        return left_of(path).read_text() == _looks(path)
-    except (OSError, ValueError):
-        return False
-
-
 def _looks(path: Path) -> str:
     found = path.stat()
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
@@ -84,9 +76,9 @@ _SIGNS_OF_DAMAGE: Final = (
 )
 
 
-def inode_of(path: Path | None) -> int | None:
+def inode_of(path: Path) -> int | None:
     try:
-        return None if path is None else path.stat().st_ino
+        return path.stat().st_ino
     except FileNotFoundError:
         return None
 
@@ -108,8 +100,12 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def is_sound(db: sqlite3.Connection, path: Path) -> bool:
-    """Every page of a file that is not as the last of us left it is looked at once."""
-    return was_left(path) or db.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+    """Every page of a file that is not as the last of us left it is looked at once. A process that was killed left no
+    word, and its file is checked."""
+    with suppress(OSError, ValueError):
+        if left_of(path).read_text() == _looks(path):
+            return True
+    return db.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
 
 
 def _set_aside(path: Path) -> list[JournalRow]:
@@ -149,8 +145,11 @@ def _make_ready(db: sqlite3.Connection, durable: bool) -> None:
     db.execute("PRAGMA temp_store = MEMORY")  # what a statement may undo: 1,700 writes in a pull of 10,000
     if _version(db) != SCHEMA_VERSION:
         db.execute("BEGIN IMMEDIATE")  # two processes may open a new cache at once: the second finds it made
-        _upgrade(db)
-        if _version(db) != SCHEMA_VERSION:
+        while steps := _MIGRATIONS.get(before := _version(db)):
+            for statement in steps:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {before + 1}")
+        if _version(db) != SCHEMA_VERSION:  # it is not known: made anew, it costs a full comparison
             for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
                 if not name.startswith("sqlite_"):
                     db.execute(f'DROP TABLE "{name}"')
@@ -160,24 +159,13 @@ def _make_ready(db: sqlite3.Connection, durable: bool) -> None:
         db.execute("COMMIT")
 
 
-def _upgrade(db: sqlite3.Connection) -> None:
-    """Takes an older schema on, step by step; one that is not known is made anew and costs a full comparison."""
-    while steps := _MIGRATIONS.get(_version(db)):
-        before = _version(db)
-        for statement in steps:
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {before + 1}")
-
-
 def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def explained(error: sqlite3.DatabaseError, path: Path | None) -> Failed:
-    where = f" at {path}" if path else ""
-    # By its name: who cannot open the database is not shown the directory by any command.
-    directory = path.parent if path else "the cache directory"
+def explained(error: sqlite3.DatabaseError, path: Path) -> Failed:
     return Failed(
-        f"the cache's state database{where} cannot be used: {error}",
-        hint=f"check free space and permissions of {directory}",
+        f"the cache's state database at {path} cannot be used: {error}",
+        # By its name: who cannot open the database is not shown the directory by any command.
+        hint=f"check free space and permissions of {path.parent}",
     )

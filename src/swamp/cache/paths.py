@@ -41,10 +41,16 @@ MAX_PATH_BYTES: Final = 1024 - (ULID_LENGTH + 1)  # a key is the path, `~` and a
 
 def safe_path(path: str) -> str:
     """The same path, if it can only ever name a file below the tree, on every machine. Raises UsageError."""
-    fault = _fault_of(path)
+    fault = fault_of(path)
     if fault is not None:
-        raise UsageError(f"{shown(path)} cannot be a path in a datastore: {fault}")
+        raise UsageError(fault)
     return path
+
+
+def fault_of(path: str) -> str | None:
+    """What `safe_path` would say of it; None if it would let it through."""
+    fault = _fault_of(path)
+    return None if fault is None else f"{shown(path)} cannot be a path in a datastore: {fault}"
 
 
 def is_safe(path: str) -> bool:

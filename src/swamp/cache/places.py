@@ -202,7 +202,10 @@ _TELLS_ERRORS: Final = (5, 8)  # older kernels forget a failed write by the time
 
 def can_flush_together(directory: Path) -> bool:
     """Whether `flush_together` may stand in for an fsync of every file below `directory`."""
-    return _kernel() >= _TELLS_ERRORS and _file_system(directory) in _KNOWN and _syncfs() is not None
+    if not hasattr(os, "uname") or os.uname().sysname != "Linux":
+        return False
+    kernel = tuple(int(n) for n in os.uname().release.split("-")[0].split(".")[:2] if n.isdigit())
+    return kernel >= _TELLS_ERRORS and _file_system(directory) in _KNOWN and _syncfs() is not None
 
 
 def flush_together(directory: Path) -> None:
@@ -214,13 +217,6 @@ def flush_together(directory: Path) -> None:
     assert syncfs is not None
     with on_disk("flush", str(directory)), open_directory(directory) as descriptor:
         syncfs(descriptor)
-
-
-def _kernel() -> tuple[int, ...]:
-    if not hasattr(os, "uname") or os.uname().sysname != "Linux":
-        return ()
-    numbers = os.uname().release.split("-")[0].split(".")[:2]
-    return tuple(int(n) for n in numbers if n.isdigit())
 
 
 def _file_system(directory: Path) -> str | None:

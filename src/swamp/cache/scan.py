@@ -12,17 +12,15 @@ from typing import Final, Literal
 from swamp.cache.files import StatFingerprint, fingerprint_of
 from swamp.cache.paths import (
     ancestors,
+    fault_of,
     fold,
     is_below,
     is_foreign_temp,
     is_internal,
     is_internal_directory,
-    is_safe,
     leads_inside,
-    safe_path,
     shown,
 )
-from swamp.errors import UsageError
 from swamp.values import value
 
 _DEEPEST_CUT: Final = 8
@@ -139,8 +137,9 @@ def stat_one(tree: Path, path: str) -> Seen | None:
 
 def _look(tree: Path, path: str) -> Seen | Literal["directory"] | None:
     """What stands at `path`, not looking through links above it."""
-    if not is_safe(path):
-        return ScanProblem(path, "name", _name_fault(path))
+    fault = fault_of(path)
+    if fault is not None:
+        return ScanProblem(path, "name", fault)
     return _linked_parent(os.fspath(tree), path) or _observe(os.fspath(tree), path)
 
 
@@ -218,23 +217,15 @@ def _names(root: str, directory: str, exclude: Exclude) -> list[str | ScanProble
 def _is_wanted(path: str, is_dir: bool, exclude: Exclude, problems: list[ScanProblem]) -> bool:
     if is_left_out(path, is_dir) or exclude(path, is_dir):
         return False
-    if is_safe(path):
-        return True
-    problems.append(ScanProblem(path, "name", _name_fault(path), directory=is_dir))
-    return False
+    fault = fault_of(path)
+    if fault is not None:
+        problems.append(ScanProblem(path, "name", fault, directory=is_dir))
+    return fault is None
 
 
 def is_left_out(path: str, is_dir: bool) -> bool:
     """Whether a walk passes this name by: ours, or another client's unfinished file. inv[names.by-place]"""
     return is_internal_directory(path) if is_dir else is_internal(path) or is_foreign_temp(path)
-
-
-def _name_fault(path: str) -> str:
-    try:
-        safe_path(path)
-    except UsageError as error:
-        return error.message
-    raise AssertionError("asked for the fault of a good name")
 
 
 def _observe(root: str, path: str) -> Seen | Literal["directory"] | None:

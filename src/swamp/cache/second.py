@@ -120,16 +120,16 @@ def end_ahead() -> None:
 
 
 @contextmanager
-def second_look(state_db: str | None, tree: str) -> Iterator[Second | None]:
+def second_look(state_db: str, tree: str) -> Iterator[Second | None]:
     """The process that was begun ahead, if it looks at this tree by this very file, else one that begins now. None if
     there is little to look at, no second core, no room for a process, or other threads at work: a copy has none of
     them, but the locks that they hold."""
     second = _AHEAD.get()
     _AHEAD.set(None)
-    if second is not None and second.identity != _identity(state_db or "", tree):
+    if second is not None and second.identity != _identity(state_db, tree):
         second.close()
         second = None
-    if second is None and state_db is not None:
+    if second is None:
         second = _begun(state_db, tree)
     try:
         yield second

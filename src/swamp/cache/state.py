@@ -85,9 +85,7 @@ def once_more(work: Callable[P, T]) -> Callable[P, T]:
 class State:
     """One connection to state.db, shared by the threads of a process."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, hook: Hook = _no_hook, path: Path | None = None, *, durable: bool = True
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, hook: Hook, path: Path, durable: bool) -> None:
         self.path = path
         self._db = connection
         self._lock = threading.RLock()
@@ -102,20 +100,19 @@ class State:
             opened = connect(path, durable)
             with closed_on_failure(opened):
                 if is_sound(opened, path):
-                    return cls(opened, hook, path, durable=durable)
+                    return cls(opened, hook, path, durable)
             opened.close()
         except sqlite3.OperationalError as error:
             if not is_damage(error):
                 raise explained(error, path) from error
         except sqlite3.DatabaseError:
             pass
-        return cls(begun_again(path, durable), hook, path, durable=durable)
+        return cls(begun_again(path, durable), hook, path, durable)
 
     def close(self) -> None:
         """Closes it, and notes what the file looks like: who opens it next checks only one that was changed since."""
         self._db.close()
-        if self.path is not None:
-            note_left(self.path)
+        note_left(self.path)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -138,7 +135,7 @@ class State:
     def _told(self, error: sqlite3.DatabaseError) -> Failed:
         """What to raise for it. A statement that shows damage has the file set aside and begun again at once, unless
         another process or thread has done that already. inv[state.checked]"""
-        if self.path is None or not is_damage(error):
+        if not is_damage(error):
             return explained(error, self.path)
         with self._lock:
             self._db.close()  # first: closing removes a write-ahead log by its name

@@ -156,7 +156,10 @@ def _from_damage(committer: Committer, pace: Pace, damage: CorruptData) -> Boots
 
 def _is_old(committer: Committer, body: bytes, damage: CorruptData) -> bool:
     """Whether an older version's index stands there, to be adopted. Raises where it must be left alone."""
-    version = _version(body)
+    try:
+        version = parse_json(body).get("version")
+    except CorruptData:
+        return False
     if not isinstance(version, int) or version >= OLDEST:
         return False
     if _has_log(committer):
@@ -276,13 +279,6 @@ def _old_counter(store: ObjectStore) -> int | None:
         return None
     except CorruptData:
         return -1  # a damaged index of an old client must not stop every push for good
-
-
-def _version(body: bytes) -> object:
-    try:
-        return parse_json(body).get("version")
-    except CorruptData:
-        return None
 
 
 def _restored(committer: Committer, pace: Pace, recorded: Root, on: Token | None) -> Bootstrapped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import Env, rfc3339
@@ -78,18 +79,16 @@ def rebuilt(recorded: Root, env: Env, writer: Writer, step: int = 2) -> Root:
     return replace(root, gc_epoch=recorded.gc_epoch + 2)
 
 
-def numbered(changes: Changes, seq: int) -> list[Row | Unreferenced]:
-    rows: list[Row | Unreferenced] = [e.at(seq) for e in changes.puts]
-    rows += [t.at(seq) for t in changes.deletes]
-    rows += [d.at(seq) for d in changes.dropped]
-    return rows
+def numberless(changes: Changes) -> list[Row | Unreferenced]:
+    """Its rows, which take the number of the commit that lists their segment. inv[segment.added-seq]"""
+    return [row.at(0) for row in (*changes.puts, *changes.deletes, *changes.dropped)]
 
 
 def layer_bytes(root: Root, changes: Changes) -> int:
     """About how much of the root its layer takes with these changes."""
-    rows: list[Row | Unreferenced] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
-    rows += numbered(changes, 0)
-    return sum(len(r.path) + len(r.key) + _ROW_BYTES for r in rows)
+    layer = chain(root.entries.values(), root.deleted.values(), root.dropped.values())
+    added = chain(changes.puts, changes.deletes, changes.dropped)
+    return sum(len(row.path) + len(row.key) + _ROW_BYTES for row in chain(layer, added))
 
 
 def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush: Flush | None = None) -> Root:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from swamp.commit.build import Changes, Flush, build, layer_bytes, numbered, put_segment, rebuilt, survive
+from swamp.commit.build import Changes, Flush, build, layer_bytes, numberless, put_segment, rebuilt, survive
 from swamp.commit.conditions import ConditionsVerdict
 from swamp.commit.log import has_op, log_key, log_status, newest_whole, put_log, refuse_later_formats
 from swamp.env import Env, rfc3339
@@ -297,7 +297,7 @@ class Committer:
         layer += [t for t in root.deleted.values() if t.path not in own]
         gone = {d.key for d in changes.dropped}
         dropped = [d for d in root.dropped.values() if d.key not in gone]
-        segment = write_segment([*layer, *dropped, *numbered(changes, 0)])
+        segment = write_segment([*layer, *dropped, *numberless(changes)])
         ref = put_segment(self.store, self.env, segment)
         return Flush(changes, ref, frozenset(layer), frozenset(dropped), root.gc_epoch)
 

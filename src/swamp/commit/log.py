@@ -118,7 +118,14 @@ def newest_whole(store: ObjectStore, *, of_latest_format: bool = False, older: b
     if newest is None:
         return None
     if newest.seq < recorded[-1].seq and not older:
-        raise _forgets(newest, recorded[-1])
+        lost = recorded[-1].seq
+        raise CorruptData(
+            f"the index root is lost, and so is part of its newest record: commit {lost} cannot be read, "
+            f"commit {newest.seq} can",
+            hint=f"{REPAIR_HINT} (it goes back to commit {newest.seq}; "
+            "who has seen later ones brings their files again)",
+            details={"seq": lost, "whole": newest.seq},
+        )
     later = [r for r in _beside(store, newest, recorded) if r.version > newest.version]
     if not later:
         return newest
@@ -143,15 +150,6 @@ def _whole(store: ObjectStore, recorded: list[LogName]) -> Iterator[Root]:
         except (ObjectMissing, CorruptData):
             continue
         yield root
-
-
-def _forgets(newest: Root, lost: LogName) -> CorruptData:
-    return CorruptData(
-        f"the index root is lost, and so is part of its newest record: commit {lost.seq} cannot be read, "
-        f"commit {newest.seq} can",
-        hint=f"{REPAIR_HINT} (it goes back to commit {newest.seq}; who has seen later ones brings their files again)",
-        details={"seq": lost.seq, "whole": newest.seq},
-    )
 
 
 def refuse_later_formats(store: ObjectStore, root: Root) -> None:

@@ -36,9 +36,6 @@ class Registration:
     repo_id: str
     registered_at: str
 
-    def encode(self) -> bytes:
-        return json.dumps(as_document(self)).encode()
-
 
 def validate_name(name: str) -> str:
     """The same name, if a namespace may have it. Raises UsageError (S13)."""
@@ -99,7 +96,7 @@ def register(
 def _create(store: ObjectStore, mine: Registration, env: Env, enforced: bool, settle_s: float) -> Registration:
     unclear: Unavailable | None = None
     try:
-        store.put(NAMESPACE_KEY, mine.encode(), CREATE)
+        store.put(NAMESPACE_KEY, json.dumps(as_document(mine)).encode(), CREATE)
     except ConditionFailed:
         pass  # what stands there decides
     except Unavailable as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from swamp.cache.paths import in_tier, is_internal, is_internal_object, is_part, is_safe, safe_path, shown
+from swamp.cache.paths import fault_of, in_tier, is_internal, is_internal_object, is_part, is_safe, safe_path, shown
 from swamp.env import rfc3339
 from swamp.errors import CorruptData, ObjectMissing, StoreError, UsageError
 from swamp.index.entry import Entry, is_payload_key, path_of_key
@@ -161,10 +161,9 @@ def entry_of(meta: ObjectMeta) -> Entry | Refused | None:
         return None  # the last: a placeholder that some tools write for an empty directory
     if is_internal_object(key):
         return Refused(key, _FOREIGN)
-    try:
-        safe_path(key)
-    except UsageError as error:
-        return Refused(key, error.message)
+    fault = fault_of(key)
+    if fault is not None:
+        return Refused(key, fault)
     return Entry(key, key, meta.size, None, rfc3339(meta.last_modified))
 
 

@@ -86,16 +86,9 @@ def kept_segment(store: ObjectStore, ref: SegmentRef) -> Proven:
             _kept.move_to_end(ref.sha256)
             return found
     read = read_segment(store, ref)
-    if read.sha256 == ref.sha256:
-        _keep(read)
+    if read.sha256 == ref.sha256 and len(read.data) <= KEPT_BYTES:  # what is larger than all of that is not kept
+        with _lock:
+            _kept[read.sha256] = read
+            while sum(len(one.data) for one in _kept.values()) > KEPT_BYTES:
+                _kept.popitem(last=False)  # it was asked for longest ago
     return read
-
-
-def _keep(read: Proven) -> None:
-    """Those that were asked for longest ago make room for it; what is larger than all of that is not kept."""
-    if len(read.data) > KEPT_BYTES:
-        return
-    with _lock:
-        _kept[read.sha256] = read
-        while sum(len(one.data) for one in _kept.values()) > KEPT_BYTES:
-            _kept.popitem(last=False)

@@ -305,11 +305,15 @@ class DirectoryLeases:
     @contextmanager
     def _exclusive(self, file: str, about: Mapping[str, str]) -> Iterator[None]:
         """Notes who holds it in a file beside it, for `lock status` and for the message of who waits in vain."""
+        from swamp.locks.decide import Holder
+
         note = self._note(file)
         with ExitStack() as stack:
             with self._naming_the_holder(file):
                 stack.enter_context(self._lock(file).exclusive(self.timeout))
-            note.write_text(json.dumps({**about, **self._myself()}), encoding="utf-8")
+            me, acquired = Holder.of_process(), rfc3339(self.env.clock.now())
+            told = {"holder": str(me), "hostname": me.hostname, "pid": me.pid, "acquiredAt": acquired}
+            note.write_text(json.dumps({**about, **told}), encoding="utf-8")
             try:
                 yield
             finally:
@@ -329,13 +333,6 @@ class DirectoryLeases:
             if held is not None:
                 error.details["holder"] = held
             raise
-
-    def _myself(self) -> dict[str, Any]:
-        from swamp.locks.decide import Holder
-
-        me = Holder.of_process()
-        acquired = rfc3339(self.env.clock.now())
-        return {"holder": str(me), "hostname": me.hostname, "pid": me.pid, "acquiredAt": acquired}
 
     def _held(self, file: str) -> dict[str, Any] | None:
         """The kernel says whether it is held, the note by whom: a note outlives a killed process, a lock does not."""

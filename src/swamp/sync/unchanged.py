@@ -47,7 +47,7 @@ def unchanged_at(
     if not state.journal_empty() or not nothing_deferred(state, tree, lazy=lazy, leave_large=leave_large):
         return None
     try:
-        with second_look(str(state.path) if state.path else None, str(tree)) as second:
+        with second_look(str(state.path), str(tree)) as second:
             opened, look = store(), Look(tree)
             asking = together([lambda: opened.get_if_changed(ROOT_KEY, token), lambda: look.at_all(state, second)])
     except ObjectMissing:
