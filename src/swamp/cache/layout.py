@@ -122,10 +122,10 @@ def sweep_staging(staging: Path, now: float, older_than: float = OLD_SECONDS) ->
     """
     try:
         with os.scandir(staging) as entries:
-            found = [entry for entry in entries if _OWNED.match(entry.name)]
+            found = [(entry, int(owned.group(1))) for entry in entries if (owned := _OWNED.match(entry.name))]
     except FileNotFoundError:
         return 0
-    left = [entry for entry in found if _is_left(entry, now - older_than)]
+    left = [entry for entry, process in found if _is_left(entry, process, now - older_than)]
     for entry in left:
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path, ignore_errors=True)
@@ -135,14 +135,12 @@ def sweep_staging(staging: Path, now: float, older_than: float = OLD_SECONDS) ->
     return len(left)
 
 
-def _is_left(entry: os.DirEntry[str], before: float) -> bool:
-    owned = _OWNED.match(entry.name)
-    assert owned is not None
+def _is_left(entry: os.DirEntry[str], process: int, before: float) -> bool:
     try:
         made = entry.stat(follow_symlinks=False).st_ctime
     except OSError:
         return False  # gone meanwhile
-    return made <= before and not _is_alive(int(owned.group(1)), made)
+    return made <= before and not _is_alive(process, made)
 
 
 def _is_alive(process: int, since: float) -> bool:

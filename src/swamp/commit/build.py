@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.env import Env, rfc3339
@@ -81,14 +80,15 @@ def rebuilt(recorded: Root, env: Env, writer: Writer, step: int = 2) -> Root:
 
 def numberless(changes: Changes) -> list[Row | Unreferenced]:
     """Its rows, which take the number of the commit that lists their segment. inv[segment.added-seq]"""
-    return [row.at(0) for row in (*changes.puts, *changes.deletes, *changes.dropped)]
+    rows: list[Row | Unreferenced] = [*changes.puts, *changes.deletes, *changes.dropped]
+    return [row.at(0) for row in rows]
 
 
 def layer_bytes(root: Root, changes: Changes) -> int:
     """About how much of the root its layer takes with these changes."""
-    layer = chain(root.entries.values(), root.deleted.values(), root.dropped.values())
-    added = chain(changes.puts, changes.deletes, changes.dropped)
-    return sum(len(row.path) + len(row.key) + _ROW_BYTES for row in chain(layer, added))
+    rows: list[Row | Unreferenced] = [*root.entries.values(), *root.deleted.values(), *root.dropped.values()]
+    rows += [*changes.puts, *changes.deletes, *changes.dropped]
+    return sum(len(row.path) + len(row.key) + _ROW_BYTES for row in rows)
 
 
 def build(root: Root, changes: Changes, op: str, at: str, writer: Writer, flush: Flush | None = None) -> Root:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from swamp.commit.build import Changes, Flush, build, layer_bytes, numberless, put_segment, rebuilt, survive
 from swamp.commit.conditions import ConditionsVerdict
@@ -35,6 +35,7 @@ from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.index.footer import Proven
+    from swamp.locks.hold import HeldLease
 
 __all__ = ["Changes", "Committed", "Committer", "Pace", "Propose", "RootRead", "build", "rebuilt"]
 LAYER_ROWS: Final = 500
@@ -62,18 +63,6 @@ class Committed:
     """When, on my own clock, its lease was shown to be mine after this root was there."""
 
 
-class CommitLease(Protocol):
-    """The lease that a commit is made under, where the store enforces no conditions."""
-
-    def verify(self) -> bool:
-        """Whether the store still shows it to be mine."""
-        ...
-
-    def shows(self, key: str, token: Token) -> bool:
-        """Whether one look shows it to be mine and `token` at `key`; if not, nothing is known of either."""
-        ...
-
-
 class LeaseLost(Exception):
     """The commit lock was lost to somebody else: nothing that was done under it counts until it is found again."""
 
@@ -93,7 +82,7 @@ class Committer:
     env: Env
     word: ConditionsVerdict = field(default_factory=ConditionsVerdict)
     """Whether the store enforces conditions, by its root's word."""
-    exclusive: Callable[[], AbstractContextManager[CommitLease | None]] = nullcontext
+    exclusive: Callable[[], AbstractContextManager[HeldLease | None]] = nullcontext
     """Held around every commit on a store that does not enforce conditions: a lease, read back by its nonce."""
     logged: set[tuple[str, int]] = field(default_factory=set)
     """Commits whose record this process has put."""
@@ -132,7 +121,7 @@ class Committer:
         body = encode(root)
         return self._locked(lambda held: self._replaced(held, read, root, body, pace), pace)
 
-    def _replaced(self, held: CommitLease | None, read: RootRead, root: Root, body: bytes, pace: Pace) -> RootRead:
+    def _replaced(self, held: HeldLease | None, read: RootRead, root: Root, body: bytes, pace: Pace) -> RootRead:
         if held is not None:
             now = self._newest(held)
             if now.root is not None and now.root.op == root.op:
@@ -149,7 +138,7 @@ class Committer:
     def confirmed(self, pace: Pace) -> RootRead:
         """The root that counts on a store without conditions, with its record."""
 
-        def recorded(held: CommitLease | None) -> RootRead:
+        def recorded(held: HeldLease | None) -> RootRead:
             read = self._newest(held)
             if read.root is not None:
                 self._log(held, read.root, read.body)
@@ -168,7 +157,7 @@ class Committer:
         mine = op or self.env.ulid()
         return self._locked(lambda held: self._commit(held, propose, pace, mine, start, logged), pace)
 
-    def _locked(self, work: Callable[[CommitLease | None], T], pace: Pace) -> T:
+    def _locked(self, work: Callable[[HeldLease | None], T], pace: Pace) -> T:
         """Does `work` under the commit lock where the store needs one; again when the lock was lost meanwhile."""
         while True:
             with nullcontext() if self.enforced else self.exclusive() as held:
@@ -178,7 +167,7 @@ class Committer:
                     pace()
 
     def _commit(
-        self, held: CommitLease | None, propose: Propose, pace: Pace, op: str, start: RootRead | None, logged: str
+        self, held: HeldLease | None, propose: Propose, pace: Pace, op: str, start: RootRead | None, logged: str
     ) -> Committed | None:
         read = start if start and held is None else self._newest(held)
         staged: Flush | None = None
@@ -208,7 +197,7 @@ class Committer:
                 outcome = moved
             read = outcome if held is None else self._newest(held)
 
-    def _obey(self, root: Root, held: CommitLease | None) -> None:
+    def _obey(self, root: Root, held: HeldLease | None) -> None:
         """Commits as this root wants it: without a lease only where it says that conditions are enforced."""
         self.word.hear(root)
         if held is None and self.word.ignored:
@@ -223,12 +212,12 @@ class Committer:
         seen = self._look(pace)
         return None if seen.root is not None and seen.root.knows_op(done.root.op) else seen
 
-    def _log_mine(self, held: CommitLease | None, done: Committed) -> None:
+    def _log_mine(self, held: HeldLease | None, done: Committed) -> None:
         """The record of a commit of mine, before anything is built on it. inv[commit.logged]"""
         self._log(held, done.root, done.body, mine=True, proven=done.proven)
 
     def _log(
-        self, held: CommitLease | None, root: Root, body: bytes, *, mine: bool = False, proven: float | None = None
+        self, held: HeldLease | None, root: Root, body: bytes, *, mine: bool = False, proven: float | None = None
     ) -> None:
         """The record of a root that counts. inv[commit.logged]
 
@@ -249,7 +238,7 @@ class Committer:
                 self._withdraw(root)
             raise LeaseLost
 
-    def _holds_lock(self, held: CommitLease | None) -> bool:
+    def _holds_lock(self, held: HeldLease | None) -> bool:
         """Whether nobody else can have written a root since: conditions see to that, or a lease that is still mine."""
         return held is None or held.verify()
 
@@ -259,7 +248,7 @@ class Committer:
         if now is None or (root.op, root.seq) not in now.recent_ops:
             self.store.delete([log_key(root.seq, root.op)])
 
-    def _newest(self, held: CommitLease | None) -> RootRead:
+    def _newest(self, held: HeldLease | None) -> RootRead:
         """The root; where a late write may have rolled it back, what the log knows to be later is put back first."""
         read = self._read_any()
         if held is None or read.root is None or log_status(self.store, read.root) != "rolled back":
@@ -278,7 +267,7 @@ class Committer:
         self._log(held, root, body, mine=True)
         return RootRead(root, sent, body)
 
-    def _landed(self, held: CommitLease | None, read: RootRead, op: str) -> Committed:
+    def _landed(self, held: HeldLease | None, read: RootRead, op: str) -> Committed:
         """The op was committed by an earlier attempt: report the root it is in."""
         root = _present(read)
         self._log(held, root, read.body, mine=root.op == op)
@@ -302,7 +291,7 @@ class Committer:
         return Flush(changes, ref, frozenset(layer), frozenset(dropped), root.gc_epoch)
 
     def _swap(
-        self, read: RootRead, new: Root, body: bytes, pace: Pace, held: CommitLease | None = None
+        self, read: RootRead, new: Root, body: bytes, pace: Pace, held: HeldLease | None = None
     ) -> Committed | RootRead:
         """One outcome, the true one: won, or the root that stands in the way. inv[commit.unknown-is-not-failure]
 
@@ -328,7 +317,7 @@ class Committer:
             # The token is still the one I matched on: nothing is known. The same bytes again, until the idle timeout.
             _pause(backoff, pace, refusal if isinstance(refusal, StoreError) else None)
 
-    def _shown(self, held: CommitLease, token: Token) -> bool:
+    def _shown(self, held: HeldLease, token: Token) -> bool:
         """Without conditions: the root is read back and the lease, after it, in one look. The write was answered
         before that look began, so that what it shows of the lease is later than the root. inv[commit.alone]"""
         return held.shows(ROOT_KEY, token)

@@ -94,7 +94,11 @@ def remembered(said: SaidIgnored | None, root: Root) -> SaidIgnored | None:
     before = said if said is not None and said.store_id == root.store_id else None
     if root.conditions == IGNORED:
         return SaidIgnored(root.store_id, root.conditions_op, max(root.seq, before.seq) if before else root.seq)
-    return None if before is None or _takes_back(root, before) else before
+    if before is None or root.conditions != ENFORCED or root.conditions_op in ("", before.op):
+        return before
+    # Taken back, if the word was changed by a commit after the newest root that was seen to say `ignored`.
+    seq = next((seq for op, seq in root.recent_ops if op == root.conditions_op), None)
+    return None if (root.conditions_op > before.op if seq is None else seq > before.seq) else before
 
 
 def check_agreement(root: Root, *, ignored: bool) -> None:
@@ -108,11 +112,3 @@ def check_agreement(root: Root, *, ignored: bool) -> None:
         hint=REPAIR_HINT,
         details={"measured": IGNORED if ignored else ENFORCED, "conditions": root.conditions or ENFORCED},
     )
-
-
-def _takes_back(root: Root, said: SaidIgnored) -> bool:
-    """Whether the word was changed by a commit after the newest root that was seen to say `ignored`."""
-    if root.conditions != ENFORCED or not root.conditions_op or root.conditions_op == said.op:
-        return False
-    seq = next((seq for op, seq in root.recent_ops if op == root.conditions_op), None)
-    return root.conditions_op > said.op if seq is None else seq > said.seq

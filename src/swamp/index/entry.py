@@ -162,17 +162,9 @@ class Entry(Known):
     def at(self, seq: int) -> Entry:
         # Not dataclasses.replace: a bulk commit numbers every row, and this is ten times as fast.
         return Entry(
-            self.path,
-            self.key,
-            self.size,
-            self.sha256,
-            self.last_modified,
-            seq,
-            self.missing,
-            self.extra,
-            self.id,
+            self.path, self.key, self.size, self.sha256, self.last_modified, seq, self.missing, self.extra, self.id,
             self.id_seq,
-        )
+        )  # fmt: skip
 
     def rewritten(self, key: str, *, missing: bool = False) -> Entry:
         """The same content, for a commit that brings nothing new: moved, healed, or marked as missing. It keeps its

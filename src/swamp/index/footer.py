@@ -174,14 +174,16 @@ Source = bytes | Path | Proven
 
 
 class Raw:
-    """Bytes in memory, or those of a file that is open until `close`."""
+    """Bytes in memory, or those of a file that is open until `close`; of memory perhaps the end of something longer, of
+    which `skipped` bytes are not here."""
 
-    __slots__ = ("_data", "_file", "size")
+    __slots__ = ("_data", "_file", "_skipped", "size")
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, skipped: int = 0) -> None:
         self._file = source.open("rb") if isinstance(source, Path) else None
         self._data = source.data if isinstance(source, Proven) else source if isinstance(source, bytes) else b""
-        self.size = len(self._data) if self._file is None else os.fstat(self._file.fileno()).st_size
+        self._skipped = skipped
+        self.size = skipped + len(self._data) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         if self._file is not None:
@@ -189,24 +191,11 @@ class Raw:
 
     def read_at(self, count: int, at: int) -> bytes:
         """`count` bytes from `at`, fewer at the end."""
-        if self._file is None:
-            return self._data[at : at + count]
-        return os.pread(self._file.fileno(), count, at)
-
-
-class Tail(Raw):
-    """The end of a longer file, for who reads its footer."""
-
-    __slots__ = ("_skipped",)
-
-    def __init__(self, end: bytes, size: int) -> None:
-        super().__init__(end)
-        self.size, self._skipped = size, size - len(end)
-
-    def read_at(self, count: int, at: int) -> bytes:
+        if self._file is not None:
+            return os.pread(self._file.fileno(), count, at)
         if at < self._skipped:
             raise ValueError("a footer that is longer than what was read of it")
-        return super().read_at(count, at - self._skipped)
+        return self._data[at - self._skipped : at - self._skipped + count]
 
 
 MAGIC: Final = b"PAR1"

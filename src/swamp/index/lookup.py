@@ -10,6 +10,7 @@ import heapq
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Literal
@@ -35,11 +36,7 @@ def newer(one: Row, other: Row) -> Row:
 
 def winner(rows: Iterable[Row]) -> Row:
     """The row that decides, out of all rows of one path."""
-    found = iter(rows)
-    best = next(found)
-    for row in found:
-        best = newer(best, row)
-    return best
+    return reduce(newer, rows)
 
 
 def merge_segments(inputs: Sequence[tuple[SegmentRef, Iterable[AnyRow]]], forget: Forget) -> Iterator[AnyRow]:
@@ -205,10 +202,9 @@ def _winners(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegme
 
 def _merged(layer: Iterable[Row], refs: Iterable[SegmentRef], fetch: FetchSegment, span: Span) -> Iterator[Row]:
     """A k-way merge that opens a segment only when the walk has come to its range, and lets it go after."""
-    heap: list[tuple[str, int, Row | None, Iterator[Row]]] = []
     streams = [("", iter(layer)), *((max(r.min_path, span.start), _read(r, fetch, span)) for r in refs)]
-    for order, (first, stream) in enumerate(streams):
-        heap.append((first, order, None, stream))
+    heap: list[tuple[str, int, Row | None, Iterator[Row]]]
+    heap = [(first, order, None, stream) for order, (first, stream) in enumerate(streams)]
     heapq.heapify(heap)
     while heap:
         _, order, row, stream = heap[0]

@@ -56,7 +56,7 @@ def row_groups(store: ObjectStore, ref: SegmentRef, each: int) -> list[tuple[str
 
     By one ranged request for its footer, which nobody has verified: for sharing work out, never for what is true.
     """
-    from swamp.index.footer import Tail, read_footer
+    from swamp.index.footer import Raw, read_footer
 
     whole = [(ref.min_path, ref.rows)]
     if ref.rows <= each:
@@ -64,7 +64,7 @@ def row_groups(store: ObjectStore, ref: SegmentRef, each: int) -> list[tuple[str
     length = min(FOOTER, ref.bytes)
     end = store.get(ref.key, start=ref.bytes - length, length=length).body
     try:
-        groups = read_footer(Tail(end, ref.bytes)).groups
+        groups = read_footer(Raw(end, ref.bytes - len(end))).groups
         return [((group.columns[0].lowest or b"").decode(errors="ignore"), group.rows) for group in groups] or whole
     except (ValueError, LookupError, TypeError, OverflowError, struct.error):
         return whole  # whoever reads its rows tells what is wrong with it

@@ -224,8 +224,8 @@ def encode(root: Root) -> bytes:
         **({"conditionsOp": root.conditions_op} if root.conditions_op else {}),
         "gcEpoch": root.gc_epoch,
         "horizonSeq": root.horizon_seq,
-        "entries": {p: _entry_json(e) for p, e in sorted(root.entries.items())},
-        "deleted": {p: _tombstone_json(t) for p, t in sorted(root.deleted.items())},
+        "entries": {p: _row_json(e) for p, e in sorted(root.entries.items())},
+        "deleted": {p: _row_json(t) for p, t in sorted(root.deleted.items())},
         "dropped": {k: _dropped_json(d) for k, d in sorted(root.dropped.items())},
         "segments": [dict(zip(_SEGMENT, _SEGMENT_FIELDS(s), strict=True)) for s in root.segments],
         "collecting": list(root.collecting),
@@ -289,21 +289,24 @@ def _from_json(doc: dict[str, Any]) -> Root:
     )
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    doc: dict[str, Any] = json.loads(entry.extra) if entry.extra else {}
-    doc |= {"key": entry.key, "size": entry.size}
-    if entry.sha256 is not None:
-        doc["sha256"] = entry.sha256
-    doc |= {"lastModified": entry.last_modified, "seq": entry.seq}
-    if entry.missing:
+def _row_json(row: Row) -> dict[str, Any]:
+    """A row without its path. Which content it is stands there where place and number do not say so.
+    inv[pack.identity]"""
+    entry = row if isinstance(row, Entry) else None
+    doc: dict[str, Any] = json.loads(entry.extra) if entry and entry.extra else {}
+    doc |= {"key": row.key, "size": row.size}
+    if row.sha256 is not None:
+        doc["sha256"] = row.sha256
+    if entry:
+        doc["lastModified"] = entry.last_modified
+    doc["seq"] = row.seq
+    if entry and entry.missing:
         doc["missing"] = True
-    return doc | _identity_json(entry)
-
-
-def _identity_json(row: Row) -> dict[str, Any]:
-    """Which content it is, where its place and its number do not say so. inv[pack.identity]"""
-    doc: dict[str, Any] = {"id": row.id} if row.id else {}
-    return {**doc, "idSeq": row.id_seq} if row.id_seq and row.id_seq != row.seq else doc
+    if row.id:
+        doc["id"] = row.id
+    if row.id_seq and row.id_seq != row.seq:
+        doc["idSeq"] = row.id_seq
+    return doc
 
 
 def _entry_from(path: str, doc: dict[str, Any]) -> Entry:
@@ -320,13 +323,6 @@ def _entry_from(path: str, doc: dict[str, Any]) -> Entry:
         id=_text(doc.get("id", "")),
         id_seq=_number(doc.get("idSeq", 0)),
     )
-
-
-def _tombstone_json(tomb: Tombstone) -> dict[str, Any]:
-    doc: dict[str, Any] = {"key": tomb.key, "size": tomb.size}
-    if tomb.sha256 is not None:
-        doc["sha256"] = tomb.sha256
-    return {**doc, "seq": tomb.seq} | _identity_json(tomb)
 
 
 def _tombstone_from(path: str, doc: dict[str, Any]) -> Tombstone:
