@@ -164,7 +164,7 @@ def load(
     """The settings of one command. Raises UsageError that names the bad key and what it may be."""
     environ = os.environ if environ is None else environ
     values = {t.name: _resolve(t, flags or {}, environ, document or {}) for t in TUNABLES}
-    values["home"] = values["home"] or default_home(environ)
+    values["home"] = values["home"] or swamp_home(environ)
     return Settings(**values)
 
 
@@ -203,5 +203,10 @@ def _dotted(document: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def default_home(environ: Mapping[str, str]) -> Path:
-    return Path(environ["HOME"] if environ.get("HOME") else Path.home()) / ".swamp"
+def swamp_home(environ: Mapping[str, str]) -> Path:
+    """`SWAMP_HOME`, or `.swamp` in the user's home directory."""
+    chosen = environ.get("SWAMP_HOME")
+    if chosen:
+        return _directory(chosen)
+    home = environ.get("HOME")
+    return (Path(home) if home else Path.home()) / ".swamp"

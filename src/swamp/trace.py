@@ -76,22 +76,17 @@ def _tracer() -> Any:
     try:
         from opentelemetry import trace
         from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace import TracerProvider, export
 
-        processor = _processor()
+        if os.environ.get("OTEL_TRACES_EXPORTER") == "console":
+            processor: Any = export.SimpleSpanProcessor(export.ConsoleSpanExporter(out=sys.stderr))
+        else:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            processor = export.BatchSpanProcessor(OTLPSpanExporter())
     except ImportError:
         return None
     provider = TracerProvider(resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "swamp")}))
     provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
     return trace.get_tracer("swamp")
-
-
-def _processor() -> Any:
-    from opentelemetry.sdk.trace import export
-
-    if os.environ.get("OTEL_TRACES_EXPORTER") == "console":
-        return export.SimpleSpanProcessor(export.ConsoleSpanExporter(out=sys.stderr))
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return export.BatchSpanProcessor(OTLPSpanExporter())

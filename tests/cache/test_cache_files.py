@@ -25,9 +25,10 @@ from swamp.cache.files import (
     trusted,
     write_atomic,
 )
-from swamp.cache.layout import CacheDir, cache_dir, swamp_home
+from swamp.cache.layout import CacheDir, cache_dir
 from swamp.cache.paths import resolve_inside
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
+from swamp.settings import swamp_home
 
 
 @pytest.fixture

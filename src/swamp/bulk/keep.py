@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp.bulk.launch import check_startable, launch, log_file, reachable
 from swamp.bulk.settings import SHARED_CACHE, SparkSettings
 from swamp.cache.files import write_atomic
-from swamp.cache.layout import swamp_home
 from swamp.env import SYSTEM
 from swamp.errors import LockTimeout, MissingTool
 from swamp.locks.flock import FileLock
+from swamp.settings import swamp_home
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -96,15 +95,6 @@ def caches_of(home: Path, url: str, namespace: str | None = None) -> list[CacheD
 def _mark_of(url: str, namespace: str | None) -> str:
     identity = json.dumps([url, namespace or ""])
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
-
-
-def swamp_home(environ: Mapping[str, str]) -> Path:
-    """`SWAMP_HOME`, or `.swamp` in the user's home directory."""
-    chosen = environ.get("SWAMP_HOME")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    home = environ.get("HOME")
-    return (Path(home) if home else Path.home()) / ".swamp"
 
 
 FOLDER_PREFIX: Final = "compare-"

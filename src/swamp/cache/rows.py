@@ -186,18 +186,18 @@ class Transaction:
         names = (path, *ancestors(path))
         marks = ",".join("?" * len(names))
         sql = f"SELECT 1 FROM journal WHERE {_LATER} AND (path IN ({marks}) OR (path > ? AND path < ?)) LIMIT 1"
-        args = (after, *own, *names, path + "/", path + "0")
-        return self._db.execute(sql, args).fetchone() is not None
+        return self._any(sql, (after, *own, *names, path + "/", path + "0"))
 
     def is_deleted(self, path: str) -> bool:
         """Whether the user has deleted `path` here and no push has said so yet."""
-        sql = "SELECT 1 FROM journal WHERE path = ? AND kind = 'delete' LIMIT 1"
-        return self._db.execute(sql, (path,)).fetchone() is not None
+        return self._any("SELECT 1 FROM journal WHERE path = ? AND kind = 'delete' LIMIT 1", (path,))
 
     def rows_after(self, after: int, own: Own = (0, 0)) -> bool:
         """Whether anything at all was announced since, by somebody else."""
-        row = self._db.execute(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own)).fetchone()
-        return row is not None
+        return self._any(f"SELECT 1 FROM journal WHERE {_LATER} LIMIT 1", (after, *own))
+
+    def _any(self, sql: str, args: Sequence[object]) -> bool:
+        return self._db.execute(sql, args).fetchone() is not None
 
     def last_row(self, table: str = "journal") -> int:
         """The newest number that the journal, or another table, ever gave."""
@@ -205,8 +205,7 @@ class Transaction:
         return int(row[0]) if row else 0
 
     def base(self, path: str) -> BaseRow | None:
-        row = self._db.execute(f"SELECT {BASE_COLUMNS} FROM base WHERE path = ?", (path,)).fetchone()
-        return base_row(row) if row else None
+        return self.bases((path,)).get(path)
 
     def bases(self, paths: Sequence[str]) -> dict[str, BaseRow]:
         """The rows of these paths, asked for a few hundred at a time."""
@@ -273,7 +272,7 @@ class Transaction:
         self._db.execute(sql, (path, encode_row(remote), reason))
 
     def is_deferred(self, path: str) -> bool:
-        return self._db.execute("SELECT 1 FROM deferred WHERE path = ?", (path,)).fetchone() is not None
+        return self._any("SELECT 1 FROM deferred WHERE path = ?", (path,))
 
     def deferred_paths(self) -> list[str]:
         return [str(p) for (p,) in self._db.execute("SELECT path FROM deferred").fetchall()]

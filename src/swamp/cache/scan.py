@@ -140,15 +140,11 @@ def _look(tree: Path, path: str) -> Seen | Literal["directory"] | None:
     fault = fault_of(path)
     if fault is not None:
         return ScanProblem(path, "name", fault)
-    return _linked_parent(os.fspath(tree), path) or _observe(os.fspath(tree), path)
-
-
-def _linked_parent(root: str, path: str) -> ScanProblem | None:
-    """A link among the directories above a path hides the path: links to directories are not followed."""
+    root = os.fspath(tree)
     for end in (i for i, letter in enumerate(path) if letter == "/"):
         if os.path.islink(f"{root}/{path[:end]}"):  # noqa: PTH114  (hot: one lstat and no Path objects)
             return ScanProblem(path[:end], "link", "a link to a directory is not followed", directory=True)
-    return None
+    return _observe(root, path)
 
 
 def _walk(tree: Path, start: str, exclude: Exclude, lowest: str, end: str | None) -> Iterator[Seen]:

@@ -147,7 +147,11 @@ def _identity(*paths: str) -> tuple[tuple[int, int], ...]:
 
 
 def _begun(state_db: str, tree: str) -> Second | None:
-    if not _is_large(state_db) or not may_fork() or not _identity(state_db, tree):
+    try:
+        large = os.stat(state_db).st_size >= LARGE  # noqa: PTH116
+    except OSError:
+        return None  # whoever opens it as this cache's state says what is wrong with it
+    if not large or not may_fork() or not _identity(state_db, tree):
         return None
     second, first = Second(state_db, tree), os.getpid()
     second.process = forked(lambda: _answer(second, first))
@@ -156,13 +160,6 @@ def _begun(state_db: str, tree: str) -> Second | None:
         os.close(second.receive)
         return None
     return second
-
-
-def _is_large(state_db: str) -> bool:
-    try:
-        return os.stat(state_db).st_size >= LARGE  # noqa: PTH116
-    except OSError:
-        return False  # whoever opens it as this cache's state says what is wrong with it
 
 
 def may_fork() -> bool:

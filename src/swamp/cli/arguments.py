@@ -89,14 +89,14 @@ def _folders(repo: Path, model: str) -> Iterator[Path]:
 def _trees(repo: Path) -> Iterator[Path]:
     """Where records of this repository lie on this machine: the plain directory, and its caches."""
     from swamp.repo.config import read_config
-    from swamp.settings import default_home
+    from swamp.settings import swamp_home
 
     try:
         config = read_config(repo)
     except (SwampError, OSError):
         return
     yield repo / (config.datastore.path or ".swamp")
-    home = Path(os.environ["SWAMP_HOME"]) if os.environ.get("SWAMP_HOME") else default_home(os.environ)
+    home = swamp_home(os.environ)
     yield from (home / "repos" / config.repo_id).glob("*/tree")
 
 

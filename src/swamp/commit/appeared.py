@@ -117,11 +117,10 @@ def adopt(committer: Committer, pace: Pace, wanted: Sequence[Appeared]) -> tuple
 
     def propose(root: Root) -> Changes | None:
         done.clear()
-        refused[:] = _clashing(committer, root, wanted)
+        clashes = _clashing(committer, root, wanted)
+        refused[:] = sorted(clashes.values())
         rows = lookup(root, [one.path for one in wanted], committer.fetch)
-        going = [
-            o for o in wanted if rows.get(o.path) == o.row and not any(r.startswith(f"{o.path}:") for r in refused)
-        ]
+        going = [one for one in wanted if rows.get(one.path) == one.row and one.path not in clashes]
         done.extend(one.path for one in going)
         puts = [
             copies.get(o.path) or Entry(o.path, o.path, o.meta.size, None, rfc3339(o.meta.last_modified)) for o in going
@@ -146,8 +145,9 @@ def _copied(committer: Committer, pace: Pace, one: Appeared) -> Entry:
     return Entry(one.path, key, sent.meta.size, sent.sha256, rfc3339(sent.meta.last_modified))
 
 
-def _clashing(committer: Committer, root: Root, wanted: Sequence[Appeared]) -> list[str]:
-    """`path: reason` for names that cannot stand beside what is there: a directory of it, or equal but for case."""
+def _clashing(committer: Committer, root: Root, wanted: Sequence[Appeared]) -> dict[str, str]:
+    """`path: reason`, by path, for names that cannot stand beside what is there: a directory of it, or equal but for
+    case."""
     names_of = {fold(one.path): one.path for one in wanted}
     above = {fold(parent): one.path for one in wanted for parent in ancestors(one.path)}
     found: dict[str, str] = {}
@@ -157,4 +157,4 @@ def _clashing(committer: Committer, root: Root, wanted: Sequence[Appeared]) -> l
         hits = [path for path in (same, above.get(folded)) if path is not None and path != row.path]
         hits += [names_of[f] for parent in ancestors(row.path) if (f := fold(parent)) in names_of]
         found |= {path: f"{path}: it cannot stand beside {row.path}" for path in hits}
-    return sorted(found.values())
+    return found

@@ -88,12 +88,9 @@ def _without_root(committer: Committer, pace: Pace, create: bool, discover: Disc
     opening = list(islice(committer.store.list(""), 2))
     if len(opening) < 2 and all(_may_precede_a_root(meta.key) for page in opening for meta in page):
         return _created(committer, pace, create)  # one listing tells it: no log, nothing older, nothing to adopt
-    recorded = newest_whole(committer.store)
+    recorded = _recorded(committer)
     if recorded is not None:
         return _restored(committer, pace, recorded, None)
-    if _has_log(committer):
-        raise _no_whole_record()
-    refuse_packs(committer.store)
     counter = _old_counter(committer.store)
     if discover is not None and counter is None and len(opening) > 1:  # one page is read before anybody could share it
         done = discover()
@@ -125,11 +122,18 @@ def refuse_packs(store: ObjectStore) -> None:
         raise root_lost(pack.key)
 
 
-def _no_whole_record() -> CorruptData:
-    return CorruptData(
-        "the index root is gone and no record of it is whole",
-        hint="run: swamp datastore doctor --repair --from-listing",
-    )
+def _recorded(committer: Committer) -> Root | None:
+    """The newest whole record of a store whose root is gone; None for one that never had a root, by all that is there.
+    Raises CorruptData where it had one and no record is whole."""
+    recorded = newest_whole(committer.store)
+    if recorded is None:
+        if _has_log(committer):
+            raise CorruptData(
+                "the index root is gone and no record of it is whole",
+                hint="run: swamp datastore doctor --repair --from-listing",
+            )
+        refuse_packs(committer.store)
+    return recorded
 
 
 def _created(committer: Committer, pace: Pace, create: bool) -> Bootstrapped:
@@ -182,12 +186,10 @@ def preview(committer: Committer) -> Root | None:
         old = body if _is_old(committer, body, damage) else None
         if old is None and newest_whole(committer.store) is None:
             raise
-    recorded = newest_whole(committer.store) if old is None else None
-    if recorded is not None:
+    if old is not None:
+        refuse_packs(committer.store)
+    elif (recorded := _recorded(committer)) is not None:
         return recorded
-    if _has_log(committer):
-        raise _no_whole_record()
-    refuse_packs(committer.store)
     entries = {entry.path: entry.at(1) for entry in _adoptable(committer, old, LeftOut())}
     return replace(committer.first_root(), entries=entries) if entries else None
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from swamp.bulk.settings import COPIED_HERE, COPY_BYTES, SHARED_CACHE
-from swamp.cache.layout import swamp_home
 from swamp.datasets.content import Artifact, Format, format_of
 from swamp.datasets.copies import shelf_at
 from swamp.datasets.lend import Room, lender
@@ -28,6 +27,7 @@ from swamp.datasets.reuse import frame_again, identity_of, keep
 from swamp.datasets.source import data_source, find_asked, note_read
 from swamp.errors import UsageError
 from swamp.index.entry import is_payload_key, object_of
+from swamp.settings import swamp_home
 from swamp.store.open import is_plugin_type, parse_target
 from swamp.store.walk import plain_path
 

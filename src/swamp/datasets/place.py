@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from swamp.bulk.clients import opened
-from swamp.cache.layout import CacheDir, cache_dir, swamp_home
+from swamp.cache.layout import CacheDir, cache_dir
 from swamp.cache.paths import is_below
 from swamp.cache.scan import Observed, scan
 from swamp.data.names import version_of
@@ -26,6 +26,7 @@ from swamp.index.lookup import live_rows, mentioned_paths
 from swamp.index.pack import read_payload
 from swamp.index.read import kept_segment, read_root, read_segment
 from swamp.index.root import EVERYTHING, Root, SegmentRef, Span
+from swamp.settings import swamp_home
 from swamp.store.port import ObjectStore, Token
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ def _recalled(spec: StoreSpec, repo: str) -> SaidIgnored | None:
     """What this machine's cache of the store has seen roots say, if it has one."""
     if not repo:
         return None
-    from swamp.cache.layout import swamp_home
     from swamp.cache.state import State
+    from swamp.settings import swamp_home
     from swamp.sync.unchanged import recalled
 
     database = cache_of(spec, Path(repo), swamp_home(os.environ)).state_db
@@ -73,8 +73,9 @@ def _writer_of(repo: str) -> Writer:
 
 def tell_caches(spec: StoreSpec) -> None:
     """Says to this machine's caches of the store that it has a commit they do not know of (S24). inv[read.own-jobs]"""
-    from swamp.cache.layout import caches_of, swamp_home
+    from swamp.cache.layout import caches_of
     from swamp.repo.fresh import forget_asking
+    from swamp.settings import swamp_home
 
     for cache in caches_of(swamp_home(os.environ), replace(spec, namespace=None).open().url, spec.namespace):
         # The commit has happened: a cache that cannot be written must not make it look as if it had not, and two

@@ -187,7 +187,10 @@ def _paths(raw: Raw, group: RowGroup) -> Iterator[tuple[int, list[str]]]:
         found = list(islice(stream, BATCH))
         if len(found) != min(BATCH, group.rows - at):
             raise ValueError("a column with other rows than its group")
-        _check_order(found, before)
+        if None in found:
+            raise ValueError("a row without a path, a kind or a key")
+        if found[0] < before or found != sorted(found):
+            raise ValueError("it is not sorted")
         before = found[-1]
         yield at, found
     if next(stream, stream) is not stream:
@@ -200,13 +203,6 @@ def _columns(paths: list[str], streams: dict[str, Iterator[Any]]) -> Columns:
     if any(len(found) != count for found in lists.values()):
         raise ValueError("a column with other rows than its group")
     return {name: lists.get(name) or [None] * count for name in COLUMNS}
-
-
-def _check_order(paths: list[str], before: str) -> None:
-    if None in paths:
-        raise ValueError("a row without a path, a kind or a key")
-    if paths[0] < before or paths != sorted(paths):
-        raise ValueError("it is not sorted")
 
 
 def _check_shape(footer: Footer) -> tuple[str, ...]:

@@ -46,21 +46,18 @@ def merge_segments(inputs: Sequence[tuple[SegmentRef, Iterable[AnyRow]]], forget
     payload's undo window still counts from the deletion (L33).
     """
     streams = [_numbered(ref, rows) for ref, rows in inputs]
-    for _, rows in groupby(heapq.merge(*streams, key=attrgetter("path")), key=attrgetter("path")):
-        yield from _compacted(list(rows), forget)
+    for _, group in groupby(heapq.merge(*streams, key=attrgetter("path")), key=attrgetter("path")):
+        rows = list(group)
+        deciding = [row for row in rows if not isinstance(row, Unreferenced)]
+        best = winner(deciding) if deciding else None
+        if best is not None and not (isinstance(best, Tombstone) and forget(best)):
+            yield best
+        yield from _dropped(rows, best)
 
 
 def _numbered(ref: SegmentRef, rows: Iterable[AnyRow]) -> Iterator[AnyRow]:
     """Numberless rows take *their* segment's number, never that of the output. inv[segment.added-seq]"""
     return (row if row.seq else row.at(ref.added_seq) for row in rows)
-
-
-def _compacted(rows: list[AnyRow], forget: Forget) -> Iterator[AnyRow]:
-    deciding = [row for row in rows if not isinstance(row, Unreferenced)]
-    best = winner(deciding) if deciding else None
-    if best is not None and not (isinstance(best, Tombstone) and forget(best)):
-        yield best
-    yield from _dropped(rows, best)
 
 
 def _dropped(rows: list[AnyRow], best: Row | None) -> list[Unreferenced]:

@@ -133,15 +133,12 @@ class FileLock:
         backoff = Backoff(self._env, left, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
         while (lock := take()) is None:
             if not backoff.pause():
-                raise self._timed_out(timeout)
+                raise LockTimeout(
+                    f"{self._path} is in use by {self._holders()} and was not free within {timeout:g} s",
+                    hint="wait for the other swamp command to finish, or stop it",
+                    details={"path": str(self._path)},
+                )
         return lock
-
-    def _timed_out(self, timeout: float) -> LockTimeout:
-        return LockTimeout(
-            f"{self._path} is in use by {self._holders()} and was not free within {timeout:g} s",
-            hint="wait for the other swamp command to finish, or stop it",
-            details={"path": str(self._path)},
-        )
 
     def _holders(self) -> str:
         """For the message only: a lock's holder is known to the kernel, never guessed from a file."""
