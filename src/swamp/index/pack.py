@@ -176,12 +176,10 @@ def unpacked(cut: Slice, stored: bytes | memoryview, size: int) -> bytes | memor
     """A file's bytes from its slice. Raises CorruptData on what cannot be `size` bytes; the hash is the caller's."""
     if len(stored) != cut.length:
         raise CorruptData(f"{cut.key}: {len(stored)} bytes arrived", details={"key": cut.key})
-    if not cut.zstd:
-        if cut.length != max(size, 1):
-            raise CorruptData(f"{cut.key} cannot hold a file of {size} bytes", details={"key": cut.key})
-        return stored[:size]
-    if size > MAX_SLICE:
+    if size > MAX_SLICE if cut.zstd else cut.length != max(size, 1):
         raise CorruptData(f"{cut.key} cannot hold a file of {size} bytes", details={"key": cut.key})
+    if not cut.zstd:
+        return stored[:size]
     try:
         return expand(stored, size)
     except ValueError as error:

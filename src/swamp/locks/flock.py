@@ -111,9 +111,9 @@ class FileLock:
         held: list[int] = []
         try:
             deadline = self._env.clock.monotonic() + timeout
-            held.append(self._wait(partial(_try_lock, self._queue, fcntl.LOCK_EX), timeout, timeout))
+            held.append(self._wait(partial(try_lock, self._queue, fcntl.LOCK_EX), timeout, timeout))
             left = deadline - self._env.clock.monotonic()
-            held.append(self._wait(partial(_try_lock, self._path, fcntl.LOCK_EX), left, timeout))
+            held.append(self._wait(partial(try_lock, self._path, fcntl.LOCK_EX), left, timeout))
             _release(held[:1])
             del held[0]
             yield
@@ -122,10 +122,10 @@ class FileLock:
 
     def _take_shared(self) -> int | None:
         """Passes the queue and takes the lock in one go: waiting inside the queue would block its holder."""
-        queue = _try_lock(self._queue, fcntl.LOCK_SH)
+        queue = try_lock(self._queue, fcntl.LOCK_SH)
         if queue is None:
             return None
-        lock = _try_lock(self._path, fcntl.LOCK_SH)
+        lock = try_lock(self._path, fcntl.LOCK_SH)
         _release([queue])
         return lock
 
@@ -149,10 +149,10 @@ class FileLock:
         return f"process {', '.join(map(str, pids))}" + (" (this one)" if pids == [os.getpid()] else "")
 
 
-def _try_lock(path: Path, mode: int) -> int | None:
+def try_lock(path: Path, mode: int, rights: int = 0o666) -> int | None:
     """A descriptor that holds the lock, or None; each try opens its own, so threads exclude each other too."""
     with on_disk("lock", str(path)):
-        descriptor = _open(path)
+        descriptor = _open(path, rights)
         try:
             fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
             if _is_still(path, descriptor):
@@ -165,13 +165,13 @@ def _try_lock(path: Path, mode: int) -> int | None:
         return None
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, rights: int) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o666)
+        return os.open(path, flags, rights)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o666)
+        return os.open(path, flags, rights)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

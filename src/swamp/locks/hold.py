@@ -23,6 +23,7 @@ from typing import Final, Self
 from swamp.env import Env
 from swamp.errors import ConditionFailed, LockTimeout, StoreError, Unavailable
 from swamp.locks.decide import LeaseBody, read_lease
+from swamp.locks.flock import try_lock
 from swamp.store.port import Match, ObjectStore, Token
 from swamp.values import value
 
@@ -85,18 +86,11 @@ class LocalLock:
             self._descriptor = None
 
     def _try_flock(self) -> bool:
-        if self._descriptor is not None:
-            return True
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        self._descriptor = descriptor
-        self._dead = frozenset(os.pread(descriptor, 65536, 0).decode("ascii", "replace").split())
-        return True
+        if self._descriptor is None:
+            self._descriptor = try_lock(self._path, fcntl.LOCK_EX, 0o600)
+            if self._descriptor is not None:
+                self._dead = frozenset(os.pread(self._descriptor, 65536, 0).decode("ascii", "replace").split())
+        return self._descriptor is not None
 
     def _write(self, nonces: frozenset[str] | set[str]) -> None:
         assert self._descriptor is not None
