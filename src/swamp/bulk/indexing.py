@@ -6,7 +6,7 @@ No Hadoop connector is needed: executors read and write segments through the sto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
@@ -75,14 +75,6 @@ def merged(
     segment = merge_range(root, inputs, horizon, fetch, span)
     if segment.rows:
         yield put_segment(opened(store), SYSTEM, segment, max(ref.added_seq for ref in inputs))
-
-
-def copied_index(target: StoreAddress, seq: int, root: Root, fetch: FetchSegment, span: Span) -> Iterator[SegmentRef]:
-    """A segment at the target of what lives in a range, as of a store's first commit."""
-    live = (replace(entry, seq=0, id_seq=0) for _, _, entry in live_entries(root, fetch, span))
-    segment = write_segment(live, presorted=True)
-    if segment.rows:
-        yield put_segment(opened(target), SYSTEM, segment, seq)
 
 
 @dataclass(frozen=True)

@@ -7,30 +7,25 @@ twice. inv[object.key-once]
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
 from swamp.bulk.beacon import Address, Beat
-from swamp.bulk.clients import StoreAddress, opened, spool_dir
+from swamp.bulk.clients import StoreAddress, opened
 from swamp.bulk.spread import Named
 from swamp.cache.places import can_flush_together, flush_together
 from swamp.commit.repack import PackCopier
 from swamp.env import SYSTEM
-from swamp.errors import CorruptData, ObjectMissing, SwampError
 from swamp.index.entry import Entry, Row
-from swamp.index.keys import object_of, slice_of
-from swamp.index.pack import holds
-from swamp.store.port import ObjectStore
 from swamp.sync import fetch, pack
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.inline import pooled
-from swamp.sync.transfer import download_one, hash_one, retried
+from swamp.sync.transfer import hash_one
 from swamp.sync.verify import inspect_all
 
 TASK_THREADS: Final = 16
@@ -158,87 +153,3 @@ class CopySlices:
             for moved in copier.copy(rows, lambda: None):
                 beat.add(1)
                 yield moved
-
-
-@dataclass(frozen=True)
-class CopyObjects:
-    """Entries -> why some were not copied: each object under the same key, verified on the way, skipped where it is.
-
-    The files of a pack come one after the other, and the pack is copied once, as it is.
-    """
-
-    source: StoreAddress
-    target: StoreAddress
-    beacon: Address | None = None
-    threads: int = TASK_THREADS
-
-    def __call__(self, entries: Iterable[Entry]) -> Iterator[Named]:
-        source, target = opened(self.source), opened(self.target)
-        room = threading.Semaphore(fetch.AT_ONCE)  # packs in memory
-        with tempfile.TemporaryDirectory(prefix="swamp-copy-", dir=spool_dir()) as folder, Beat(self.beacon) as beat:
-
-            def copy(files: list[Entry]) -> str | None:
-                with beat.at_work():
-                    if object_of(files[0].key) == files[0].key:
-                        problem = _copied(source, target, files[0], folder)
-                    else:
-                        with room:
-                            problem = _copied_pack(source, target, files)
-                beat.add(len(files), sum(file.size for file in files))
-                return problem and f"{files[0].key}: {problem}"
-
-            yield from (("", 0, said) for said in pooled(_by_object(entries), copy, self.threads) if said)
-
-
-def _by_object(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """The files of one pack that come one after the other together, every other by itself."""
-    for name, group in groupby(entries, lambda entry: object_of(entry.key)):
-        found = list(group)
-        yield from ([found] if found[0].key != name else ([entry] for entry in found))
-
-
-def _copied_pack(source: ObjectStore, target: ObjectStore, files: list[Entry]) -> str | None:
-    """The whole pack, once every file in it that the index names has been seen to be right; else why it was not."""
-    name = object_of(files[0].key)
-    try:
-        if not _is_there(target, name, source.head(name).size):
-            target.put(name, retried(lambda: _checked_pack(source, name, files), SYSTEM, None, also=CorruptData))
-    except SwampError as error:
-        return error.message
-    return None
-
-
-def _checked_pack(source: ObjectStore, name: str, files: list[Entry]) -> bytes:
-    """Raises CorruptData for the first file that is not what the index says."""
-    body = source.get(name).body
-    view = memoryview(body)
-    for file in files:
-        cut = slice_of(file.key)
-        assert cut is not None
-        if not holds(cut, view[cut.offset : cut.end], file.size, file.sha256):
-            raise CorruptData(f"{file.path} in {name} is not what the index says", details={"key": file.key})
-    return body
-
-
-def _is_there(target: ObjectStore, key: str, size: int) -> bool:
-    """Keys are never re-used, so an object of that key and size there is this one."""
-    try:
-        return target.head(key).size == size
-    except ObjectMissing:
-        return False
-
-
-def _copied(source: ObjectStore, target: ObjectStore, file: Entry, folder: str) -> str | None:
-    """One object; else why it was not."""
-    if _is_there(target, file.key, file.size):
-        return None
-    got = download_one(source, Download(file.path, file.key, file.size, file.sha256, folder))
-    if got.file is None:
-        return got.error
-    try:
-        target.put_file(file.key, Path(got.file))
-    except SwampError as error:
-        return error.message
-    finally:
-        Path(got.file).unlink(missing_ok=True)
-    return None

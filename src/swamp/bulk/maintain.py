@@ -1,4 +1,4 @@
-"""Bulk work on a store: discover, verify, mark, compact, repack, copy, re-index.
+"""Bulk work on a store: discover, verify, mark, compact, repack, re-index.
 
 What is done is what is done in process, on a range of paths or of keys by each task; Spark brings together what belongs
 together. What becomes true becomes true on the driver, once, through `commit/`. inv[spark.publish-once]
@@ -22,7 +22,6 @@ from swamp.bulk.indexing import (
     ProposePacked,
     WriteSegments,
     adopted,
-    copied_index,
     entries_of,
     live_entries,
     merged,
@@ -31,14 +30,13 @@ from swamp.bulk.indexing import (
     proposed,
 )
 from swamp.bulk.jobs import Jobs
-from swamp.bulk.kernels import CopyObjects, CopySlices, VerifyEntries
+from swamp.bulk.kernels import CopySlices, VerifyEntries
 from swamp.bulk.shares import ALONE, MOST_TASKS, bins_for, by_count, by_weight, cut, tasks_for
 from swamp.bulk.spread import COLUMNS, InArrow, Kernel, Named, frame_of, named_frame, values_of
 from swamp.commit.bootstrap import Bootstrapped, LeftOut
 from swamp.commit.collect import Ages, Marked, MarkTerms, internal_objects, segments_live
 from swamp.commit.commit import Committer, RootRead
 from swamp.commit.repack import PackSurvey, survey
-from swamp.errors import Failed
 from swamp.index.entry import Row
 from swamp.index.keys import object_of
 from swamp.index.pack import packs_of
@@ -134,7 +132,7 @@ class OnStore:
             number = sf.when(sf.col("size") >= ALONE, apart).otherwise(number)
         return entries.repartitionById(bins + large, number.cast("int")).sortWithinPartitions("name")
 
-    # -- payloads: verify, copy
+    # -- payloads
 
     def verify(self, root: Root) -> Verified:
         """Reads every payload and compares it with the index. Reports; changes nothing."""
@@ -143,29 +141,6 @@ class OnStore:
             kernel = VerifyEntries(self.spec, self.jobs.beacon)
             bad = self.values("verify", self.balanced(entries, total), kernel, total["files"])
         return Verified(total["files"], total["size"], tuple(sorted(bad, key=lambda found: str(found.entry.path))))
-
-    def copy_to(self, target: StoreSpec, there: Committer) -> tuple[int, int]:
-        """Another store with the same content: payloads and segments first, its root last, create-only. A store of its
-        own: another identity, the same files, no deleted ones."""
-        root = self.committer.read().root
-        if root is None:
-            raise Failed("the store has no index yet", hint="run: swamp datastore sync")
-        if there.read().root is not None:
-            raise Failed("the target store has an index already", hint="copy into an empty prefix")
-        with self.kept(self.entries(root)) as entries:
-            total = self.total(entries)
-            kernel = CopyObjects(self.spec, target, self.jobs.beacon)
-            failed = self.values("copy", self.balanced(entries, total), kernel, total["files"])
-        if failed:
-            raise Failed(
-                f"{len(failed)} objects were not copied, the first: {failed[0]}",
-                hint="run it again: what is there is not copied twice",
-            )
-        fresh = there.first_root()
-        made = self.of_ranges(root, partial(copied_index, target, fresh.seq))
-        refs = self.spread("copy the index", self.ranges(root.segments, SEGMENT_TARGET), made)
-        there.replace(RootRead(None, None), replace(fresh, segments=_in_order(refs)), self.idle_timeout.check)
-        return total["files"], total["size"]
 
     # -- listings: discover, re-index
 
