@@ -12,10 +12,9 @@ from itertools import pairwise
 import pytest
 from spark_files import write_files
 
-from swamp.bulk import compare
 from swamp.bulk import maintain as bulk
 from swamp.bulk.choose import Chooser, choose_engine
-from swamp.bulk.indexing import live_entries
+from swamp.bulk.kernels import live_entries
 from swamp.bulk.maintain import OnStore
 from swamp.bulk.transfer import FIRST_COST, OnSpark, at_hand
 from swamp.cache.layout import CacheDir
@@ -179,7 +178,7 @@ def announced_deletes(rng, engine, count):
 def test_both_engines_make_the_same_plan_and_the_same_bucket_of_a_random_tree(
     machine, bucket, tmp_path, monkeypatch, seed, rows
 ):
-    monkeypatch.setattr(compare, "RANGE_ROWS", rows)  # as few ranges as cores, or about as many as there are units
+    monkeypatch.setattr(bulk, "RANGE_ROWS", rows)  # as few ranges as cores, or about as many as there are units
     rng = random.Random(seed)
     a, b = machine("a"), machine("b")
     scramble(rng, a.tree, 12)

@@ -12,12 +12,9 @@ from spark_files import write_files
 
 from segments import read_segment
 from swamp.bulk import kernels
-from swamp.bulk.beacon import Beacon, Beat, Heard
-from swamp.bulk.clients import opened
-from swamp.bulk.indexing import OfListings, WriteSegments, adopted
-from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles, VerifyEntries
+from swamp.bulk.kernels import FetchFiles, HashFiles, OfListings, SendFiles, VerifyEntries, WriteSegments, adopted
 from swamp.bulk.shares import KeyRange, bins_for, by_object, by_pack, cost_of, cut, pack, pages_of
-from swamp.bulk.spread import InArrow, OnShares, named_batch, values_of
+from swamp.bulk.spread import Beacon, Beat, Heard, InArrow, OnShares, named_batch, opened, values_of
 from swamp.errors import CorruptData
 from swamp.index.entry import Entry, is_payload_key
 from swamp.index.keys import object_of, pack_key
@@ -152,7 +149,7 @@ class Metered:
 
 @pytest.mark.inv("segment.added-seq", "rebuild.newest-identity")
 def test_segments_hold_the_newest_upload_of_each_path_and_are_cut_between_paths(bucket, monkeypatch):
-    monkeypatch.setattr("swamp.bulk.indexing.SEGMENT_ROWS", 2)
+    monkeypatch.setattr("swamp.bulk.kernels.SEGMENT_ROWS", 2)
     ulids = [f"01JD000000000000000000000{n}" for n in range(3)]
     entries = [Entry(path, f"{path}~{ulid}", 1, None, "t") for path in ("a", "b", "ü") for ulid in ulids]
     written = [ref for _, _, ref in WriteSegments(bucket, 7)(entries)]
@@ -320,7 +317,7 @@ def test_work_that_counts_nothing_is_still_a_sign_of_life():
 
 def test_tasks_of_one_worker_share_a_client(bucket):
     """Opening a client per task would open its connections anew for every few thousand files."""
-    from swamp.bulk.clients import opened
+    from swamp.bulk.spread import opened
     from swamp.store.open import StoreSpec
 
     assert opened(bucket) is opened(StoreSpec(bucket.url))

@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from swamp.bulk import executors
-from swamp.bulk.beacon import Beacon, Beat
 from swamp.bulk.choose import Chooser
-from swamp.bulk.clients import spool_dir
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.launch import JAVA_OPTIONS, _java_options, find_java, parse_version
 from swamp.bulk.session import remote_answers
 from swamp.bulk.settings import HIDDEN, HIDDEN_EVERYWHERE, SparkSettings, conf_of, python_of, resolve_settings
+from swamp.bulk.spread import Beacon, Beat, spool_dir
 from swamp.errors import Misconfigured, MissingTool, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.store.open import StoreSpec

@@ -171,7 +171,7 @@ def _has_plugin(kind: str) -> Question:
 
 def _reads_store(store: StoreSpec) -> Question:
     def answer() -> str:
-        from swamp.bulk.clients import opened
+        from swamp.bulk.spread import opened
         from swamp.errors import ObjectMissing, SwampError
         from swamp.index.read import read_root
 

@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import swamp.errors as errors
-from swamp.bulk.beacon import Address, Beacon
 from swamp.bulk.session import Spark, application_id, context_of, session_of
-from swamp.bulk.spread import Kernel, on_context, on_session
+from swamp.bulk.spread import Address, Beacon, Kernel, OnShares, named_frame, values_of
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, SwampError
 from swamp.sync.progress import IdleTimeout, Progress
@@ -86,10 +85,11 @@ class Jobs:
                 self.progress.end()
 
     def spread(self, shares: Sequence[Sequence[Any]], kernel: Kernel) -> list[Any]:
-        """A task for each share of jobs, without a query; the results of all of them."""
-        if self._context is not None:
-            return on_context(self._context, shares, kernel)
-        return on_session(self.session, shares, kernel)
+        """A task for each share of jobs; the results of all of them. An RDD, where there are any, needs no session."""
+        if self._context is None:
+            return list(values_of(named_frame(self.session, shares, kernel, named=True).toArrow()))
+        work: Any = self._context.parallelize(shares, max(1, len(shares)))
+        return list(work.mapPartitions(OnShares(kernel)).collect())
 
     def begin(self, stage: str, action: Callable[[], T]) -> Running[T]:
         """Starts `action`; whoever begins a job finishes or cancels it."""

@@ -15,7 +15,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from swamp.bulk.compare import SparkComparison
 from swamp.bulk.executors import check_cache_visible, check_executors, check_store
 from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
 from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles
@@ -145,8 +144,7 @@ class OnSpark:
         if self._is_little(gatherer):
             self.reason += "; compared in process meanwhile"
             return gatherer.gathered(most)
-        on = self.on_store(context.committer, idle_timeout)
-        return SparkComparison(on, gatherer, context.cache, idle_timeout).run(most)
+        return self.on_store(context.committer, idle_timeout).compare(gatherer, context.cache, most)
 
     def _is_little(self, gatherer: Gatherer) -> bool:
         known, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here
