@@ -93,9 +93,7 @@ class Jobs:
 
     def begin(self, stage: str, action: Callable[[], T]) -> Running[T]:
         """Starts `action`; whoever begins a job finishes or cancels it."""
-        job = Running[T](self._context, self.spark, f"swamp-{self.env.ulid()}", stage, action, self.env)
-        job.start()
-        return job
+        return Running(self._context, self.spark, f"swamp-{self.env.ulid()}", stage, action, self.env)
 
     def finish(self, job: Running[T], idle_timeout: IdleTimeout) -> T:
         """Waits for it; when the idle timeout ends first, the job ends too."""
@@ -124,7 +122,7 @@ class Jobs:
         done = 0
         while job.running(POLL_SECONDS):
             heard = self._beacon.take()
-            finished = job.finished_tasks() + self._remote.tasks
+            finished = sum(stage.numCompletedTasks for stage in job.stage_infos()) + self._remote.tasks
             if heard.alive or finished > done or self._remote.at_work or self._works_unheard(job):
                 idle_timeout.progressed()
                 self.progress.advance(heard.files, heard.size)
@@ -154,8 +152,6 @@ class Running(Generic[T]):
         self._value: Any = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name=f"spark-{stage}", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def running(self, seconds: float) -> bool:
@@ -175,9 +171,6 @@ class Running(Generic[T]):
         else:
             self._server.interruptTag(self._group)
         self._thread.join(CANCEL_SECONDS)
-
-    def finished_tasks(self) -> int:
-        return sum(stage.numCompletedTasks for stage in self.stage_infos())
 
     def stage_infos(self) -> list[Any]:
         if self._context is None:

@@ -128,6 +128,7 @@ class OnStore:
             kept.unpersist()
 
     def total(self, entries: DataFrame) -> dict[str, int]:
+        """How many files there are, their bytes, and how many of them are large."""
         from pyspark.sql import functions as sf
 
         large = sf.coalesce(sf.sum((sf.col("size") >= ALONE).cast("int")), sf.lit(0))
