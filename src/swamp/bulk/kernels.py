@@ -39,11 +39,11 @@ from swamp.index.read import kept_segment
 from swamp.index.root import Root, SegmentRef, Span
 from swamp.index.segment import write_segment
 from swamp.store.port import ObjectMeta
-from swamp.sync import fetch, pack
+from swamp.sync import fetch
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.gather import Gatherer
 from swamp.sync.inline import pooled
-from swamp.sync.transfer import hash_one
+from swamp.sync.transfer import PACKS_AT_ONCE, hash_one, upload_group, upload_groups
 from swamp.sync.verify import inspect_all
 from swamp.sync.view import View
 
@@ -73,12 +73,12 @@ class SendFiles:
             def send(group: list[Upload]) -> list[Sent]:
                 # The store bounds each request of an upload by itself and tells nobody of its bytes.
                 with beat.at_work(), room if len(group) > 1 else nullcontext():
-                    sent = pack.upload_group(store, group)
+                    sent = upload_group(store, group)
                 beat.add(len(sent), sum(one.size for one in sent))
                 return sent
 
-            room = threading.Semaphore(pack.AT_ONCE)
-            yield from chain.from_iterable(pooled(pack.groups(jobs), send, self.threads))
+            room = threading.Semaphore(PACKS_AT_ONCE)
+            yield from chain.from_iterable(pooled(upload_groups(jobs), send, self.threads))
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class OnStore:
         folder = cache.staging / f"{FOLDER_PREFIX}{os.getpid()}-{SYSTEM.ulid()}"
         folder.mkdir()
         try:
-            of_view, of_gatherer = _told(gatherer.view, "store"), _told(gatherer, "state", "view", "compare")
+            of_view, of_gatherer = _told(gatherer.view, "store"), _told(gatherer, "state", "view")
             portion = PORTION if most is None else min(PORTION, most)
             database, beacon = str(cache.state_db), self.jobs.beacon
             kernel = GatherRanges(self.spec, database, str(folder), of_view, of_gatherer, portion, beacon)

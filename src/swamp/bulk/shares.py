@@ -22,7 +22,7 @@ from swamp.index.keys import object_of
 from swamp.index.root import Span
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Download, Hash, Upload
-from swamp.sync.pack import SMALL
+from swamp.sync.transfer import SMALL
 
 T = TypeVar("T")
 S = TypeVar("S", Upload, Hash)

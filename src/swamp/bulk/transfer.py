@@ -35,11 +35,11 @@ from swamp.bulk.spread import Kernel
 from swamp.cache.scan import names_below
 from swamp.commit.commit import Committer
 from swamp.index.keys import PACK_PREFIX
-from swamp.sync import pack as packs
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.inline import Inline
 from swamp.sync.progress import IdleTimeout, Progress
 from swamp.sync.result import EngineName
+from swamp.sync.transfer import upload_groups
 
 if TYPE_CHECKING:
     from swamp.commit.bootstrap import Bootstrapped
@@ -226,7 +226,7 @@ def firsts(jobs: Iterable[Upload]) -> tuple[list[Upload], list[Upload]]:
     go to one."""
     first: dict[str, list[Upload]] = {}
     others: list[Upload] = []
-    for group in packs.groups(jobs):
+    for group in upload_groups(jobs):
         place = PACK_PREFIX if group[0].packed else group[0].path.rpartition("/")[0]
         if first.setdefault(place, group) is not group:
             others += group
