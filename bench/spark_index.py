@@ -29,7 +29,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from swamp.bulk.compare import SparkComparison
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.maintain import OnStore
 from swamp.bulk.session import open_session, stop_session
@@ -157,8 +156,8 @@ class Bench:
         state = State.open(self.cache.state_db)
         view = View(self.root(), self.spec.open(), full=True, in_history=True)
         gatherer = Gatherer(state, self.cache.tree, view, Snapshot((), 0), (), True, nothing_excluded, {}, lazy=True)
-        comparison = SparkComparison(self.on, gatherer, self.cache, self.on.idle_timeout)
-        verbs = Counter(fact.decision().verb for portion in comparison.run(100_000) for fact in portion.facts)
+        portions = self.on.compare(gatherer, self.cache, 100_000)
+        verbs = Counter(fact.decision().verb for portion in portions for fact in portion.facts)
         state.close()
         self.note("compare", f"{dict(verbs)} of {self.rows} paths reached the driver")
         assert sum(verbs.values()) == verbs["pull"] + verbs["nothing"] and verbs["pull"] == self.rows // 100, verbs

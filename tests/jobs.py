@@ -15,7 +15,7 @@ import pytest
 
 from kills import end_group
 from machines import Machine, Place
-from swamp.bulk.launch import find_java
+from swamp.bulk.settings import find_java
 from swamp.errors import MissingTool, ObjectMissing
 from swamp.index.root import ROOT_KEY
 

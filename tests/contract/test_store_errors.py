@@ -25,7 +25,7 @@ from swamp.errors import (
     Unavailable,
     UsageError,
 )
-from swamp.store import clients, explain, gcs_errors
+from swamp.store import clients, explain, gcs
 from swamp.store.explain import CONNECT, CUT, TIMEOUT, Endpoint, Refusal, to_error
 from swamp.store.open import open_store
 from swamp.store.retry import RetryPolicy
@@ -227,8 +227,8 @@ def test_every_class_of_the_google_client_is_in_the_table():
     modules = (google.api_core.exceptions, google.auth.exceptions, google.cloud.storage.exceptions, requests.exceptions)
     found = list(classes_of(*modules))
     assert len(found) > 40
-    assert [c for c in found if not issubclass(c, tuple(gcs_errors.FOREIGN))] == []
-    assert [c for c in found if not issubclass(c, gcs_errors.CAUGHT)] == []
+    assert [c for c in found if not issubclass(c, tuple(gcs.FOREIGN))] == []
+    assert [c for c in found if not issubclass(c, gcs.CAUGHT)] == []
 
 
 @pytest.mark.inv("store.errors-mapped")

@@ -89,7 +89,7 @@ from swamp.index.entry import Entry
 from swamp.index.segment import Segment, write_segment
 from segments import read_segment
 from dataclasses import replace
-from swamp.bulk.indexing import OfRanges
+from swamp.bulk.kernels import OfRanges
 from swamp.index.lookup import all_rows
 from swamp.index.root import EVERYTHING, Writer, first_root
 from swamp.store.open import StoreSpec

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from segments import read_segment
-from swamp.bulk.indexing import JudgeObjects
+from swamp.bulk.kernels import JudgeObjects
 from swamp.bulk.shares import by_weight
 from swamp.cache.files import fingerprint_of
 from swamp.cache.rows import BaseRow

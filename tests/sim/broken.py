@@ -210,7 +210,7 @@ RULES: Final[Mapping[str, tuple[Broken, ...]]] = {
     # every upload call has its own key
     "object.key-once": (
         ("swamp.sync.transfer:payload_key", lambda path, _: f"{path}~{_ONE_ULID}"),
-        ("swamp.sync.pack:pack_key", lambda _: pack_key(_ONE_ULID)),
+        ("swamp.sync.transfer:pack_key", lambda _: pack_key(_ONE_ULID)),
     ),
     # announced before the first byte changes
     "journal.first": (("swamp.sync.engine:Engine.announce", _announced_afterwards),),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swamp.bulk.clients import opened
+from swamp.bulk.spread import opened
 from swamp.data.metadata import decode
 from swamp.datasets.dataset import Target, landed
 from swamp.datasets.place import Bucket, current_root

@@ -12,10 +12,9 @@ from itertools import pairwise
 import pytest
 from spark_files import write_files
 
-from swamp.bulk import compare
 from swamp.bulk import maintain as bulk
 from swamp.bulk.choose import Chooser, choose_engine
-from swamp.bulk.indexing import live_entries
+from swamp.bulk.kernels import live_entries
 from swamp.bulk.maintain import OnStore
 from swamp.bulk.transfer import FIRST_COST, OnSpark, at_hand
 from swamp.cache.layout import CacheDir
@@ -25,7 +24,6 @@ from swamp.commit.repack import Compacted, compact
 from swamp.datasets.publish import committer_for
 from swamp.env import SYSTEM
 from swamp.errors import CorruptData, Interrupted, Unavailable
-from swamp.index.entry import is_pack, object_of
 from swamp.index.lookup import live_rows, winning_rows
 from swamp.index.root import ROOT_KEY, Writer, decode
 from swamp.store.open import StoreSpec
@@ -180,7 +178,7 @@ def announced_deletes(rng, engine, count):
 def test_both_engines_make_the_same_plan_and_the_same_bucket_of_a_random_tree(
     machine, bucket, tmp_path, monkeypatch, seed, rows
 ):
-    monkeypatch.setattr(compare, "RANGE_ROWS", rows)  # as few ranges as cores, or about as many as there are units
+    monkeypatch.setattr(bulk, "RANGE_ROWS", rows)  # as few ranges as cores, or about as many as there are units
     rng = random.Random(seed)
     a, b = machine("a"), machine("b")
     scramble(rng, a.tree, 12)
@@ -389,42 +387,6 @@ def test_both_engines_mark_the_same_plain_keys_and_know_what_was_dropped_there(m
     assert spark_marks == inline and len(inline.held) == 19
 
 
-def test_a_bucket_is_copied_whole_and_read_by_others(machine, bucket, jobs, tmp_path):
-    a = machine("a")
-    write_files(a.tree, many(100))
-    a.engine.push(full=True)
-    (tmp_path / "other").mkdir()
-    other = StoreSpec((tmp_path / "other").as_uri())
-    assert on_store(jobs, bucket).copy_to(other, committer_for(other)) == (100, _bytes(many(100)))
-    there = committer_for(other).read().root
-    assert there.store_id != committer_for(bucket).read().root.store_id
-    b = Machine(tmp_path / "b", other, "inline")
-    assert b.engine.pull().files_pulled == 100
-    assert b.files() == a.files()
-
-
-def test_a_bucket_with_packs_is_copied_by_object_each_pack_once(machine, bucket, jobs, tmp_path):
-    """A slice is no object: what is copied is its pack, whole, so that whoever reads the copy finds the file in it."""
-    a = machine("a", policy=Policy(packs=True))
-    files = many(400) | {"files/large": random.Random(1).randbytes(300 << 10)}
-    write_files(a.tree, files)
-    a.engine.push(full=True)
-    store = bucket.open()
-    named = {object_of(row.key) for row in live_rows(committer_for(bucket).read().root, a.engine.committer.fetch)}
-    packs = {key for key in named if is_pack(key)}
-    assert packs and len(named) == len(packs) + 1
-    (tmp_path / "other").mkdir()
-    other = StoreSpec((tmp_path / "other").as_uri())
-    assert on_store(jobs, bucket).copy_to(other, committer_for(other)) == (401, _bytes(files))
-    there = other.open()
-    payloads = {m.key for page in there.list() for m in page if is_pack(m.key) or m.key.startswith(("data/", "files/"))}
-    assert payloads == named
-    assert all(there.get(key).body == store.get(key).body for key in packs)
-    b = Machine(tmp_path / "b", other, "inline")
-    assert b.engine.pull().files_pulled == 401
-    assert b.files() == a.files()
-
-
 def test_what_a_bulk_command_looks_at_twice_is_read_once(machine, bucket, jobs, tmp_path, monkeypatch):
     several_segments(machine)
     on, told = on_store(jobs, bucket), tmp_path / "told"
@@ -453,13 +415,6 @@ def test_what_a_bulk_command_looks_at_twice_is_read_once(machine, bucket, jobs, 
 
     once = sorted(ref.key.rpartition("/")[2] for ref in root.segments)
     assert on.verify(root).checked and reads() == once
-    (tmp_path / "other").mkdir()
-    other = StoreSpec((tmp_path / "other").as_uri())
-    assert on.copy_to(other, committer_for(other))[0] and reads() == once
-
-
-def _bytes(files):
-    return sum(map(len, files.values()))
 
 
 def test_the_next_batch_is_under_way_while_the_caller_records_one(jobs, bucket, tmp_path):

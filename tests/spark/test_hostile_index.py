@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swamp.bulk.indexing import OfRanges
+from swamp.bulk.kernels import OfRanges
 from swamp.bulk.maintain import OnStore
 from swamp.cli.main import main
 from swamp.datasets.publish import committer_for

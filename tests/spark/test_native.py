@@ -161,7 +161,7 @@ def test_a_restarted_job_finds_its_version_without_reading_the_others(spark, sha
     """Names of parts carry a mark of the `writeId`: of 6 versions one is read, and none for a new job."""
     from pyspark.sql.datasource import CaseInsensitiveDict
 
-    from swamp.bulk.clients import opened
+    from swamp.bulk.spread import opened
     from swamp.datasets.dataset import _perhaps_mine
     from swamp.datasets.place import Bucket, current_root
     from swamp.datasets.source import SwampDataSource

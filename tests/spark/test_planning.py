@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from swamp.bulk.clients import opened
-from swamp.bulk.indexing import OfRanges, live_entries
+from swamp.bulk.kernels import OfRanges, live_entries
+from swamp.bulk.spread import opened
 from swamp.data import metadata
 from swamp.datasets.content import find_artifact
 from swamp.datasets.place import Bucket, open_place

@@ -16,18 +16,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from swamp.bulk import executors
-from swamp.bulk.beacon import Beacon, Beat
 from swamp.bulk.choose import Chooser
-from swamp.bulk.clients import spool_dir
 from swamp.bulk.jobs import Jobs
-from swamp.bulk.launch import JAVA_OPTIONS, _java_options, find_java, parse_version
-from swamp.bulk.session import remote_answers
-from swamp.bulk.settings import HIDDEN, HIDDEN_EVERYWHERE, SparkSettings, conf_of, python_of, resolve_settings
+from swamp.bulk.session import JAVA_OPTIONS, _java_options, remote_answers
+from swamp.bulk.settings import (
+    HIDDEN,
+    HIDDEN_EVERYWHERE,
+    SparkSettings,
+    conf_of,
+    find_java,
+    parse_version,
+    python_of,
+    resolve_settings,
+)
+from swamp.bulk.spread import Beacon, Beat, spool_dir
+from swamp.env import SYSTEM
 from swamp.errors import Misconfigured, MissingTool, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.store.open import StoreSpec
 from swamp.sync.bulk import Work
-from swamp.sync.progress import Progress
+from swamp.sync.progress import IdleTimeout, Progress
 
 
 @pytest.mark.parametrize(
@@ -237,16 +245,16 @@ def test_a_network_that_swallows_signs_of_life_is_no_standstill(master, heard, a
     assert jobs._works_unheard(job) is alive
 
 
-def test_executors_that_may_not_read_the_store_are_found_out_before_the_work(tmp_path, monkeypatch):
+def test_executors_that_may_not_read_the_store_are_found_out_before_the_work(tmp_path):
     (tmp_path / "empty").mkdir()
     assert executors._reads_store(StoreSpec((tmp_path / "empty").as_uri()))() == "read"
     (tmp_path / "refused").mkdir()
     away = StoreSpec((tmp_path / "refused").as_uri())
     away.open().put(ROOT_KEY, b"not for you")
     assert executors._reads_store(away)() != "read"
-    monkeypatch.setattr(executors, "_ask", lambda jobs, settings, question, idle_timeout: ["read", question()])
+    jobs = SimpleNamespace(parallelism=2, run=lambda *_: ["read", executors._reads_store(away)()])
     with pytest.raises(Misconfigured, match="a Spark executor cannot read") as error:
-        executors.check_store(None, SparkSettings("yarn"), away, None)
+        executors.check_store(jobs, SparkSettings("yarn"), away, IdleTimeout(SYSTEM, 60))
     assert "spark.executorEnv" in error.value.hint
 
 

@@ -28,7 +28,7 @@ from swamp.index.pack import (
     upload_of,
 )
 from swamp.sync.bulk import Upload
-from swamp.sync.pack import groups
+from swamp.sync.transfer import upload_groups
 from whole_packs import read_pack
 
 PACK = "_packs/01JD0000000000000000000000"
@@ -155,5 +155,5 @@ def test_an_identity_tells_when_it_was_uploaded():
 
 def test_a_pack_holds_no_more_files_than_one_commit_moves():
     jobs = [Upload(f"files/{n}", f"/nowhere/files/{n}", 1, packed=True) for n in range(PACK_FILES + 5)]
-    assert [len(group) for group in groups(jobs)] == [PACK_FILES, 5]
+    assert [len(group) for group in upload_groups(jobs)] == [PACK_FILES, 5]
     assert PACK_FILES <= COMMIT_ROWS

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from swamp.env import SYSTEM
 from swamp.errors import MissingTool
 from swamp.extras import has, install_line
-from swamp.store.layers import Meter
 from swamp.store.port import ObjectStore
 from swamp.sync.bulk import Executor, Work
 from swamp.sync.inline import THREADS, Inline
@@ -99,16 +98,13 @@ class Chooser:
     progress: Progress
     push_threads: int = THREADS
     pull_threads: int = THREADS
-    meter: Meter | None = None
     idle_timeout: IdleTimeout = field(default_factory=lambda: IdleTimeout(SYSTEM, ANSWER_SECONDS))
-    reason: str = ""
     _spark: OnSpark | None = None
     _own: bool = False
 
     def __call__(self, work: Work) -> Executor:
         """Raises MissingTool when Spark was demanded and cannot run."""
         choice = self._choice(work)
-        self.reason = choice.reason
         if choice.engine == "inline":
             threads = self.push_threads if work.stage == "upload" else self.pull_threads
             return Inline(self.store, threads=threads, reason=choice.reason)
@@ -141,8 +137,7 @@ class Chooser:
 
     def _obstacle(self, live: bool, work: Work) -> str | None:
         """Why Spark cannot do this, or not sooner, as far as that can be known without starting it."""
-        from swamp.bulk.launch import find_java
-        from swamp.bulk.settings import resolve_settings
+        from swamp.bulk.settings import find_java, resolve_settings
 
         settings = resolve_settings(self.block)
         if live:

@@ -7,6 +7,7 @@ import importlib.metadata as metadata
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,11 +59,8 @@ def check_plugin(session: SparkSession, settings: SparkSettings, idle_timeout: I
     """For queries and steps: whether executors elsewhere can open a plug-in's store, before any task needs it."""
     if settings.is_local or plugin is None:
         return
-    jobs = Jobs(session)
-    try:
+    with closing(Jobs(session)) as jobs:
         check_executors(jobs, settings, idle_timeout, plugin)
-    finally:
-        jobs.close()
 
 
 def check_store(jobs: Jobs, settings: SparkSettings, store: StoreSpec, idle_timeout: IdleTimeout) -> None:
@@ -99,12 +97,7 @@ def check_cache_visible(jobs: Jobs, settings: SparkSettings, cache: Path, idle_t
 
 
 def _wrong(jobs: Jobs, settings: SparkSettings, question: Question, right: str, idle_timeout: IdleTimeout) -> list[str]:
-    """What executors answer other than `right`."""
-    return sorted(set(_ask(jobs, settings, question, idle_timeout)) - {right})
-
-
-def _ask(jobs: Jobs, settings: SparkSettings, question: Question, idle_timeout: IdleTimeout) -> list[str]:
-    """One small task per core: the answer of every executor that the scheduler gives us."""
+    """What executors answer other than `right`: one small task per core, on all that the scheduler gives us."""
     count = max(2, jobs.parallelism)
 
     def each(rows: Iterable[Any]) -> Iterable[str]:
@@ -127,7 +120,7 @@ def _ask(jobs: Jobs, settings: SparkSettings, question: Question, idle_timeout: 
 
     idle_timeout.progressed()  # the session had limits of its own; an executor may have to be brought up first
     try:
-        return jobs.run("check executors", answers, idle_timeout)
+        return sorted(set(jobs.run("check executors", answers, idle_timeout)) - {right})
     except Unavailable as error:
         raise Unavailable(
             f"no executor of {settings.where} has answered for {idle_timeout.seconds:g} s",
@@ -171,7 +164,7 @@ def _has_plugin(kind: str) -> Question:
 
 def _reads_store(store: StoreSpec) -> Question:
     def answer() -> str:
-        from swamp.bulk.clients import opened
+        from swamp.bulk.spread import opened
         from swamp.errors import ObjectMissing, SwampError
         from swamp.index.read import read_root
 

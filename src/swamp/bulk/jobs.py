@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import swamp.errors as errors
-from swamp.bulk.beacon import Address, Beacon
 from swamp.bulk.session import Spark, application_id, context_of, session_of
-from swamp.bulk.spread import Kernel, on_context, on_session
+from swamp.bulk.spread import Address, Beacon, Kernel, OnShares, named_frame, values_of
 from swamp.env import SYSTEM, Env
 from swamp.errors import Failed, SwampError
 from swamp.sync.progress import IdleTimeout, Progress
@@ -86,16 +85,15 @@ class Jobs:
                 self.progress.end()
 
     def spread(self, shares: Sequence[Sequence[Any]], kernel: Kernel) -> list[Any]:
-        """A task for each share of jobs, without a query; the results of all of them."""
-        if self._context is not None:
-            return on_context(self._context, shares, kernel)
-        return on_session(self.session, shares, kernel)
+        """A task for each share of jobs; the results of all of them. An RDD, where there are any, needs no session."""
+        if self._context is None:
+            return list(values_of(named_frame(self.session, shares, kernel, named=True).toArrow()))
+        work: Any = self._context.parallelize(shares, max(1, len(shares)))
+        return list(work.mapPartitions(OnShares(kernel)).collect())
 
     def begin(self, stage: str, action: Callable[[], T]) -> Running[T]:
         """Starts `action`; whoever begins a job finishes or cancels it."""
-        job = Running[T](self._context, self.spark, f"swamp-{self.env.ulid()}", stage, action, self.env)
-        job.start()
-        return job
+        return Running(self._context, self.spark, f"swamp-{self.env.ulid()}", stage, action, self.env)
 
     def finish(self, job: Running[T], idle_timeout: IdleTimeout) -> T:
         """Waits for it; when the idle timeout ends first, the job ends too."""
@@ -124,7 +122,7 @@ class Jobs:
         done = 0
         while job.running(POLL_SECONDS):
             heard = self._beacon.take()
-            finished = job.finished_tasks() + self._remote.tasks
+            finished = sum(stage.numCompletedTasks for stage in job.stage_infos()) + self._remote.tasks
             if heard.alive or finished > done or self._remote.at_work or self._works_unheard(job):
                 idle_timeout.progressed()
                 self.progress.advance(heard.files, heard.size)
@@ -154,8 +152,6 @@ class Running(Generic[T]):
         self._value: Any = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name=f"spark-{stage}", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def running(self, seconds: float) -> bool:
@@ -175,9 +171,6 @@ class Running(Generic[T]):
         else:
             self._server.interruptTag(self._group)
         self._thread.join(CANCEL_SECONDS)
-
-    def finished_tasks(self) -> int:
-        return sum(stage.numCompletedTasks for stage in self.stage_infos())
 
     def stage_infos(self) -> list[Any]:
         if self._context is None:

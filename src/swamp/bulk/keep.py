@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.bulk.launch import check_startable, launch, log_file, reachable
+from swamp.bulk.session import check_startable, launch, log_file, reachable, warm
 from swamp.bulk.settings import SHARED_CACHE, SparkSettings
 from swamp.cache.files import write_atomic
 from swamp.env import SYSTEM
@@ -179,8 +179,6 @@ def _connect_service(token: str) -> Iterator[tuple[Any, SparkContext]]:
 def _loaded(context: SparkContext) -> None:
     """What the first command would wait for: SQL's classes, and workers that have loaded the package."""
     from pyspark.sql import SparkSession
-
-    from swamp.bulk.session import warm
 
     warm(context)
     session = SparkSession(context)

@@ -1,4 +1,4 @@
-"""Bulk work on a store: discover, verify, mark, compact, repack, copy, re-index.
+"""Bulk work on a store: compare, discover, verify, mark, compact, repack, re-index.
 
 What is done is what is done in process, on a range of paths or of keys by each task; Spark brings together what belongs
 together. What becomes true becomes true on the driver, once, through `commit/`. inv[spark.publish-once]
@@ -8,21 +8,30 @@ Push, pull and hydrate are the engine's own, with their transfers on Spark (`tra
 from __future__ import annotations
 
 import datetime as dt
+import os
+import pickle
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.bulk.indexing import (
+from swamp.bulk.jobs import Jobs
+from swamp.bulk.kernels import (
+    CopySlices,
+    GatherRanges,
     JudgeObjects,
     OfListings,
     OfRanges,
     Pages,
     ProposePacked,
+    Told,
+    VerifyEntries,
     WriteSegments,
     adopted,
-    copied_index,
     entries_of,
     live_entries,
     merged,
@@ -30,22 +39,25 @@ from swamp.bulk.indexing import (
     own_listed,
     proposed,
 )
-from swamp.bulk.jobs import Jobs
-from swamp.bulk.kernels import CopyObjects, CopySlices, VerifyEntries
 from swamp.bulk.shares import ALONE, MOST_TASKS, bins_for, by_count, by_weight, cut, tasks_for
 from swamp.bulk.spread import COLUMNS, InArrow, Kernel, Named, frame_of, named_frame, values_of
+from swamp.cache.layout import FOLDER_PREFIX, CacheDir
+from swamp.cache.scan import ScanProblem, landmarks
 from swamp.commit.bootstrap import Bootstrapped, LeftOut
 from swamp.commit.collect import Marked, MarkTerms, internal_objects, segments_live
 from swamp.commit.commit import Committer, RootRead
 from swamp.commit.log import Ages
 from swamp.commit.repack import PackSurvey, survey
-from swamp.errors import Failed
+from swamp.env import SYSTEM
 from swamp.index.entry import Row, object_of
 from swamp.index.pack import packs_of
 from swamp.index.read import row_groups
 from swamp.index.root import Root, SegmentRef, Span
+from swamp.sync.gather import Gathered, Gatherer
 from swamp.sync.progress import IdleTimeout
+from swamp.sync.units import cut_before
 from swamp.sync.verify import Finding
+from swamp.sync.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,6 +69,9 @@ READ_TARGET: Final = 50_000
 """Rows of the index that one task reads: fewer than a segment has, so that several cores share one."""
 TASK_BYTES: Final = 64 << 20
 """What one task of a repack copies: some packs, so that new ones come out full."""
+RANGE_ROWS: Final = 250_000
+"""Rows of base and index that one range of a comparison has, if there are enough of them for every core."""
+PORTION: Final = 2_000
 _NOTHING: Final = Bootstrapped(RootRead(None, None))
 
 
@@ -113,6 +128,7 @@ class OnStore:
             kept.unpersist()
 
     def total(self, entries: DataFrame) -> dict[str, int]:
+        """How many files there are, their bytes, and how many of them are large."""
         from pyspark.sql import functions as sf
 
         large = sf.coalesce(sf.sum((sf.col("size") >= ALONE).cast("int")), sf.lit(0))
@@ -134,7 +150,44 @@ class OnStore:
             number = sf.when(sf.col("size") >= ALONE, apart).otherwise(number)
         return entries.repartitionById(bins + large, number.cast("int")).sortWithinPartitions("name")
 
-    # -- payloads: verify, copy
+    # -- a cache and the store
+
+    def compare(self, gatherer: Gatherer, cache: CacheDir, most: int | None) -> Iterator[Gathered]:
+        """The full comparison: what `sync.gather.Gatherer.gathered` finds, in portions of about `most` facts, whole
+        units in path order.
+
+        Each task reads base and tree where the cache is, and the index through the store client. Facts that are not
+        trivial are written beside the cache, a file for each range, and read back in path order: neither index nor base
+        is ever in the driver's memory (decision 0009). The files are gone afterwards.
+        """
+        folder = cache.staging / f"{FOLDER_PREFIX}{os.getpid()}-{SYSTEM.ulid()}"
+        folder.mkdir()
+        try:
+            of_view, of_gatherer = _told(gatherer.view, "store"), _told(gatherer, "state", "view")
+            portion = PORTION if most is None else min(PORTION, most)
+            database, beacon = str(cache.state_db), self.jobs.beacon
+            kernel = GatherRanges(self.spec, database, str(folder), of_view, of_gatherer, portion, beacon)
+            shares = [[found] for found in self._compared_ranges(gatherer)]
+            ranges: list[Told] = sorted(self.spread("compare", shares, kernel), key=itemgetter(0))
+            # An obstacle on the border of two ranges was met by both.
+            problems = list(dict.fromkeys(problem for _, _, met in ranges for problem in met))
+            yield from _portions((folder / name for _, name, _ in ranges), problems, most)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _compared_ranges(self, gatherer: Gatherer) -> list[Span]:
+        """Where the paths are cut, by what is known of all three sides without reading them."""
+        state, root, full = gatherer.state, gatherer.view.root, gatherer.view.full
+        rows = state.base_rows() + (sum(ref.rows for ref in root.segments) if full else 0)
+        wanted = tasks_for(rows, RANGE_ROWS, least=self.jobs.parallelism * 2)
+        step = max(1, rows // (wanted * 8))
+        marks = [(path, step) for path in state.base_every(step)]
+        if full:
+            marks += [mark for ref in root.segments for mark in row_groups(self.committer.store, ref, step)]
+        marks += landmarks(gatherer.tree, gatherer.starts(), wanted * 8, exclude=gatherer.exclude)
+        return by_weight(((cut_before(path), weight) for path, weight in marks), wanted)
+
+    # -- payloads
 
     def verify(self, root: Root) -> Verified:
         """Reads every payload and compares it with the index. Reports; changes nothing."""
@@ -143,29 +196,6 @@ class OnStore:
             kernel = VerifyEntries(self.spec, self.jobs.beacon)
             bad = self.values("verify", self.balanced(entries, total), kernel, total["files"])
         return Verified(total["files"], total["size"], tuple(sorted(bad, key=lambda found: str(found.entry.path))))
-
-    def copy_to(self, target: StoreSpec, there: Committer) -> tuple[int, int]:
-        """Another store with the same content: payloads and segments first, its root last, create-only. A store of its
-        own: another identity, the same files, no deleted ones."""
-        root = self.committer.read().root
-        if root is None:
-            raise Failed("the store has no index yet", hint="run: swamp datastore sync")
-        if there.read().root is not None:
-            raise Failed("the target store has an index already", hint="copy into an empty prefix")
-        with self.kept(self.entries(root)) as entries:
-            total = self.total(entries)
-            kernel = CopyObjects(self.spec, target, self.jobs.beacon)
-            failed = self.values("copy", self.balanced(entries, total), kernel, total["files"])
-        if failed:
-            raise Failed(
-                f"{len(failed)} objects were not copied, the first: {failed[0]}",
-                hint="run it again: what is there is not copied twice",
-            )
-        fresh = there.first_root()
-        made = self.of_ranges(root, partial(copied_index, target, fresh.seq))
-        refs = self.spread("copy the index", self.ranges(root.segments, SEGMENT_TARGET), made)
-        there.replace(RootRead(None, None), replace(fresh, segments=_in_order(refs)), self.idle_timeout.check)
-        return total["files"], total["size"]
 
     # -- listings: discover, re-index
 
@@ -253,3 +283,24 @@ class OnStore:
 
 def _in_order(refs: Iterable[SegmentRef]) -> tuple[SegmentRef, ...]:
     return tuple(sorted(refs, key=lambda ref: (ref.min_path, ref.key)))
+
+
+def _told(value: Gatherer | View, *without: str) -> dict[str, Any]:
+    """What a value was made of: what a task makes it of again, with its own connections."""
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
+
+
+def _portions(files: Iterator[Path], problems: list[ScanProblem], most: int | None) -> Iterator[Gathered]:
+    """What the ranges hold, put together: they were cut between units."""
+    out = Gathered(problems=problems)
+    for file in files:
+        with file.open("rb") as body:
+            end = file.stat().st_size
+            while body.tell() < end:
+                facts, hidden = pickle.load(body)
+                if most is not None and out.facts and len(out.facts) + len(facts) > most:
+                    yield out
+                    out = Gathered(problems=problems)
+                out.facts += facts
+                out.hidden |= hidden
+    yield out

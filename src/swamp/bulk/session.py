@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Union
 
-from swamp.bulk.launch import REACH_SECONDS, check_startable, end_jvm, launch, log_file, reachable
-from swamp.bulk.settings import ARCHIVE, SparkSettings, is_elsewhere
+from swamp.bulk.settings import ARCHIVE, SparkSettings, conf_of, find_java, is_elsewhere, python_of
 from swamp.errors import MissingTool, Unavailable, UsageError
 from swamp.extras import needs
 
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
 Spark = Union["SparkSession", "SparkContext"]
 """Whoever runs jobs."""
 log = logging.getLogger("swamp.spark")
+REACH_SECONDS: Final = 5.0
+LOG_TAIL_BYTES: Final = 2000
+JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
 
 def live_spark() -> Spark | None:
@@ -188,6 +196,22 @@ def stop_session(spark: Spark) -> None:
         end_jvm(gateway)
 
 
+def end_jvm(gateway: Any) -> None:
+    """Ends the Java machine that this process has started."""
+    from pyspark import SparkContext
+
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM watches this pipe and exits with it
+    try:
+        gateway.proc.wait(timeout=20)
+    except subprocess.TimeoutExpired:  # the work is done: a JVM that is slow to go fails nobody
+        gateway.proc.kill()
+        gateway.proc.wait()
+    finally:
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
 def _hush() -> None:
     """For a session of ours: its Python side logs no error that it also raises, unless swamp's own log is at DEBUG."""
     from pyspark.logger import PySparkLogger
@@ -246,3 +270,100 @@ def application_id(spark: Spark) -> str:
     if context is not None:
         return str(context.applicationId)
     return str(getattr(spark, "session_id", ""))
+
+
+# -- the start of a Java machine: what can be known before is said before, in words that a user can act on
+
+
+def check_startable(settings: SparkSettings) -> None:
+    """What can be known of a start on this machine in a moment: Spark itself, options, a Java, a master."""
+    needs("pyspark", "Spark", "spark")
+    conf_of(settings)
+    find_java(os.environ)
+    # A standalone master that does not answer is found out in seconds, not after Spark's own minute.
+    master = settings.master
+    hosts = [part for part in master.removeprefix("spark://").split(",") if part]
+    if master.startswith("spark://") and not any(
+        reachable(f"spark://{host}", 7077, seconds=REACH_SECONDS) for host in hosts
+    ):
+        raise Unavailable(
+            f"the Spark master {master} does not answer",
+            hint="start it, correct spark.master in .swamp.yaml, or use --engine inline",
+            details={"master": master},
+        )
+
+
+def launch(settings: SparkSettings, log: Path) -> SparkContext:
+    """Start the JVM with its noise in `log`, not in the terminal."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    conf = conf_of(settings)
+    os.environ["PYSPARK_PYTHON"] = python_of(settings, os.environ)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    pairs = SparkConf(loadDefaults=False)
+    pairs.setAll(list(conf.items()))
+    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    try:
+        gateway = None
+        if SparkContext._gateway is None:
+            with log.open("ab") as noise, _java_options(settings):
+                gateway = launch_gateway(pairs, {"stderr": noise, "stdout": noise})  # type: ignore[no-untyped-call]
+        return SparkContext(conf=pairs, gateway=gateway)
+    except (PySparkException, Py4JError) as error:
+        raise _start_failed(settings, log) from error
+    finally:
+        # Spark puts its own SIGINT handler in; ours stops starting work and releases leases.
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def _java_options(settings: SparkSettings) -> Iterator[None]:
+    """Ours before everybody else's: what the user or an administrator says of Java comes later, and wins."""
+    before = os.environ.get(JAVA_OPTIONS)
+    if settings.brief:
+        os.environ[JAVA_OPTIONS] = " ".join(filter(None, (QUICK_COMPILER, before)))
+    try:
+        yield
+    finally:
+        os.environ.pop(JAVA_OPTIONS, None)
+        os.environ.update({} if before is None else {JAVA_OPTIONS: before})
+
+
+def _start_failed(settings: SparkSettings, log: Path) -> MissingTool:
+    size = log.stat().st_size if log.exists() else 0
+    tail = ""
+    if size:
+        with log.open("rb") as file:
+            file.seek(max(0, size - LOG_TAIL_BYTES))
+            tail = file.read().decode("utf-8", "replace").strip()
+    return MissingTool(
+        f"Spark did not start on {settings.where}",
+        hint=f"the reason is at the end of {log}; --engine inline works without Spark",
+        details={"log": str(log), "tail": tail},
+    )
+
+
+def log_file() -> Path:
+    """Where the noise of this process's Java goes."""
+    home = os.environ.get("SWAMP_HOME")
+    folder = Path(home) if home else Path.home() / ".swamp"
+    try:
+        folder = folder / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir())
+    return folder / f"spark-{os.getpid()}.log"
+
+
+def reachable(url: str, port: int, *, seconds: float) -> bool:
+    """Whether somebody takes connections there; `port` where the address names none."""
+    host, _, given = url.split("://", 1)[1].split("/", 1)[0].split(";", 1)[0].rpartition(":")
+    try:
+        with socket.create_connection((host or given, int(given) if host else port), timeout=seconds):
+            return True
+    except (OSError, ValueError):
+        return False

@@ -22,7 +22,7 @@ from swamp.index.entry import object_of
 from swamp.index.root import Span
 from swamp.store.port import ObjectMeta, ObjectStore
 from swamp.sync.bulk import Download, Hash, Upload
-from swamp.sync.pack import SMALL
+from swamp.sync.transfer import SMALL
 
 T = TypeVar("T")
 S = TypeVar("S", Upload, Hash)
@@ -58,21 +58,20 @@ def tasks_for(rows: int, each: int, least: int = 1) -> int:
     return min(max(least, -(-rows // each)), MOST_TASKS)
 
 
-def pack(items: Iterable[T], size: Callable[[T], int], bins: int) -> list[tuple[int, T]]:
-    """Each item with the number of its bin; bin 0 holds the most expensive item and is scheduled first."""
-    ordered = sorted(items, key=size, reverse=True)
+def pack(items: Iterable[T], size: Callable[[T], int], bins: int) -> list[list[T]]:
+    """The items in shares of about the same cost; the first holds the most expensive item and is scheduled first."""
     heap = [(0, number) for number in range(max(1, bins))]
-    placed: list[tuple[int, T]] = []
-    for item in ordered:
+    shares: list[list[T]] = [[] for _ in heap]
+    for item in sorted(items, key=size, reverse=True):
         filled, number = heapq.heappop(heap)
         heapq.heappush(heap, (filled + cost_of(size(item)), number))
-        placed.append((number, item))
-    return placed
+        shares[number].append(item)
+    return list(filter(None, shares))
 
 
 def by_size(jobs: Iterable[S], bins: int) -> list[list[S]]:
     """Shares of about the same cost."""
-    return _gathered(pack(jobs, lambda job: job.size, bins))
+    return pack(jobs, lambda job: job.size, bins)
 
 
 def by_pack(jobs: Iterable[Upload], bins: int) -> list[list[Upload]]:
@@ -90,15 +89,8 @@ def by_object(jobs: Iterable[Download], bins: int) -> list[list[Download]]:
     objects: dict[str, list[Download]] = {}
     for job in jobs:
         objects.setdefault(object_of(job.key), []).append(job)
-    placed = pack(objects.values(), lambda files: sum(job.size + SLICE_COST for job in files), bins)
-    return [[job for files in share for job in files] for share in _gathered(placed)]
-
-
-def _gathered(placed: Iterable[tuple[int, T]]) -> list[list[T]]:
-    shares: dict[int, list[T]] = {}
-    for number, item in placed:
-        shares.setdefault(number, []).append(item)
-    return [shares[number] for number in sorted(shares)]
+    shares = pack(objects.values(), lambda files: sum(job.size + SLICE_COST for job in files), bins)
+    return [[job for files in share for job in files] for share in shares]
 
 
 def _runs(jobs: list[Upload], bins: int) -> list[list[Upload]]:

@@ -8,31 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from swamp.bulk.compare import SparkComparison
 from swamp.bulk.executors import check_cache_visible, check_executors, check_store
 from swamp.bulk.jobs import POLL_SECONDS, Jobs, Running
 from swamp.bulk.kernels import FetchFiles, HashFiles, SendFiles
-from swamp.bulk.launch import check_startable
 from swamp.bulk.maintain import OnStore
-from swamp.bulk.session import Spark, begin_context, end_context, live_spark, of_session, open_spark, stop_session
+from swamp.bulk.session import (
+    Spark,
+    begin_context,
+    check_startable,
+    end_context,
+    live_spark,
+    of_session,
+    open_spark,
+    stop_session,
+)
 from swamp.bulk.settings import SparkSettings
 from swamp.bulk.shares import FILE_COST, bins_for, by_object, by_pack, by_size, cost_of
 from swamp.bulk.spread import Kernel
 from swamp.cache.scan import names_below
 from swamp.commit.commit import Committer
 from swamp.index.entry import PACK_PREFIX
-from swamp.sync import pack as packs
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.inline import Inline
 from swamp.sync.progress import IdleTimeout, Progress
 from swamp.sync.result import EngineName
+from swamp.sync.transfer import upload_groups
 
 if TYPE_CHECKING:
     from swamp.commit.bootstrap import Bootstrapped
@@ -130,7 +137,11 @@ class OnSpark:
             yield result
 
     def hash(self, jobs: Iterable[Hash], idle_timeout: IdleTimeout) -> Iterator[Hashed]:
-        return self._batches("hash", jobs, by_size, lambda: HashFiles(self.jobs.beacon), idle_timeout)
+        self.progress.begin("hash")  # the others move a bar that their caller has begun
+        try:
+            yield from self._batches("hash", jobs, by_size, lambda: HashFiles(self.jobs.beacon), idle_timeout)
+        finally:
+            self.progress.end()
 
     def on_store(self, committer: Committer, idle_timeout: IdleTimeout) -> OnStore:
         """Bulk commands on the same store: verify, mark, compact."""
@@ -145,8 +156,7 @@ class OnSpark:
         if self._is_little(gatherer):
             self.reason += "; compared in process meanwhile"
             return gatherer.gathered(most)
-        on = self.on_store(context.committer, idle_timeout)
-        return SparkComparison(on, gatherer, context.cache, idle_timeout).run(most)
+        return self.on_store(context.committer, idle_timeout).compare(gatherer, context.cache, most)
 
     def _is_little(self, gatherer: Gatherer) -> bool:
         known, most = gatherer.state.base_rows() + gatherer.view.root.files_at_most, self.compared_here
@@ -191,18 +201,17 @@ class OnSpark:
             shares, work = shared(batch, bins), kernel()
             return self.jobs.begin(name, lambda: self.jobs.spread(shares, work))
 
-        with self._bar(name):
-            self._await_session(idle_timeout)
-            running = begin()
-            try:
-                while running is not None:
-                    done, results, running = running, self.jobs.finish(running, idle_timeout), None
-                    pace.learn(done.seconds)
-                    running = begin()
-                    yield from results
-            finally:
-                if running is not None:
-                    running.cancel()
+        self._await_session(idle_timeout)
+        running = begin()
+        try:
+            while running is not None:
+                done, results, running = running, self.jobs.finish(running, idle_timeout), None
+                pace.learn(done.seconds)
+                running = begin()
+                yield from results
+        finally:
+            if running is not None:
+                running.cancel()
 
     def _await_session(self, idle_timeout: IdleTimeout) -> None:
         """Its start is no standstill, and Ctrl-C is heard meanwhile: then nothing is sent any more."""
@@ -211,25 +220,13 @@ class OnSpark:
         idle_timeout.cancel.check()
         idle_timeout.progressed()
 
-    @contextmanager
-    def _bar(self, name: str) -> Iterator[None]:
-        """Hashing has a bar of its own; the others move the one that their caller has begun."""
-        if name != "hash":
-            yield
-            return
-        self.progress.begin(name)
-        try:
-            yield
-        finally:
-            self.progress.end()
-
 
 def firsts(jobs: Iterable[Upload]) -> tuple[list[Upload], list[Upload]]:
     """One upload of every directory, and all others: once those are done, no other has to make a directory. Packs all
     go to one."""
     first: dict[str, list[Upload]] = {}
     others: list[Upload] = []
-    for group in packs.groups(jobs):
+    for group in upload_groups(jobs):
         place = PACK_PREFIX if group[0].packed else group[0].path.rpartition("/")[0]
         if first.setdefault(place, group) is not group:
             others += group
@@ -268,8 +265,18 @@ def spark_executor(
     if own and settings.is_local:
         check_startable(settings)
         return OnSpark(lambda: begin_context(settings), address, progress, settings.compared_here), True
-    session = at_hand(_proven(settings, address, cache, progress, idle_timeout, own=own))
-    return OnSpark(lambda: session, address, progress).get_ready(), own
+    session = open_spark(settings)
+    real = settings if own else of_session(session, settings)
+    try:
+        with closing(Jobs(session, progress)) as jobs:
+            check_executors(jobs, real, idle_timeout, address.plugin)
+            check_store(jobs, real, address, idle_timeout)
+            check_cache_visible(jobs, real, cache, idle_timeout)
+    except BaseException:
+        if own:
+            stop_session(session)
+        raise
+    return OnSpark(lambda: at_hand(session), address, progress).get_ready(), own
 
 
 def at_hand(spark: Spark) -> Future[Spark]:
@@ -277,29 +284,3 @@ def at_hand(spark: Spark) -> Future[Spark]:
     up: Future[Spark] = Future()
     up.set_result(spark)
     return up
-
-
-def _proven(
-    settings: SparkSettings,
-    address: StoreSpec,
-    cache: Path,
-    progress: Progress,
-    idle_timeout: IdleTimeout,
-    *,
-    own: bool,
-) -> Spark:
-    """The session, after its executors have shown that they have the package and see the cache."""
-    session = open_spark(settings)
-    jobs = Jobs(session, progress)
-    real = settings if own else of_session(session, settings)
-    try:
-        check_executors(jobs, real, idle_timeout, address.plugin)
-        check_store(jobs, real, address, idle_timeout)
-        check_cache_visible(jobs, real, cache, idle_timeout)
-    except BaseException:
-        jobs.close()
-        if own:
-            stop_session(session)
-        raise
-    jobs.close()
-    return session

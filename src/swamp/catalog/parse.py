@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from swamp.bulk.beacon import Address, Beat
 from swamp.bulk.choose import Chooser
 from swamp.bulk.jobs import Jobs
 from swamp.bulk.shares import by_count
+from swamp.bulk.spread import Address, Beat
 from swamp.data.metadata import Metadata, decode
 from swamp.data.names import VersionRef
 from swamp.data.versions import DataVersion, VersionReader

@@ -62,9 +62,8 @@ def check(
 
     from swamp.bulk.executors import check_executors
     from swamp.bulk.jobs import Jobs
-    from swamp.bulk.launch import find_java
     from swamp.bulk.session import application_id, open_session, stop_session
-    from swamp.bulk.settings import resolve_settings
+    from swamp.bulk.settings import find_java, resolve_settings
     from swamp.env import SYSTEM
 
     with session() as s:

@@ -364,7 +364,7 @@ def landed(target: Target) -> bool:
     """Whether the commit of this write has happened, whatever its process was told."""
     if target.spec is None:
         return _in_folder(target) is not None
-    from swamp.bulk.clients import opened
+    from swamp.bulk.spread import opened
     from swamp.commit.log import has_op
     from swamp.datasets.place import current_root
 

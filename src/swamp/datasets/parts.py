@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.bulk.clients import opened, spool_dir
+from swamp.bulk.spread import opened, spool_dir
 from swamp.cache.files import hash_file
 from swamp.datasets.dataset import Target, WrittenPart
 from swamp.datasets.options import Layout

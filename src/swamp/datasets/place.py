@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from swamp.bulk.clients import opened
+from swamp.bulk.spread import opened
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.cache.paths import is_below
 from swamp.cache.scan import Observed, scan

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swamp.bulk.clients import opened
+from swamp.bulk.spread import opened
 from swamp.commit.commit import Committer, Pace
 from swamp.commit.conditions import ConditionsVerdict, SaidIgnored
 from swamp.datasets.place import cache_of, spec_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from swamp.bulk.clients import opened
+from swamp.bulk.spread import opened
 from swamp.commit.log import log_key, names
 from swamp.data.names import VersionRef, described_by, version_of
 from swamp.datasets.place import Bucket, FileRef

@@ -207,7 +207,6 @@ class Datastore:
             progress=self.context.progress,
             push_threads=settings.push_concurrency,
             pull_threads=settings.pull_concurrency,
-            meter=self.store.meter,
             idle_timeout=self.idle_timeout(),
         )
 

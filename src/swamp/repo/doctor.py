@@ -73,7 +73,7 @@ class Doctor:
     # -- this machine
 
     def _java(self) -> Checkup:
-        from swamp.bulk.launch import find_java
+        from swamp.bulk.settings import find_java
 
         try:
             java = find_java(os.environ)

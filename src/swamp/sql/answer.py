@@ -241,7 +241,7 @@ def spark_obstacle() -> SwampError | None:
     """Why Spark cannot run here, as far as that can be known without starting it."""
     if not has("pyspark"):
         return missing("Spark", "spark")
-    from swamp.bulk.launch import find_java
+    from swamp.bulk.settings import find_java
 
     try:
         if not os.environ.get("SPARK_REMOTE"):

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import io
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import requests
+from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
+from google.cloud.storage import exceptions as media
+from requests import exceptions as http
+from urllib3 import exceptions as wire
 
 from swamp.env import SYSTEM, UTC, Env
 from swamp.errors import ConditionFailed, ObjectMissing
-from swamp.store.explain import CUT, Endpoint, Refusal, to_error
-from swamp.store.gcs_errors import CAUGHT, read_refusal, read_response, safe_cause
+from swamp.store.explain import CONNECT, CUT, TIMEOUT, Endpoint, Refusal, to_error
 from swamp.store.keys import check_key, check_prefix
 from swamp.store.layers import WIRE
 from swamp.store.port import (
@@ -40,7 +43,7 @@ from swamp.store.port import (
     changed_while_read,
     check_in_memory,
 )
-from swamp.store.upload import MIB, PART_BYTES, ByteBudget
+from swamp.store.upload import MIB, PART_BYTES, ByteBudget, HashingReader
 
 CHUNK_BYTES: Final = MIB
 PAGE: Final = 1000
@@ -223,11 +226,8 @@ class GoogleStore:
             list(pool.map(self._delete, keys))
 
     def _delete(self, key: str) -> None:
-        try:
-            with self._explained("DELETE", key):
-                self._bucket.blob(key).delete(timeout=self._timeout, retry=None)
-        except ObjectMissing:
-            return
+        with suppress(ObjectMissing), self._explained("DELETE", key):
+            self._bucket.blob(key).delete(timeout=self._timeout, retry=None)
 
     def delete_if(self, key: str, token: Token) -> None:
         with self._explained("DELETE", key):
@@ -239,8 +239,7 @@ class GoogleStore:
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
         check_prefix(prefix)
         with self._explained("LIST", prefix or None):
-            pages = self._listing(prefix, start_offset=start_after or None).pages
-            for page in pages:
+            for page in self._listing(prefix, start_offset=start_after or None).pages:
                 found = sorted((_blob_meta(b, self._env) for b in page), key=lambda m: m.key)
                 kept = [m for m in found if m.key > (start_after or "") and not m.key.endswith("/")]
                 if kept:
@@ -315,32 +314,6 @@ class GoogleBody:
         return response
 
 
-class HashingReader(io.RawIOBase):
-    """A file that hashes what is read from it, once and in order. inv[store.hash-of-sent]"""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hashed = 0
-        self.sha256 = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        at = self._file.tell()
-        data = self._file.read(size)
-        fresh = data[max(0, self._hashed - at) :]  # a chunk that is sent again was hashed already
-        self.sha256.update(fresh)
-        self._hashed += len(fresh)
-        return data
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-
 def _generation(condition: Condition) -> int | None:
     if condition is None:
         return None
@@ -354,3 +327,72 @@ def _generation(condition: Condition) -> int | None:
 def _blob_meta(blob: Any, env: Env) -> ObjectMeta:
     modified: dt.datetime = blob.updated or env.clock.now()
     return ObjectMeta(blob.name, int(blob.size or 0), str(blob.generation or ""), modified.astimezone(UTC))
+
+
+# -- the Google client's errors, taken apart: the one table of this adapter
+
+# inv[store.errors-mapped]: what each foreign class means when it carries no HTTP status: a failure or a code.
+FOREIGN: Final[dict[type[BaseException], tuple[str | None, str | None]]] = {
+    api.GoogleAPIError: (CUT, None),
+    auth.GoogleAuthError: (None, "NoCredentials"),
+    auth.RefreshError: (None, "ExpiredToken"),
+    auth.TransportError: (CONNECT, None),
+    media.InvalidResponse: (CUT, None),
+    media.DataCorruption: (CUT, None),
+    media.InvalidPathError: (None, "InvalidPath"),
+    http.RequestException: (CUT, None),
+    http.ConnectTimeout: (CONNECT, None),
+    http.Timeout: (TIMEOUT, None),
+    http.ConnectionError: (CUT, None),
+    http.InvalidURL: (CONNECT, None),
+    wire.HTTPError: (CUT, None),
+    wire.ReadTimeoutError: (TIMEOUT, None),
+}
+_NEVER_CONNECTED: Final = re.compile(
+    "NewConnectionError|NameResolutionError|ConnectTimeout|Connection refused|SSLError"
+)
+CAUGHT: Final = tuple(FOREIGN)
+
+
+def read_refusal(error: BaseException, verb: str, key: str | None) -> Refusal:
+    """Takes an error of the Google client apart."""
+    response = getattr(error, "response", None)
+    if response is not None and getattr(response, "status_code", None):
+        return read_response(response, verb, key)
+    failure, code = next((FOREIGN[c] for c in type(error).__mro__ if c in FOREIGN), (CUT, None))
+    if isinstance(error, http.ConnectionError) and _NEVER_CONNECTED.search(str(error)):
+        failure = CONNECT
+    status = getattr(error, "code", None)
+    return Refusal(verb, key, status if isinstance(status, int) else None, code, failure=failure)
+
+
+def read_response(response: Any, verb: str, key: str | None) -> Refusal:
+    code, text = _reason(response)
+    if "bucket does not exist" in text.lower():
+        code = "NoSuchBucket"
+    after = response.headers.get("Retry-After", "")
+    return Refusal(
+        verb,
+        key,
+        response.status_code,
+        code,
+        text.partition("\n")[0],
+        response.headers.get("X-GUploader-UploadID"),
+        retry_after=float(after) if after.isdigit() else None,
+    )
+
+
+def _reason(response: Any) -> tuple[str | None, str]:
+    """Google's own reason and message: in JSON, except for media, where the message is all there is."""
+    try:
+        error = response.json()["error"]
+        return str(error["errors"][0]["reason"]), str(error["message"])
+    except (KeyError, TypeError, IndexError, ValueError):
+        return None, str(response.text)
+    except (http.RequestException, wire.HTTPError):
+        return None, ""
+
+
+def safe_cause(error: BaseException) -> BaseException | None:
+    """Authentication errors can quote tokens: they are not kept as a cause."""
+    return None if isinstance(error, auth.GoogleAuthError) else error

@@ -24,7 +24,7 @@ from swamp.store.port import (
     Token,
     Uploaded,
 )
-from swamp.trace import Facts, span, traced
+from swamp.trace import span
 from swamp.values import mutable
 
 T = TypeVar("T")
@@ -149,17 +149,8 @@ class Meter:
             self.received += received
 
 
-def _request(verb: str) -> Facts:
-    """How a request to the store is traced: its verb, and the key it is about."""
-
-    def told(store: MeterStore, key: object = "", *_: object, **__: object) -> tuple[str, dict[str, object]]:
-        return f"store {verb}", {"key": key if isinstance(key, str) else None}
-
-    return told
-
-
 class MeterStore(Layer):
-    """Counts requests by verb and bytes, also those of calls that fail."""
+    """Counts requests by verb and bytes, also those of calls that fail, and traces them."""
 
     def __init__(self, inner: ObjectStore, meter: Meter | None = None) -> None:
         super().__init__(inner)
@@ -179,20 +170,13 @@ class MeterStore(Layer):
         with span(f"store {verb}", key=key):
             return call()
 
-    @traced(_request("get"))
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> Fetched:
-        try:
-            fetched = self._inner.get(key, start=start, length=length)
-        except BaseException:
-            self.meter.count("get")
-            raise
-        self.meter.count("get", received=len(fetched.body))
+        fetched = super().get(key, start=start, length=length)
+        self.meter.count("get", calls=0, received=len(fetched.body))
         return fetched
 
-    @traced(_request("get"))
     def get_if_changed(self, key: str, token: Token) -> Fetched | None:
-        self.meter.count("get")
-        fetched = self._inner.get_if_changed(key, token)
+        fetched = super().get_if_changed(key, token)
         self.meter.count("get", calls=0, received=0 if fetched is None else len(fetched.body))
         return fetched
 
@@ -207,22 +191,18 @@ class MeterStore(Layer):
             self.meter.count("get", calls=0, received=len(chunk))
             yield chunk
 
-    @traced(_request("put"))
     def put(self, key: str, body: bytes, condition: Condition = None) -> ObjectMeta:
-        self.meter.count("put", sent=len(body))
-        return self._inner.put(key, body, condition)
+        self.meter.count("put", calls=0, sent=len(body))
+        return super().put(key, body, condition)
 
-    @traced(_request("put"))
     def put_file(self, key: str, path: Path) -> Uploaded:
-        self.meter.count("put")
-        done = self._inner.put_file(key, path)
+        done = super().put_file(key, path)
         self.meter.count("put", calls=0, sent=done.meta.size)
         return done
 
-    @traced(_request("delete"))
     def delete(self, keys: Sequence[str]) -> None:
-        self.meter.count("delete", calls=-(-len(keys) // 1000))
-        self._inner.delete(keys)
+        self.meter.count("delete", calls=-(-len(keys) // 1000) - 1)  # beside the one that every call is
+        super().delete(keys)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
         self.meter.count("list")

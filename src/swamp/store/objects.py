@@ -45,7 +45,6 @@ from swamp.store.upload import MIB, PART_BYTES, SMALL_BYTES, ByteBudget, HashedF
 if TYPE_CHECKING:
     from swamp.store.s3_listing import ListingPage, RawListing
 
-CHUNK_BYTES: Final = MIB
 LIST_CHUNK: Final = 1000
 DELETE_BATCH: Final = 1000
 PARTS_AT_ONCE: Final = 3

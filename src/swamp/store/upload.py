@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import mmap
 import os
 import threading
@@ -90,3 +91,29 @@ class HashedFile:
             self.sent += len(piece)
             self.pieces += 1
             yield piece
+
+
+class HashingReader(io.RawIOBase):
+    """A file that hashes what is read from it, once and in order. inv[store.hash-of-sent]"""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hashed = 0
+        self.sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        at = self._file.tell()
+        data = self._file.read(size)
+        fresh = data[max(0, self._hashed - at) :]  # a chunk that is sent again was hashed already
+        self.sha256.update(fresh)
+        self._hashed += len(fresh)
+        return data
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)

@@ -78,11 +78,17 @@ def adopt(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
     tx.undefer(facts.path)
 
 
-def leave(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
-    """Nothing is to be done; what was learned on the way (my own landed commit, a fresh stat) becomes base."""
-    if action.facts.local is not None and isinstance(action.facts.remote, Entry):
+def note(tx: Transaction, snapshot: Snapshot, action: Action) -> None:
+    """Records what needs no byte moved: adopting, forgetting, or nothing at all."""
+    if action.verb == "adopt":
         adopt(tx, snapshot, action)
-    tx.undefer(action.path)
+    elif action.verb == "forget":
+        forget(tx, action)
+    elif action.verb == "nothing":
+        # What was learned on the way (my own landed commit, a fresh stat) becomes base.
+        if action.facts.local is not None and isinstance(action.facts.remote, Entry):
+            adopt(tx, snapshot, action)
+        tx.undefer(action.path)
 
 
 def forget(tx: Transaction, action: Action) -> None:
@@ -106,7 +112,7 @@ def keep_both(tx: Transaction, context: EngineContext, unit: UnitPlan, op: str, 
         tx.drop_staged_for(action.path)
         if isinstance(action.facts.remote, Entry):
             tx.defer(action.path, action.facts.remote, "lost a conflict")
-        elif action.verb == "bury" or not isinstance(action.facts.remote, Entry):
+        else:
             tx.drop_base(action.path)
             tx.undefer(action.path)
     tx.touch(moving)
@@ -162,12 +168,7 @@ def apply_locally(
         if unit.verbs & {"conflict", "bury"}:
             keep_both(tx, context, unit, op, stats)
         for action in unit.actions:
-            if action.verb == "adopt":
-                adopt(tx, snapshot, action)
-            elif action.verb == "forget":
-                forget(tx, action)
-            elif action.verb == "nothing":
-                leave(tx, snapshot, action)
+            note(tx, snapshot, action)
 
 
 _SETTLED = frozenset({"adopt", "forget", "conflict", "bury", "nothing"})

@@ -296,7 +296,8 @@ class Engine:
         idle_timeout = self._idle_timeout()
         with self._context.sync_lock.exclusive(wait):
             if read.root is not None and read.root.seq < newest_mark(self.state):
-                read = self._planner(idle_timeout).read()  # another process has seen a later one while this one waited
+                # Another process has seen a later one while this one waited.
+                read = Planner(self._context, idle_timeout).read()
             if read.root is None or has_taken_in(self.state, read.root.op):
                 return SyncResult("pull", fast_path=True, seq=read.root.seq if read.root else 0)
             return refresh(self, read, idle_timeout)
@@ -304,7 +305,7 @@ class Engine:
     @once_more
     def plan(self, mode: Mode, scope: tuple[str, ...] = (), *, full: bool = False) -> Plan:
         """What `mode` would do. Changes nothing, here or there."""
-        planner = self._planner(self._idle_timeout())
+        planner = Planner(self._context, self._idle_timeout())
         scope = tuple(unit_of(path) for path in scope)
         if mode != "push":
             planner.vanished = self.mender.vanished(scope or ("",))
@@ -315,9 +316,6 @@ class Engine:
 
     def _idle_timeout(self) -> IdleTimeout:
         return IdleTimeout(self._context.env, self._context.policy.timeout, self._context.cancel)
-
-    def _planner(self, idle_timeout: IdleTimeout) -> Planner:
-        return Planner(self._context, idle_timeout)
 
     @traced(lambda engine, mode, *_, **__: (mode, {"store": engine.store_url}))
     @once_more
@@ -340,9 +338,9 @@ class Engine:
             sweep_staging(self.cache.staging, clock.now().timestamp())
             if mode != "push":
                 self.mender.note(scope or ("",))
-            run = SyncRun(self, self._planner(idle_timeout), idle_timeout, scope, full, want, after_pull, ready)
-            result = run.run(mode)
-        result = replace(result, warnings=(*result.warnings, *run.planner.warnings))
+            planner = Planner(self._context, idle_timeout)
+            result = SyncRun(self, planner, idle_timeout, scope, full, want, after_pull, ready).run(mode)
+        result = replace(result, warnings=(*result.warnings, *planner.warnings))
         if not self.committer.enforced:
             result = replace(result, warnings=(*result.warnings, UNSAFE))
         return replace(

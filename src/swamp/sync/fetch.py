@@ -93,7 +93,7 @@ def fetch_group(
 ) -> list[Got]:
     """One file, or the files of one range of a pack, each verified in staging; what is wrong with one is its result.
 
-    `turn` is held while the files are written, not while their bytes come: as when a pack is made (`sync.pack`). A
+    `turn` is held while the files are written, not while their bytes come: as when a pack is made (`upload_group`). A
     `second` process writes them, if there is one; what it does not confirm is done here.
     """
     if len(group) == 1:

@@ -1,7 +1,9 @@
-"""Collects facts: reads the journal and base, looks at files, asks the view. The planner's eyes; decides nothing."""
+"""Collects facts: reads the journal and base, looks at files, asks the view, learns hashes. The planner's eyes; decides
+nothing."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import cached_property
@@ -12,8 +14,11 @@ from swamp.cache.paths import ancestors, is_below
 from swamp.cache.rows import BaseRow, JournalRow, StagedRow
 from swamp.cache.scan import Exclude, Observed, ScanProblem, Seen, is_left_out, scan, stat_one
 from swamp.cache.state import State
+from swamp.errors import ObjectMissing
 from swamp.index.entry import Entry, Row, Tombstone
+from swamp.index.pack import read_payload
 from swamp.index.root import EVERYTHING, Span
+from swamp.store.port import ObjectStore
 from swamp.sync.decide import Facts
 from swamp.sync.units import is_large_part, unit_of
 from swamp.sync.view import View, as_entry
@@ -87,14 +92,8 @@ class Gatherer:
     lazy: bool = False
     leave_large: bool = False
     """Whether content may stay in the bucket: what was left there is then nothing to look at."""
-    compare: Compare | None = None
-    """Does the full comparison in bulk: ranges of paths by `gathered`, several at a time."""
     span: Span = EVERYTHING
     """The paths that a full comparison looks at: no unit may lie on both sides of a bound."""
-
-    def gather(self) -> Gathered:
-        (everything,) = self.portions(None)
-        return everything
 
     def is_plain(self) -> bool:
         """Whether every path can be decided without the others: all is compared, nobody has announced anything, no
@@ -110,14 +109,9 @@ class Gatherer:
         """Whether every path is looked at, not only those that somebody announced."""
         return self.full_local or self.view.full
 
-    def portions(self, most: int | None) -> Iterator[Gathered]:
-        """The facts of whole units, about `most` at a time: nothing else is held. One portion, if None."""
-        if self.everything and self.compare is not None:
-            return self.compare(self, most)
-        return self.gathered(most)
-
     def gathered(self, most: int | None) -> Iterator[Gathered]:
-        """The same, looked at from here: in process, and in a Spark task with its range. inv[decide.one-table]"""
+        """The facts of whole units, about `most` at a time: nothing else is held. One portion, if None. The same in
+        process, and in a Spark task with its range. inv[decide.one-table]"""
         out = Gathered()
         intent = self.snapshot.intent()
         triples = self._all_paths(out) if self.everything else self._announced(out)
@@ -264,12 +258,15 @@ class Gatherer:
         if self.scope:
             touched = {u for u in touched if any(is_below(u, s) or is_below(s, u) for s in self.scope)}
         starts = _outermost(touched)
-        below = _by_start(self._changed_rows(), starts)
+        below: dict[str, list[Row]] = {start: [] for start in starts}
+        for row in self._changed_rows():
+            start = next((above for above in (row.path, *ancestors(row.path)) if above in below), None)
+            if start is not None:
+                below[start].append(row)
         for start in starts:
-            rows = below.get(start, ())
             bases = self.state.base_below(start)
             locals_ = scan(self.tree, start, exclude=self.exclude)
-            for path, base, local, remote in _merge(bases, locals_, iter(rows), out):
+            for path, base, local, remote in _merge(bases, locals_, below[start], out):
                 yield path, base, local, remote if remote is not None else (as_entry(base) if base else None)
 
 
@@ -293,7 +290,6 @@ class _Private:
 
 Triple = tuple[str, BaseRow | None, Observed | None, Row | None]
 """A path, and what base, tree and root have of it."""
-Compare = Callable[["Gatherer", int | None], Iterator[Gathered]]
 
 
 def _merge(
@@ -344,16 +340,6 @@ def _outermost(prefixes: Iterable[str]) -> list[str]:
     return kept
 
 
-def _by_start(rows: Iterable[Row], starts: list[str]) -> dict[str, list[Row]]:
-    wanted = set(starts)
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        start = next((above for above in (row.path, *ancestors(row.path)) if above in wanted), None)
-        if start is not None:
-            found.setdefault(start, []).append(row)
-    return found
-
-
 Hasher = Callable[[list[Facts]], dict[str, str]]
 """Hashes the local files of these facts; a file that changed or failed meanwhile is left out."""
 
@@ -374,3 +360,30 @@ def learn(
         else:
             learned.append(f)
     return learned, unread
+
+
+GROWING: Final = "audit/"
+LARGEST: Final = 16 << 20
+
+
+def with_grown_base(facts: Facts, tree: Path, store: ObjectStore) -> Facts:
+    """For an audit file whose state was lost here, and which nobody ever changes but by adding lines: the same facts
+    with the shorter side as base where the longer one begins with it. One side has added lines and the other has not,
+    and that is no conflict."""
+    local, remote = facts.local, facts.remote
+    if facts.base is not None or not facts.path.startswith(GROWING) or local is None or not isinstance(remote, Entry):
+        return facts
+    if local.size == remote.size or max(local.size, remote.size) > LARGEST:
+        return facts
+    try:
+        here, there = (tree / facts.path).read_bytes(), read_payload(store, remote.key, remote.size)
+    except (FileNotFoundError, ObjectMissing):
+        return facts  # decided as if nothing were known of it
+    if len(here) != local.size:
+        return facts
+    sha256 = hashlib.sha256(here).hexdigest()
+    if there.startswith(here):
+        return replace(facts, base=BaseRow(facts.path, "", len(here), sha256, 0, present=True), sha256=sha256)
+    if here.startswith(there):
+        return replace(facts, base=BaseRow.of(remote, remote.sha256, True, None), sha256=sha256)
+    return facts

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from swamp.env import SYSTEM, Env
 from swamp.store.port import ObjectStore
-from swamp.sync import fetch, pack
+from swamp.sync import fetch
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.progress import Cancel, IdleTimeout
 from swamp.sync.result import EngineName
 from swamp.sync.second import second_writer
-from swamp.sync.transfer import LARGE, hash_one, unwanted
+from swamp.sync.transfer import LARGE, PACKS_AT_ONCE, hash_one, unwanted, upload_group, upload_groups
 from swamp.values import mutable
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ class Inline:
 
     def upload(self, jobs: Iterable[Upload], idle_timeout: IdleTimeout) -> Iterator[Sent]:
         moving: set[int] = set()
-        room, turn = threading.Semaphore(pack.AT_ONCE), threading.Lock()
+        room, turn = threading.Semaphore(PACKS_AT_ONCE), threading.Lock()
 
         def send(group: list[Upload]) -> list[Sent]:
             if len(group) == 1 and group[0].size < LARGE:
-                return pack.upload_group(self.store, group, self.env, idle_timeout)
+                return upload_group(self.store, group, self.env, idle_timeout)
             moving.add(id(group))
             try:
                 if len(group) == 1:
-                    return pack.upload_group(self.store, group, self.env, idle_timeout)
+                    return upload_group(self.store, group, self.env, idle_timeout)
                 with room:
-                    return pack.upload_group(self.store, group, self.env, idle_timeout, turn)
+                    return upload_group(self.store, group, self.env, idle_timeout, turn)
             finally:
                 moving.discard(id(group))
 
@@ -77,7 +77,7 @@ class Inline:
             lost[:] = [] if _arrived(group) else group
             return not lost
 
-        found = self._each(pack.groups(jobs), send, tick, idle_timeout, counts=arrived)
+        found = self._each(upload_groups(jobs), send, tick, idle_timeout, counts=arrived)
         return chain.from_iterable(found)
 
     def download(self, jobs: Iterable[Download], idle_timeout: IdleTimeout) -> Iterator[Got]:

@@ -19,8 +19,7 @@ from swamp.index.read import read_root
 from swamp.index.root import ROOT_KEY, Root, decode, first_root
 from swamp.sync.bulk import Executor, Hash, Work
 from swamp.sync.decide import Facts
-from swamp.sync.gather import Compare, Gathered, Gatherer, Snapshot, learn
-from swamp.sync.grown import grown
+from swamp.sync.gather import Gathered, Gatherer, Snapshot, learn, with_grown_base
 from swamp.sync.plan import Plan, PlanPolicy, plan
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext, mark_read, tree_exclusive
@@ -173,13 +172,15 @@ class Planner:
             return "recorded"
         return log_status(self.context.committer.store, read.root)
 
-    def _compare(self, view: View) -> Compare:
-        """A full comparison by the engine that so many rows are worth."""
-        rows = self.context.state.base_rows() + view.root.files_at_most
+    def _gathered(self, gatherer: Gatherer, most: int | None) -> Iterator[Gathered]:
+        """The facts in portions; where everything is compared, by the engine that so many rows are worth."""
+        if not gatherer.everything:
+            return gatherer.gathered(most)
+        rows = self.context.state.base_rows() + gatherer.view.root.files_at_most
         executor = self.context.pick(Work("compare", rows, 0))
         if executor.name == "spark":  # the result tells who did bulk work, and comparing in process is none
             self.executor = executor
-        return lambda gatherer, most: executor.compare(gatherer, most, self.context, self.idle_timeout)
+        return executor.compare(gatherer, most, self.context, self.idle_timeout)
 
     def previewed(self) -> RootRead:
         """What a dry run compares with: the root, or what would come to stand there first. Writes nothing."""
@@ -200,13 +201,11 @@ class Planner:
         self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool, dry: bool = False
     ) -> Comparison:
         """Facts and plan against `read`. inv[journal.survives]: rows announced from now on belong to the next sync."""
-        gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating, dry=dry)
-        return self._planned(gatherer, gatherer.gather())
+        return self._planned(self._gatherer(read, scope, full=full, hydrating=hydrating, dry=dry))
 
     def plan_changes(self, read: RootRead, view: View) -> Comparison:
         """Facts and plan of what `view` says is new. Asks nothing more of this machine's past, and writes nothing."""
-        gatherer = self._gatherer(read, (), full=False, hydrating=False, dry=True, view=view)
-        return self._planned(gatherer, gatherer.gather())
+        return self._planned(self._gatherer(read, (), full=False, hydrating=False, dry=True, view=view))
 
     def portions(self, read: RootRead, scope: tuple[str, ...], *, full: bool, hydrating: bool) -> Iterator[Comparison]:
         """The same, a portion of the paths at a time where none needs another's facts: so a first pull of any size
@@ -214,9 +213,9 @@ class Planner:
         gatherer = self._gatherer(read, scope, full=full, hydrating=hydrating)
         most = self.context.policy.portion
         if gatherer.view.root.files_at_most <= most or not gatherer.is_plain():
-            yield self._planned(gatherer, gatherer.gather())
+            yield self._planned(gatherer)
             return
-        for gathered in gatherer.portions(most):
+        for gathered in self._gathered(gatherer, most):
             yield replace(self._planned(gatherer, gathered), covers="some")
         yield Comparison(gatherer.view, gatherer.snapshot, Plan(), [], set(), executor=self.executor, covers="end")
 
@@ -253,13 +252,16 @@ class Planner:
             hydrating=hydrating,
             lazy=self.context.lazy and not hydrating,
             leave_large=self.context.policy.leave_large,
-            compare=self._compare(view) if full or view.full else None,
         )
 
-    def _planned(self, gatherer: Gatherer, gathered: Gathered) -> Comparison:
+    def _planned(self, gatherer: Gatherer, gathered: Gathered | None = None) -> Comparison:
+        """The plan for one portion; for all, if none is given."""
         view, snapshot = gatherer.view, gatherer.snapshot
+        if gathered is None:
+            (gathered,) = self._gathered(gatherer, None)
         facts, unread = learn(gathered.facts, self._hash_local, self._hash_remote)
-        facts = grown(facts, self.context.cache.tree, self.context.committer.store)
+        tree, store = self.context.cache.tree, self.context.committer.store
+        facts = [with_grown_base(f, tree, store) for f in facts]
         blocked = frozenset(unit_of(p) for p in [*unread, *gathered.hidden])
         planned = plan(facts, self._plan_policy(snapshot, gatherer.hydrating), _Clash(self.context, view), blocked)
         hidden = dict(gathered.hidden)

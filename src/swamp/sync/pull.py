@@ -13,16 +13,7 @@ from swamp.cache.rows import BaseRow, Transaction
 from swamp.commit.commit import RootRead
 from swamp.env import parse_rfc3339
 from swamp.index.entry import Entry, Row
-from swamp.sync.apply import (
-    Moment,
-    adopt,
-    drop_foreign_base,
-    forget,
-    keep_both,
-    leave,
-    put_aside,
-    take_places,
-)
+from swamp.sync.apply import Moment, drop_foreign_base, keep_both, note, put_aside, take_places
 from swamp.sync.bulk import Download, Got, Work
 from swamp.sync.gather import Scope
 from swamp.sync.observe import Comparison
@@ -172,18 +163,11 @@ class Pull:
         """Renames and records one unit; the paths that changed."""
         changed: list[str] = []
         for action in unit.actions:
-            if action.verb == "nothing":
-                leave(tx, self.compared.snapshot, action)
-                continue
-            if action.verb == "adopt":
-                adopt(tx, self.compared.snapshot, action)
-            elif action.verb == "forget":
-                forget(tx, action)
-            elif _is_fetched(action):
+            note(tx, self.compared.snapshot, action)
+            if _is_fetched(action):
                 self._rename(action, places, now)
-            elif action.verb != "aside":
-                continue
-            changed.append(action.path)
+            if _is_fetched(action) or action.verb in ("adopt", "forget", "aside"):
+                changed.append(action.path)
         return changed
 
     def _obstacle(self, unit: UnitPlan, moment: Moment) -> str | None:

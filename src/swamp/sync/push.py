@@ -79,7 +79,10 @@ class Push:
             if u.verbs & {"push", "delete"} and u.unit not in self.stats.unresolved
         ]
         self._deliver(sorted(units, key=lambda u: u.is_record))
-        self._retire()
+        skipped = {a.path for a in self.compared.planned.actions("pull", "restore", "aside")}
+        left = (self.stats.unresolved | skipped) - self.compared.planned.unfinished()
+        with self.context.state.transaction() as tx:
+            retire(tx, self.compared.snapshot, self.scope, left)
         return self.read
 
     def _report_waiting(self) -> None:
@@ -116,15 +119,12 @@ class Push:
         if not waiting or "push" not in unit.verbs:
             return False
         body = read_atomic(self.context.cache.tree / unit.unit) or b""
-        named = next((path for path in waiting if names_unit(body, unit_of(path))), None)
-        if named is not None:
-            version = unit_of(named)
-            later = any(cause == "changed" and unit_of(p) == version for p, cause in self.stats.causes.items())
-            self.stats.fail(
-                unit.unit, f"it names {version}, which is not in the store yet", "changed" if later else None
-            )
-            return True
-        return False
+        version = next((named for path in waiting if names_unit(body, named := unit_of(path))), None)
+        if version is None:
+            return False
+        later = any(cause == "changed" and unit_of(p) == version for p, cause in self.stats.causes.items())
+        self.stats.fail(unit.unit, f"it names {version}, which is not in the store yet", "changed" if later else None)
+        return True
 
     # -- stage
 
@@ -212,9 +212,11 @@ class Push:
 
     def _still_right(self, unit: UnitPlan, root: Root) -> bool:
         """Nobody else changed the unit, or what may stand beside it, since the plan; and my uploads are there."""
-        changed = None if self._unmoved(root) else self._changes_since(root)
-        untouched = self._unmoved(root) or (changed is not None and changed.leave(unit))
-        return untouched and self._still_there(unit, root)
+        if not self._unmoved(root):
+            changed = self._changes_since(root)
+            if changed is None or not changed.leave(unit):
+                return False
+        return self._still_there(unit, root)
 
     def _unmoved(self, root: Root) -> bool:
         """Whether nobody but me has committed since the plan's root: what I commit touches each unit once."""
@@ -330,12 +332,6 @@ class Push:
         self.stats.files_pushed += 1
         self.stats.bytes_pushed += entry.size
         return BaseRow.of(entry, entry.sha256, True, hint)
-
-    def _retire(self) -> None:
-        skipped = {a.path for a in self.compared.planned.actions("pull", "restore", "aside")}
-        left = (self.stats.unresolved | skipped) - self.compared.planned.unfinished()
-        with self.context.state.transaction() as tx:
-            retire(tx, self.compared.snapshot, self.scope, left)
 
 
 def _known_hash(action: Action, remote: Entry) -> str | None:

@@ -11,10 +11,10 @@ from swamp.cache.files import fingerprint_of, hash_file
 from swamp.cache.rows import StagedRow
 from swamp.errors import SwampError
 from swamp.sync.bulk import Sent, Upload, Work
-from swamp.sync.pack import SMALL
 from swamp.sync.plan import Action, UnitPlan
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.record import EngineContext, SyncStats
+from swamp.sync.transfer import SMALL
 from swamp.sync.units import unit_of
 from swamp.values import mutable
 

@@ -1,17 +1,20 @@
-"""One file at a time: send it, fetch it, hash it. The same three functions run in process and inside Spark tasks.
+"""Sends a file, or many small ones as one pack; fetches one, hashes one. The same in process and inside Spark tasks.
 
-A single file's trouble is its result, never an exception that stops the others.
+A single file's trouble is its result, never an exception that stops the others: it is left out before a pack is sealed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from swamp.cache.files import Staged, fingerprint_of, hash_file, stage_file
+from swamp.cache.files import Staged, StatFingerprint, fingerprint_of, hash_file, stage_file
 from swamp.cache.paths import check_inside
+from swamp.cache.places import Places
 from swamp.env import SYSTEM, Env, rfc3339
 from swamp.errors import (
     AccessDenied,
@@ -22,19 +25,26 @@ from swamp.errors import (
     SwampError,
     Unavailable,
 )
-from swamp.index.entry import payload_key, slice_of
-from swamp.index.pack import read_slice
-from swamp.store.port import WHOLE_AT_MOST, ObjectStore, Uploaded
+from swamp.index.entry import pack_key, payload_key, slice_of
+from swamp.index.pack import PACK_BYTES, PACK_FILES, Packed, PackWriter, Trials, read_slice
+from swamp.store.port import WHOLE_AT_MOST, ObjectMeta, ObjectStore, Uploaded
 from swamp.store.retry import Backoff
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
 from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import Cause
+from swamp.sync.units import is_content
 
 RETRY_SECONDS: Final = 30.0
 FIRST_DELAY: Final = 0.1
 LARGE: Final = 1024 * 1024  # streamed; and what a slow line may need longer for than the deadline without progress
 # Trouble that every further file would have too: it stops the work instead of being reported once per file.
 STOPPERS: Final = (AccessDenied, Misconfigured, Interrupted)
+
+SMALL: Final = 256 << 10
+"""Files up to this size share a pack; a larger one is an object of its own."""
+PACKS_AT_ONCE: Final = 2
+"""Packs in flight: what a push holds in memory, whatever the number of threads."""
+_NOBODY_ELSE: Final[AbstractContextManager[Any]] = nullcontext()
 
 T = TypeVar("T")
 
@@ -69,6 +79,94 @@ def upload_one(store: ObjectStore, job: Upload, env: Env = SYSTEM, idle_timeout:
         return Sent(job.path, error=said(error), cause=cause_of(error))
     at = rfc3339(done.meta.last_modified)
     return Sent(job.path, key, done.meta.size, done.sha256, at, before, changed)
+
+
+def upload_groups(jobs: Iterable[Upload]) -> Iterator[list[Upload]]:
+    """The uploads as they are sent: the small ones that may be packed about 8 MiB at a time, every other by itself."""
+    some: list[Upload] = []
+    size = 0
+    for job in jobs:
+        if not job.packed or job.size > SMALL:
+            yield [job]
+            continue
+        if some and (size + job.size > PACK_BYTES or len(some) >= PACK_FILES):
+            yield some
+            some, size = [], 0
+        some.append(job)
+        size += job.size
+    if some:
+        yield some
+
+
+def upload_group(
+    store: ObjectStore,
+    jobs: list[Upload],
+    env: Env = SYSTEM,
+    idle_timeout: IdleTimeout | None = None,
+    turn: AbstractContextManager[Any] = _NOBODY_ELSE,
+) -> list[Sent]:
+    """Sends one file, or several as a pack.
+
+    `turn` is held while a pack is made, not while it is sent: threads that read small files at the same time hand the
+    interpreter to each other at every call of the system, and all of them together are slower than one.
+    """
+    if len(jobs) == 1 and not jobs[0].packed:
+        return [upload_one(store, jobs[0], env, idle_timeout)]
+    with turn:
+        body, packed, told = _packed(jobs, lambda job: upload_one(store, job, env, idle_timeout))
+    if not packed:
+        return told
+
+    def attempt() -> ObjectMeta:
+        """Every attempt goes to its own key, so that a late one can change nothing. inv[object.key-once]"""
+        return store.put(pack_key(env.ulid()), body)
+
+    try:
+        done = retried(attempt, env, idle_timeout)
+    except STOPPERS:
+        raise
+    except SwampError as error:
+        return told + [Sent(file.path, error=said(error), cause=cause_of(error)) for file, _ in packed]
+    at = rfc3339(done.last_modified)
+    return told + [Sent(f.path, f.key(done.key), f.size, f.sha256, at, hint) for f, hint in packed]
+
+
+def _packed(
+    jobs: list[Upload], send_alone: Callable[[Upload], Sent]
+) -> tuple[bytes, list[tuple[Packed, StatFingerprint]], list[Sent]]:
+    """A pack, the files in it with their stats from before they were read, and what became of all others."""
+    writer, packed, told = PackWriter(), list[tuple[Packed, StatFingerprint]](), list[Sent]()
+    for tree, some in _by_tree(jobs):
+        if tree is None:
+            told += map(send_alone, some)
+            continue
+        trials = Trials()
+        with Places(Path(tree)) as places:
+            for job in some:
+                try:
+                    read = places.read(job.path, SMALL)
+                except SwampError as error:
+                    told.append(Sent(job.path, error=said(error), cause=cause_of(error)))
+                    continue
+                if read is None:  # a link, or larger by now: it goes by itself, with every check
+                    told.append(send_alone(job))
+                    continue
+                body, before, after = read
+                if after != before or len(body) != before.size:  # inv[pack.left-out]
+                    told.append(Sent(job.path, size=len(body), hint=before, changed=True))
+                    continue
+                digest = hashlib.sha256(body).hexdigest()
+                packed.append((writer.add(job.path, body, digest, trials.compressed(job.path, body)), before))
+    return writer.seal(), packed, told
+
+
+def _by_tree(jobs: list[Upload]) -> Iterable[tuple[str | None, list[Upload]]]:
+    """Metadata and records first, content behind them: who wants only those reads one range."""
+    found: dict[str | None, list[Upload]] = {}
+    for job in sorted(jobs, key=lambda job: is_content(job.path)):
+        inside = job.file.endswith(f"/{job.path}")
+        found.setdefault(job.file[: -len(job.path) - 1] if inside else None, []).append(job)
+    return found.items()
 
 
 def download_one(

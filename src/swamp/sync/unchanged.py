@@ -52,9 +52,12 @@ def unchanged_at(
             asking = together([lambda: opened.get_if_changed(ROOT_KEY, token), lambda: look.at_all(state, second)])
     except ObjectMissing:
         return None
-    if asking[0] is not None or not is_whole(state, look, now_ns):
+    if asking[0] is not None:
         return None
-    return int(state.meta("pulledSeq") or 0)
+    found = look.damage(state, now_ns)
+    remember_whole(state, found)
+    # Nothing that base calls present has vanished (S20). inv[tree.damage]
+    return None if found.missing else int(state.meta("pulledSeq") or 0)
 
 
 def has_taken_in(state: State, op: str) -> bool:
@@ -69,26 +72,15 @@ def newest_mark(state: State) -> int:
 
 def nothing_deferred(state: State, tree: Path, *, lazy: bool, leave_large: bool = False) -> bool:
     """Whether every pull so far is complete here, and what base calls present still has its place (S11)."""
-    if not state.deferred_empty() or (not lazy and _owes_content(state, leave_large)):
+    if not state.deferred_empty():
         return False
-    return tiers_present(state, tree)
-
-
-def _owes_content(state: State, leave_large: bool) -> bool:
-    rows = state.remote_only()
-    return any(not (leave_large and is_large_part(row.path, row.size)) for row in rows)
+    owed = (row for row in state.remote_only() if not (leave_large and is_large_part(row.path, row.size)))
+    return (lazy or next(owed, None) is None) and tiers_present(state, tree)
 
 
 def left_here(state: State) -> Iterator[str]:
     """What a cache that fetches the rest has left in the store on purpose."""
     return (row.path for row in state.remote_only() if is_large_part(row.path, row.size))
-
-
-def is_whole(state: State, look: Look, now_ns: int) -> bool:
-    """Whether nothing that base calls present has vanished (S20). inv[tree.damage]"""
-    found = look.damage(state, now_ns)
-    remember_whole(state, found)
-    return not found.missing
 
 
 def tiers_present(state: State, tree: Path) -> bool:
