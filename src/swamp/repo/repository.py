@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from swamp.repo.data import Data
     from swamp.repo.definitions import Definitions
     from swamp.repo.fresh import Freshness
-    from swamp.repo.outbox import Keeper
+    from swamp.repo.put import Keeper
     from swamp.repo.setup import SetUp
     from swamp.repo.transaction import Transactions
 
@@ -70,7 +70,7 @@ class Repo:
 
     def _deliver_in_passing(self) -> None:
         """The store answers: what was kept for it goes there, unless that would keep who only reads waiting."""
-        from swamp.repo.outbox import AT_ONCE
+        from swamp.repo.put import AT_ONCE
 
         try:
             self.kept.deliver(wait=0.0, at_most=AT_ONCE)
@@ -137,7 +137,7 @@ class Repo:
     @cached_property
     def kept(self) -> Keeper:
         """Puts that wait for the store, and their delivery."""
-        from swamp.repo.outbox import Keeper
+        from swamp.repo.put import Keeper
 
         return Keeper(self)
 
