@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from swamp.env import SYSTEM, Env
 from swamp.repo.config import locate, read_config
 from swamp.repo.datastore import DatastoreContext
-from swamp.repo.repository import Repo
+from swamp.repo.repository import Repo, StoppableClock
 from swamp.settings import load
 from swamp.sync.progress import Cancel, Progress
 
@@ -55,6 +55,4 @@ def open_as(
 
 def stoppable(env: Env, cancel: Cancel) -> Env:
     """The same environment, whose waits end when the user has had enough."""
-    from swamp.repo.wait import StoppableClock
-
     return Env(StoppableClock(env.clock, cancel), env.rng)

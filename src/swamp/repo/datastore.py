@@ -216,7 +216,7 @@ class Datastore:
         return IdleTimeout(self.context.env, self.context.settings.sync_timeout, self.context.cancel)
 
     def policy(self) -> Policy:
-        from swamp.repo.probe import measured_lately
+        from swamp.repo.ask import measured_lately
         from swamp.sync.engine import Policy
 
         settings = self.context.settings
@@ -238,7 +238,7 @@ class Datastore:
 
     def _ignores_conditions(self) -> bool:
         """By trying, once in a process; what was measured today counts unless it is in doubt. Raises StoreError."""
-        from swamp.repo.probe import measured_lately, probe_again
+        from swamp.repo.ask import measured_lately, probe_again
 
         lately = None if self.doubted else measured_lately(self)
         return not (self.measured or lately or probe_again(self).capabilities).safe
@@ -260,13 +260,13 @@ class Datastore:
     @cached_property
     def capabilities(self) -> Capabilities:
         """What this store enforces: by its root's word where there is one, else as it was measured here."""
-        from swamp.repo.probe import known_capabilities
+        from swamp.repo.ask import known_capabilities
 
         return known_capabilities(self)
 
     def rely_on_record(self) -> None:
         """Ask nobody what the store enforces: it has just been asked something else in vain."""
-        from swamp.repo.probe import recorded_capabilities
+        from swamp.repo.ask import recorded_capabilities
 
         if "capabilities" not in self.__dict__:
             self.capabilities = recorded_capabilities(self)
@@ -375,7 +375,7 @@ class Datastore:
             return SyncResult(mode, fast_path=True)
         if mode == "pull":
             self.must_be_there()
-        from swamp.repo.fresh import idle_result
+        from swamp.repo.ask import idle_result
 
         idle = None if full else idle_result(self, mode)
         if idle is not None:

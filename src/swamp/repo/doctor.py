@@ -141,7 +141,7 @@ class Doctor:
         return [Checkup("credentials", True, "accepted"), Checkup("reachability", True, f"{url} answers")]
 
     def _probe(self) -> Iterator[Checkup]:
-        from swamp.repo.probe import measure, word_of
+        from swamp.repo.ask import measure, word_of
 
         try:
             seen = measure(self._datastore, self._datastore.must_sync().state)

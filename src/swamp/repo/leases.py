@@ -13,7 +13,7 @@ from swamp.data.lifetimes import Times
 from swamp.data.names import VersionRef
 from swamp.errors import CorruptData, Failed, ObjectMissing, StoreError, SwampError
 from swamp.locks.flock import Verdict, by_lock
-from swamp.repo.wait import in_time
+from swamp.repo.ask import in_time
 
 if TYPE_CHECKING:
     from swamp.data.records import Output, OutputRepository

@@ -24,7 +24,7 @@ from swamp.index.lookup import winning_rows
 from swamp.index.pack import newest_upload, packs_of, propose_listed, propose_packed
 from swamp.index.read import read_root
 from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, Root, SegmentRef
-from swamp.repo.probe import probe_again
+from swamp.repo.ask import probe_again
 from swamp.store.port import ObjectStore
 from swamp.values import value
 

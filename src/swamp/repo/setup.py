@@ -161,7 +161,7 @@ class _Move:
         import swamp.bulk.choose
         import swamp.index.decode
         import swamp.sync.engine  # noqa: F401  (loaded while the store is asked, whatever the answer)
-        from swamp.repo.probe import by_word, word_of
+        from swamp.repo.ask import by_word, word_of
 
         new = self._new
         if self._old.synced or new.config.namespace or self._local_directories():
@@ -177,7 +177,7 @@ class _Move:
 
     def _probed(self) -> Capabilities:
         """What the store enforces, by trying. A login that may only read cannot try, and can still read."""
-        from swamp.repo.probe import agreed_capabilities, by_word, word_of
+        from swamp.repo.ask import agreed_capabilities, by_word, word_of
 
         new = self._new
         try:

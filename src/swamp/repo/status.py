@@ -18,8 +18,7 @@ from swamp.index.lookup import FetchSegment, live_rows
 from swamp.index.pack import packed_bytes, packs_of
 from swamp.index.read import read_root
 from swamp.index.root import Root
-from swamp.repo.probe import read_record
-from swamp.repo.wait import in_time
+from swamp.repo.ask import PATIENCE_S, in_time, read_record
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.inline import pooled
 from swamp.values import value
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from swamp.sync.engine import Engine, EngineStatus
 
 SHOWN_AT_MOST: Final = 20
-PATIENCE_S: Final = 2.0
-"""How long one answer is waited for: two of them, and what is here, are shown within five seconds."""
 
 
 class DatastoreStatus:

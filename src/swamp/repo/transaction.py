@@ -22,7 +22,7 @@ from swamp.env import Env
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.locks.flock import Held, NoLease
 from swamp.repo.conflicts import moved_aside
-from swamp.repo.wait import StoppableClock
+from swamp.repo.repository import StoppableClock
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched, Tree
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict, SyncResult
