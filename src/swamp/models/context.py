@@ -67,7 +67,7 @@ class Context:
         self.definition, self.cancel, self.reads = self.run.request.definition, self.run.cancel, self.run.reads
         parts = self.run.context
         self.masker, self.data, self.lookup, self.repo_dir = parts.masker, parts.data, parts.lookup, parts.repo.path
-        self.check = self.run.change.check
+        self.check = self.run.change.held.check
 
     @property
     def model_name(self) -> str:

@@ -221,7 +221,7 @@ class MethodRun:
         if request.step is not None:
             told |= {"SWAMP_WORKFLOW_RUN_ID": str(request.step.workflow_run_id)}
             told |= {"SWAMP_STEP_NAME": str(request.step.step_name)}
-        environment = self.change.child_environment({**given, **told})
+        environment = self.change.held.child_environment({**given, **told})
         return Context(self, prepared.global_arguments, scratch, environment, log, output.id)
 
     def _call(self, prepared: PreparedRun, given: Context) -> SwampError | None:

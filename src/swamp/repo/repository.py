@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from swamp.data.records import DefinitionRepository, OutputRepository
     from swamp.data.run_record import RunRepository
     from swamp.repo.ask import Freshness
-    from swamp.repo.audit import Audit
     from swamp.repo.data import Data
     from swamp.repo.definitions import Definitions
     from swamp.repo.put import Keeper
     from swamp.repo.setup import SetUp
-    from swamp.repo.transaction import Transactions
+    from swamp.repo.transaction import Audit, Transactions
 
 
 SLICE_S: Final = 0.1
@@ -181,7 +180,7 @@ class Repo:
 
     @cached_property
     def audit(self) -> Audit:
-        from swamp.repo.audit import Audit
+        from swamp.repo.transaction import Audit
 
         self.datastore.hydrate_once()
         # The tree itself: steps in parallel write the same file, and none answers for its arrival.

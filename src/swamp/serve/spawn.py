@@ -30,7 +30,7 @@ from swamp.trace import flush
 LOCK_MS: Final = 600_000
 _NEEDED: Final = """
 yaml swamp.data.artifacts swamp.index.frames swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
-getpass swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.audit swamp.repo.transaction
+getpass swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.transaction
 swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.put
 swamp.repo.ask swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
 swamp.workflows.decide swamp.workflows.run
