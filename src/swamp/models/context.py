@@ -14,7 +14,7 @@ from swamp.data.document import told
 from swamp.data.lifetimes import Lifetime, Retention
 from swamp.data.metadata import OWNER_KEYS, Draft
 from swamp.data.names import DataName
-from swamp.data.reads import noting
+from swamp.data.records import noting
 from swamp.data.versions import DataVersion
 from swamp.errors import Failed
 from swamp.models.declare import OutputSpec, Written

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from swamp.data.document import RecordFiles
 from swamp.data.metadata import Owner
 from swamp.data.names import meant, version_of_directory
-from swamp.data.reads import READS, Read, Reads, noting
-from swamp.data.records import Output, Provenance, StoredDefinition, decode_output
+from swamp.data.records import READS, Output, Provenance, Read, Reads, StoredDefinition, decode_output, noting
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339, user_name
 from swamp.errors import Failed, Interrupted, SwampError, UsageError

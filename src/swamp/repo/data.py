@@ -14,7 +14,7 @@ from swamp.catalog.schema import Row, newest_shown, versions_shown
 from swamp.data.artifacts import Renamed
 from swamp.data.lifetimes import Reclaimed, parse_duration
 from swamp.data.names import DataName, check_name, meant, normalise_type, suggest
-from swamp.data.reads import Read, note, read_so_far
+from swamp.data.records import Read, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError
