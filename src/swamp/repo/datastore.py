@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from swamp.cache.files import on_disk
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.cache.second import end_ahead
 from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
-from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, Hydrate, choose, chosen, mode_of
+from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, choose, chosen
 from swamp.repo.open import (
     client_settings,
     directory_of_bucket,
@@ -121,9 +121,9 @@ class Datastore:
         return (self.cache.base if self.synced else self.directory) / "_writer"
 
     @property
-    def hydrate(self) -> Hydrate:
+    def hydrate(self) -> Literal["full", "lazy"]:
         """Whether content comes with a pull or when it is read: as this machine chose, else as `.swamp.yaml` says."""
-        return mode_of(self.config, self.chosen)
+        return "lazy" if (self.chosen or self.config.hydrate) == "lazy" else "full"
 
     @property
     def leave_large(self) -> bool:
