@@ -146,38 +146,27 @@ MOST_ROWS: Final = 2_000
 Row = dict[str, str | None]
 
 
-@value
-class BothSides:
-    """One file of a conflict, as it is on either side."""
-
-    name: str
-    mine: Path
-    theirs: Path
-
-    def to_json(self) -> dict[str, Any]:
-        first, second = _text(self.mine), _text(self.theirs)
-        rows = [] if first is None or second is None else list(beside(first.splitlines(), second.splitlines()))
-        return {
-            "name": self.name,
-            "mineSize": _file_size(self.mine),
-            "theirsSize": _file_size(self.theirs),
-            "text": first is not None and second is not None,
-            "rows": rows[:MOST_ROWS],
-            "truncated": len(rows) > MOST_ROWS,
-        }
-
-
 def compare(conflicts: Conflicts, identity: str) -> dict[str, Any]:
     """What was changed here and what stands there now, file by file. Raises NotFound."""
-    kept = conflicts.find(identity)
-    top, tree = conflicts.top, conflicts.repo.tree.root
-    pairs = [
-        BothSides(path.removeprefix(f"{kept.path}/"), top / name, resolve_inside(tree, path))
-        for name in kept.files
-        for path in (name.partition("/")[2],)
-    ]
-    document = kept.to_json()
-    return {**document, "files": [pair.to_json() for pair in pairs[:MOST_FILES]], "fileCount": len(pairs)}
+    kept, files = conflicts.find(identity), []
+    for name in kept.files[:MOST_FILES]:
+        path = name.partition("/")[2]
+        mine, theirs = conflicts.top / name, resolve_inside(conflicts.repo.tree.root, path)
+        files.append({"name": path.removeprefix(f"{kept.path}/"), **_both_sides(mine, theirs)})
+    return {**kept.to_json(), "files": files, "fileCount": len(kept.files)}
+
+
+def _both_sides(mine: Path, theirs: Path) -> dict[str, Any]:
+    """One file of a conflict, as it is on either side."""
+    first, second = _text(mine), _text(theirs)
+    rows = [] if first is None or second is None else list(beside(first.splitlines(), second.splitlines()))
+    return {
+        "mineSize": _file_size(mine),
+        "theirsSize": _file_size(theirs),
+        "text": first is not None and second is not None,
+        "rows": rows[:MOST_ROWS],
+        "truncated": len(rows) > MOST_ROWS,
+    }
 
 
 def beside(mine: Sequence[str], theirs: Sequence[str]) -> Iterator[Row]:

@@ -19,7 +19,6 @@ from swamp.repo.open import (
     excluder,
     in_namespace,
     open_bucket,
-    store_settings,
     writer_of,
 )
 from swamp.settings import Settings
@@ -83,7 +82,8 @@ class Datastore:
     @cached_property
     def bucket(self) -> ObjectStore:
         """The store without its namespace."""
-        return open_bucket(self.config, self.context.env, store_settings(), self.context.settings.sync_timeout)
+        settings = client_settings(self.config, self.context.settings.sync_timeout)
+        return open_bucket(self.config, self.context.env, settings)
 
     @cached_property
     def store(self) -> MeterStore:
@@ -170,8 +170,7 @@ class Datastore:
         """The same store for who waits no longer than that for an answer."""
         from swamp.store.layers import MeterStore
 
-        hurry = {**store_settings(), "requestTimeoutMs": seconds * 1000}
-        bucket = open_bucket(self.config, self.context.env, hurry, seconds)
+        bucket = open_bucket(self.config, self.context.env, client_settings(self.config, seconds, seconds * 1000))
         return MeterStore(in_namespace(bucket, self.config.namespace))
 
     @cached_property
@@ -180,7 +179,7 @@ class Datastore:
         from swamp.store.open import StoreSpec
 
         url = self.config.url or self.config.type
-        config = client_settings(self.config, store_settings(), self.context.settings.sync_timeout)
+        config = client_settings(self.config, self.context.settings.sync_timeout)
         return StoreSpec(url, config, self.config.namespace, serialize_mkdir=not self.capabilities.safe)
 
     @property

@@ -92,8 +92,7 @@ def directory_leases(datastore: Datastore) -> DirectoryLeases:
     from swamp.locks.flock import DirectoryLeases
 
     context = datastore.context
-    folder, timeout = datastore.directory / ".locks", context.settings.lock_timeout
-    return DirectoryLeases(folder, context.env, timeout, context.notify)
+    return DirectoryLeases(datastore.directory / ".locks", context.env, context.settings.lock_timeout, context.notify)
 
 
 def store_leases(datastore: Datastore) -> StoreLeases:
