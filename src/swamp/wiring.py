@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from swamp.env import SYSTEM, Env
 from swamp.repo.config import locate, read_config
 from swamp.repo.datastore import DatastoreContext
-from swamp.repo.repository import Repo, StoppableClock
+from swamp.repo.repository import Repo
 from swamp.settings import load
-from swamp.sync.progress import Cancel, Progress
+from swamp.sync.progress import Cancel, Progress, StoppableClock
 
 R = TypeVar("R", bound=Repo)
 

@@ -8,8 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, remove_empty_parents, stage_file
 from swamp.cache.paths import TEMP_PREFIX, is_safe
@@ -28,8 +29,15 @@ from swamp.data.names import (
 )
 from swamp.data.parts import Part, read_manifest
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
+from swamp.sync.bulk import Work
 from swamp.sync.port import Tree
 from swamp.values import value
+
+if TYPE_CHECKING:
+    from swamp.bulk.beacon import Address
+    from swamp.bulk.choose import Chooser
+    from swamp.bulk.jobs import Jobs
+    from swamp.sync.progress import IdleTimeout
 
 MAX_HOPS: Final = 16
 
@@ -189,13 +197,6 @@ class VersionReader:
                 children.clear()
                 yield data
 
-    def list(self, under: str = DATA) -> Iterator[DataVersion]:
-        """The latest version of every name whose latest version holds data."""
-        for data in self.names(under):
-            found = self.newest(data)
-            if found is not None and found.meta.active:
-                yield found
-
     def raw(self, version: DataVersion) -> Path:
         """The local file or directory of parts, fetched first where the cache is lazy."""
         return self._tree.materialize(version.ref.raw_path)
@@ -310,6 +311,66 @@ def _verify(version: DataVersion, sha256: str) -> None:
 
 def torn(version: DataVersion) -> CorruptData:
     return damaged(version.ref.raw_path, "its bytes do not have the checksum in its metadata")
+
+
+# -- metadata in bulk, for a catalog that is rebuilt: a million small YAML files are work for every core
+
+AT_ONCE: Final = 50_000
+
+
+@value
+class ParseMetadata:
+    """Paths of metadata files -> what they say."""
+
+    tree: str
+    beacon: Address | None = None
+
+    def __call__(self, paths: Iterable[str]) -> Iterator[tuple[str, Metadata | CorruptData]]:
+        from swamp.bulk.beacon import Beat
+
+        with Beat(self.beacon) as beat:
+            for path in paths:
+                beat.add(1)
+                try:
+                    yield path, decode((Path(self.tree) / path).read_bytes(), path)
+                except CorruptData as error:
+                    yield path, CorruptData(error.message)
+                except OSError:
+                    continue  # gone meanwhile: it is no version any more
+
+
+Parsed = Iterator[tuple[VersionRef, "DataVersion | CorruptData"]]
+
+
+def read_many(chooser: Chooser, tree: Tree, idle_timeout: IdleTimeout, refs: list[VersionRef]) -> Parsed:
+    """The metadata of many versions, by the engine that so many files are worth; what is gone meanwhile is left out."""
+    executor, reader = chooser.on_spark(Work("hash", len(refs), 0)), VersionReader(tree)
+    if executor is not None:
+        yield from parse_on_spark(executor.jobs, tree.root, idle_timeout, refs)
+        return
+    for ref in refs:
+        idle_timeout.cancel.check()
+        try:
+            yield ref, reader.read(ref)
+        except NotFound:
+            continue
+        except CorruptData as error:
+            yield ref, error
+
+
+def parse_on_spark(jobs: Jobs, tree: Path, idle_timeout: IdleTimeout, refs: list[VersionRef]) -> Parsed:
+    """The same on Spark, for a tree that the executors see."""
+    from swamp.bulk.shares import by_count
+
+    by_path = {ref.metadata_path: ref for ref in refs}
+    paths = list(by_path)
+    for start in range(0, len(paths), AT_ONCE):
+        chunk = paths[start : start + AT_ONCE]
+        kernel, shares = ParseMetadata(str(tree), jobs.beacon), by_count(chunk, jobs.parallelism * 4)
+        parsed = jobs.run("catalog", partial(jobs.spread, shares, kernel), idle_timeout, files=len(chunk))
+        for path, found in parsed:
+            ref = by_path[path]
+            yield ref, found if isinstance(found, CorruptData) else DataVersion(ref, found)
 
 
 # -- `latest` markers: for people and scripts. They are never synced and nothing in swamp reads them. S01, S02

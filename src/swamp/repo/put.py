@@ -104,7 +104,7 @@ class Putting:
         )
         self._repo.artifacts.surveyed(data, content)  # before a lease is taken or anything is made for it
         wanted = Retention.parse(said["keep"]) if said.get("keep") else None
-        auto_path = self._repo.definitions.auto_path(ref.type, ref.name)
+        auto_path = self._repo.definitions.autos.path_of(ref.type, ref.name)
         with self._repo.changes.model("data put", ref.type, ref.id, (auto_path,)) as change:
             self._begun = True
             if known is None:

@@ -11,18 +11,13 @@ Programs have `swamp.open`, which gives the same and more (`api/repository.py`).
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
-from swamp.env import Clock
 from swamp.errors import SwampError
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
 from swamp.repo.datastore import Datastore, DatastoreContext
 from swamp.sync.port import Tree
-from swamp.sync.progress import Cancel
-from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.catalog.catalog import Catalog
@@ -35,33 +30,6 @@ if TYPE_CHECKING:
     from swamp.repo.put import Keeper
     from swamp.repo.setup import SetUp
     from swamp.repo.transaction import Audit, Transactions
-
-
-SLICE_S: Final = 0.1
-
-
-@value
-class StoppableClock:
-    """A clock whose `sleep` raises Interrupted soon after a signal: in a retry, in a queue for a lease, anywhere."""
-
-    clock: Clock
-    cancel: Cancel
-    waiting: Callable[[], None] = lambda: None
-    """Called before every sleep."""
-
-    def now(self) -> dt.datetime:
-        return self.clock.now()
-
-    def monotonic(self) -> float:
-        return self.clock.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        self.waiting()
-        end = self.clock.monotonic() + seconds
-        while (left := end - self.clock.monotonic()) > 0:
-            self.cancel.check()
-            self.clock.sleep(min(left, SLICE_S))
-        self.cancel.check()
 
 
 class Repo:

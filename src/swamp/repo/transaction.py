@@ -26,9 +26,8 @@ from swamp.env import Env, rfc3339, user_name
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.locks.flock import Held, NoLease
 from swamp.repo.conflicts import moved_aside
-from swamp.repo.repository import StoppableClock
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched, Tree
-from swamp.sync.progress import Cancel
+from swamp.sync.progress import Cancel, StoppableClock
 from swamp.sync.result import Conflict, SyncResult
 from swamp.values import mutable, value
 
