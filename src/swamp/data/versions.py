@@ -102,9 +102,9 @@ class VersionReader:
 
     def highest_taken(self, data: DataName) -> int:
         """The highest number that anyone is known to use, also of a version that is not or not wholly here."""
-        elsewhere = [file.path for file in self._tree.remote_only(data.path)]
-        elsewhere += [file.path for file in self._tree.deferred(data.path)]
-        taken = [ref.version for ref in map(version_of, elsewhere) if ref and ref.data == data]
+        known = (version_of(file.path) for file in self._tree.remote_only(data.path))
+        owed = (ref for ref, _ in self._owed(data.path))
+        taken = [ref.version for ref in (*known, *owed) if ref is not None and ref.data == data]
         return max((*taken, *numbers_in(self._tree.root / data.path)), default=0)
 
     def read(self, ref: VersionRef) -> DataVersion:
@@ -136,19 +136,22 @@ class VersionReader:
 
     def elsewhere(self, under: str = DATA) -> dict[VersionRef, str]:
         """Versions that the store has and that could not be brought here, each with the reason (S23)."""
-        owed = ((version_of(file.path), file) for file in self._tree.deferred(under))
-        found = {ref: file.why for ref, file in owed if ref is not None}
+        found = dict(self._owed(under))
         return {ref: why for ref, why in found.items() if not (self._tree.root / ref.metadata_path).exists()}
 
     def incomplete(self) -> frozenset[DataName]:
         """Names of which a version could not be brought: what is newest, nobody here can say."""
-        refs = (version_of(file.path) for file in self._tree.deferred(DATA))
-        return frozenset(ref.data for ref in refs if ref)
+        return frozenset(ref.data for ref, _ in self._owed(DATA))
+
+    def _owed(self, under: str) -> Iterator[tuple[VersionRef, str]]:
+        """What the last pull could not bring: the version of each file, and why."""
+        for file in self._tree.deferred(under):
+            if (ref := version_of(file.path)) is not None:
+                yield ref, file.why
 
     def refuse_outdated(self, data: DataName, here: int) -> None:
         """Raises Failed if a version above `here` could not be brought: an older one is never taken for the latest."""
-        owed = ((version_of(file.path), file.why) for file in self._tree.deferred(data.path))
-        newer = [(ref.version, why) for ref, why in owed if ref and ref.data == data and ref.version > here]
+        newer = [(ref.version, why) for ref, why in self._owed(data.path) if ref.data == data and ref.version > here]
         if newer:
             version, why = max(newer)
             instead = f"; version {here} is here, and `--version {here}` reads it" if here else ""
@@ -362,15 +365,12 @@ def parse_on_spark(jobs: Jobs, tree: Path, idle_timeout: IdleTimeout, refs: list
     """The same on Spark, for a tree that the executors see."""
     from swamp.bulk.shares import by_count
 
-    by_path = {ref.metadata_path: ref for ref in refs}
-    paths = list(by_path)
-    for start in range(0, len(paths), AT_ONCE):
-        chunk = paths[start : start + AT_ONCE]
-        kernel, shares = ParseMetadata(str(tree), jobs.beacon), by_count(chunk, jobs.parallelism * 4)
-        parsed = jobs.run("catalog", partial(jobs.spread, shares, kernel), idle_timeout, files=len(chunk))
-        for path, found in parsed:
-            ref = by_path[path]
-            yield ref, found if isinstance(found, CorruptData) else DataVersion(ref, found)
+    kernel, by_path = ParseMetadata(str(tree), jobs.beacon), {ref.metadata_path: ref for ref in refs}
+    for start in range(0, len(refs), AT_ONCE):
+        chunk = [ref.metadata_path for ref in refs[start : start + AT_ONCE]]
+        shares = by_count(chunk, jobs.parallelism * 4)
+        for path, found in jobs.run("catalog", partial(jobs.spread, shares, kernel), idle_timeout, files=len(chunk)):
+            yield by_path[path], found if isinstance(found, CorruptData) else DataVersion(by_path[path], found)
 
 
 # -- `latest` markers: for people and scripts. They are never synced and nothing in swamp reads them. S01, S02

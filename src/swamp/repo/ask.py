@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -151,7 +150,7 @@ class Question:
 
     def _fetch(self, token: str | None) -> Fetched | None:
         self._datastore.must_be_there()
-        store = self._store
+        store = self._datastore.hurried_store
         return store.get(ROOT_KEY) if token is None else store.get_if_changed(ROOT_KEY, token)
 
     def _take_in(self, state: State, fetched: Fetched | None) -> None:
@@ -164,12 +163,12 @@ class Question:
             kept = (state.meta("seenBody") or "").encode("utf-8", "surrogatepass")
             read = RootRead(decode(kept), state.meta("seenToken"), kept)
         else:
-            root, fetched = read_root(self._store, fetched)
+            root, fetched = read_root(self._datastore.hurried_store, fetched)
             read = RootRead(root, fetched.meta.token, fetched.body)
         left = max(0.0, self._until - self._env.clock.monotonic())
         context = self._datastore.context
         engine = Engine.open(
-            self._store,
+            self._datastore.hurried_store,
             self._datastore.cache.ensure(),
             writer=self._datastore.writer,
             env=context.env,
@@ -183,10 +182,6 @@ class Question:
         for failed in result.failed:
             if failed.cause == "away":
                 raise Unavailable(f"{failed.path} could not be fetched: {failed.error}")
-
-    @cached_property
-    def _store(self) -> MeterStore:
-        return self._datastore.hurried_store(PATIENCE_S)
 
     # -- what this machine remembers of having asked
 

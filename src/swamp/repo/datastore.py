@@ -148,15 +148,14 @@ class Datastore:
             return None
         from swamp.sync.engine import Engine
 
-        context = self.context
         return Engine.open(
             self.store,
             self.cache.ensure(),
             writer=self.writer,
-            env=context.env,
+            env=self.context.env,
             policy=self.policy(),
-            progress=context.progress,
-            cancel=context.cancel,
+            progress=self.context.progress,
+            cancel=self.context.cancel,
             pick=self.chooser,
             expect=self.chooser.expect,
         )
@@ -166,12 +165,14 @@ class Datastore:
         """Who commits from here."""
         return writer_of(self.context.repo_id)
 
-    def hurried_store(self, seconds: float) -> MeterStore:
-        """The same store for who waits no longer than that for an answer."""
+    @cached_property
+    def hurried_store(self) -> MeterStore:
+        """The same store for who waits only seconds for an answer."""
+        from swamp.repo.ask import PATIENCE_S
         from swamp.store.layers import MeterStore
 
-        bucket = open_bucket(self.config, self.context.env, client_settings(self.config, seconds, seconds * 1000))
-        return MeterStore(in_namespace(bucket, self.config.namespace))
+        settings = client_settings(self.config, PATIENCE_S, PATIENCE_S * 1000)
+        return MeterStore(in_namespace(open_bucket(self.config, self.context.env, settings), self.config.namespace))
 
     @cached_property
     def spec(self) -> StoreSpec:

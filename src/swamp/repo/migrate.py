@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from itertools import islice
 from pathlib import Path
@@ -159,17 +159,8 @@ def clean_up(copied: Copied, is_there: Proof) -> list[str]:
     return kept
 
 
-def proven_in_tree(tree: Path, kept: Mapping[str, Path] | None = None) -> Proof:
-    """By the bytes themselves, read again: where they were copied to, or where a conflict keeps them."""
-
-    def is_there(path: str, sha256: str) -> bool:
-        beside = (kept or {}).get(path)
-        return _holds(tree / path, sha256) or (beside is not None and _holds(beside, sha256))
-
-    return is_there
-
-
-def _holds(file: Path, sha256: str) -> bool:
+def holds(file: Path, sha256: str) -> bool:
+    """Whether a file has these bytes: they are read again."""
     try:
         return file.is_file() and hash_file(file).sha256 == sha256
     except SwampError:

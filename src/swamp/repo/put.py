@@ -216,6 +216,13 @@ class Keeper:
 
     # -- out
 
+    def deliver_in_passing(self) -> None:
+        """The store answers: what was kept for it goes there, unless that would keep who only reads waiting."""
+        try:
+            self.deliver(wait=0.0, at_most=AT_ONCE)
+        except SwampError as error:
+            self._repo.notify(f"what is kept here was not delivered: {error.message}")
+
     def deliver(self, *, wait: float = 5.0, at_most: int | None = None) -> Delivered:
         """Delivers what waits, oldest first. What cannot be delivered now stays, and so does what was put after it
         under the same name. Raises StoreError when the store is away again."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from swamp.errors import SwampError
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
 from swamp.repo.datastore import Datastore, DatastoreContext
 from swamp.sync.port import Tree
@@ -63,18 +62,9 @@ class Repo:
         told = self.freshness.told(self.env.clock.now())
         if told is not None:
             self.notify(told)
-        if self.freshness.silence is None and chosen != "never":
-            self._deliver_in_passing()
+        if self.freshness.silence is None and chosen != "never" and self.datastore.synced:
+            self.kept.deliver_in_passing()
         return self.freshness
-
-    def _deliver_in_passing(self) -> None:
-        """The store answers: what was kept for it goes there, unless that would keep who only reads waiting."""
-        from swamp.repo.put import AT_ONCE
-
-        try:
-            self.kept.deliver(wait=0.0, at_most=AT_ONCE)
-        except SwampError as error:
-            self.notify(f"what is kept here was not delivered: {error.message}")
 
     @cached_property
     def tree(self) -> Tree:

@@ -18,7 +18,7 @@ from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
 from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
-from swamp.repo.migrate import Copied, Proof, TierCopier, clean_up, has_tiers, proven_in_tree
+from swamp.repo.migrate import Copied, Proof, TierCopier, clean_up, has_tiers, holds
 from swamp.store.port import UNSAFE, Capabilities
 from swamp.store.together import SideCall, together
 from swamp.sync.result import SyncResult
@@ -118,14 +118,13 @@ class _Move:
         """For a bucket base is the proof; what lost a conflict is proven where it is kept."""
         new = self._new
         if not new.synced:
-            return proven_in_tree(new.tree.root)
+            return lambda path, sha256: holds(new.tree.root / path, sha256)
         state = new.must_sync().state
         kept = {c.path: new.cache.base / c.kept for c in synced.conflicts}
-        beside = proven_in_tree(new.cache.conflicts, kept)
 
         def is_there(path: str, sha256: str) -> bool:
             base = state.base(path)
-            return (base is not None and base.sha256 == sha256) or (path in kept and beside(path, sha256))
+            return (base is not None and base.sha256 == sha256) or (path in kept and holds(kept[path], sha256))
 
         return is_there
 
