@@ -78,7 +78,7 @@ def write(
 
     With `partition_by` rows are brought together by these columns first, and each part holds one combination of them.
     """
-    from swamp.data.reads import read_so_far
+    from swamp.data.records import read_so_far
 
     asked = _options(repo, model, name, options, writeId=write_id, lifetime=lifetime)
     if partition_by:

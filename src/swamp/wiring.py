@@ -12,7 +12,7 @@ from swamp.repo.config import locate, read_config
 from swamp.repo.datastore import DatastoreContext
 from swamp.repo.repository import Repo
 from swamp.settings import load
-from swamp.sync.progress import Cancel, Progress
+from swamp.sync.progress import Cancel, Progress, StoppableClock
 
 R = TypeVar("R", bound=Repo)
 
@@ -55,6 +55,4 @@ def open_as(
 
 def stoppable(env: Env, cancel: Cancel) -> Env:
     """The same environment, whose waits end when the user has had enough."""
-    from swamp.repo.wait import StoppableClock
-
     return Env(StoppableClock(env.clock, cancel), env.rng)

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from trees import latest_of
 
 from swamp.catalog.catalog import Catalog
 from swamp.catalog.schema import FIELDS, PLAIN_FIELDS, SCHEMA_VERSION
@@ -61,7 +62,7 @@ def test_what_the_catalog_says_is_what_the_tree_says(any_shelf):
     for name in ("a", "b", "2024", "raw"):
         any_shelf.save(name, env=name)
         any_shelf.save(name, env=name)
-    from_tree = sorted((v.name, v.version, v.meta.checksum, dict(v.meta.tags)) for v in any_shelf.repo.list())
+    from_tree = sorted((v.name, v.version, v.meta.checksum, dict(v.meta.tags)) for v in latest_of(any_shelf.repo))
     for catalog in (any_shelf.catalog, rebuilt(any_shelf)):
         rows = [(r.ref.data.name, r.ref.version, r.checksum, r.fields["tags"]) for r in catalog.latest()]
         assert sorted(rows) == from_tree

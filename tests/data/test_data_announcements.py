@@ -92,7 +92,6 @@ TABLE: dict[tuple[type, str], list[Case]] = {
     (DataRepository, "get"): [Case(lambda r, s: r.get(NAME))],
     (DataRepository, "versions"): [Case(lambda r, s: r.versions(NAME))],
     (DataRepository, "names"): [Case(lambda r, s: list(r.names()))],
-    (DataRepository, "list"): [Case(lambda r, s: list(r.list()))],
     (DataRepository, "raw"): [Case(lambda r, s: r.raw(s["saved"]))],
     (DataRepository, "open"): [Case(lambda r, s: r.open(s["saved"]).close())],
     (DataRepository, "content"): [Case(lambda r, s: r.content(s["saved"]))],

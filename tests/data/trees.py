@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swamp.cache.paths import is_internal
+from swamp.data.versions import DataVersion, VersionReader
 from swamp.errors import NotFound
 from swamp.sync.port import Deferred, PlainTree, RemoteFile
 
@@ -115,3 +116,15 @@ class LazyTree:
         if mark < self.forgotten_before:
             return Touched(len(self.touched), None)
         return Touched(len(self.touched), tuple(self.touched[mark:]))
+
+
+def latest_of(reader: VersionReader) -> Iterator[DataVersion]:
+    """The latest version of every name whose latest version holds data, as the tree says."""
+    for data in reader.names():
+        found = reader.newest(data)
+        if found is not None and found.meta.active:
+            yield found
+
+
+def latest_names(reader: VersionReader) -> list[str]:
+    return [version.name for version in latest_of(reader)]

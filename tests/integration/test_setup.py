@@ -385,7 +385,7 @@ def test_a_new_machine_plans_beside_the_probe_and_fetches_after_it(local_team: T
         raise CorruptData("the store does something else than its root says")
 
     monkeypatch.setattr(Planner, "portions", noted)
-    monkeypatch.setattr("swamp.repo.probe.agreed_capabilities", contradicted)
+    monkeypatch.setattr("swamp.repo.ask.agreed_capabilities", contradicted)
     for name, content in b.environment().items():
         monkeypatch.setenv(name, content)
     repo = swamp.open_repo(b.repo)

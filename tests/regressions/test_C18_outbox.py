@@ -283,6 +283,29 @@ def test_C18_two_processes_deliver_once(team: Team, bucket):
     assert texts(a, "web", "report") == ["0", "r0", "r1", "r2"] and waiting(a) == 0
 
 
+@pytest.mark.inv("outbox.once")
+def test_C18_what_was_delivered_and_deleted_before_the_outbox_knew_stays_deleted(team: Team, bucket, monkeypatch):
+    """A delivery that dies between its push and letting go of the put; meanwhile somebody deletes the version."""
+    import swamp
+    from swamp.cache.outbox import Outbox
+
+    a, b = team.machine("a"), team.machine("b")
+    a.put("web", "report", "one")
+    away(bucket)
+    kept_by(a, "web", "report", "two")
+    back(bucket)
+    for key, value in a.environment().items():
+        monkeypatch.setenv(key, value)
+    with monkeypatch.context() as patch, swamp.open_repo(a.repo) as repo:
+        patch.setattr(Outbox, "drop", lambda *_: None)
+        assert [version.version for version in repo.kept.deliver().versions] == [2]
+    b("data", "delete", "web", "report", "--version", "2", "--yes").ok()
+    assert waiting(a) == 1
+    assert not a.sync().get("delivered") and waiting(a) == 0
+    b.sync()
+    assert texts(b, "web", "report") == ["one"]
+
+
 @pytest.mark.inv("put.proven")
 def test_C18_a_put_that_another_process_moved_aside_is_saved_again(team: Team, monkeypatch):
     """Between the save and the push a sync of the same machine meets another machine's version of that number: the

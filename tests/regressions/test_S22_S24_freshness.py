@@ -184,7 +184,7 @@ def test_S22_a_machine_that_has_just_asked_does_not_ask_again(team: Team, monkey
     with swamp.open_repo(b.repo) as repo:
         assert len(repo.data.list(fresh=True)) == 1
         a.put("web", "other", "one")
-        monkeypatch.setattr("swamp.repo.fresh.Question._fetch", lambda *_: pytest.fail("asked"))
+        monkeypatch.setattr("swamp.repo.ask.Question._fetch", lambda *_: pytest.fail("asked"))
         now = time.time()
         (b.caches[0] / "asked").write_text(f"{now} {now}")
         assert len(repo.data.list()) == 1 and repo.freshness.fresh
@@ -322,7 +322,7 @@ def test_S24_a_dataset_that_a_job_has_just_committed_is_listed(team: Team, monke
     a, b = team.machine("a"), team.machine("b")
     for key, value in b.environment().items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setattr("swamp.repo.fresh.PATIENCE_S", 3600.0)
+    monkeypatch.setattr("swamp.repo.ask.PATIENCE_S", 3600.0)
     with swamp.open_repo(b.repo) as repo:
         assert repo.data.list(fresh=True) == []
         a.put("web", "report", "one")

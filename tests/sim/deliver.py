@@ -37,7 +37,7 @@ class Courier(Author):
             self.scheduler.note("another process delivers")
 
     def deliver(self, kept: Kept) -> None:
-        """As `Putting.put_kept` does: pull, look for it, save it if it is not there, push, then let go of it."""
+        """As `Putting.deliver` does: pull, look for it, save it if it is not there, push, then let go of it."""
         with self.alone_at(TYPE_AND_MODEL) as mine:
             if not mine:
                 return

@@ -420,7 +420,7 @@ def heal(bucket):
 
 def test_a_catalog_is_rebuilt_on_spark_as_it_is_in_process(jobs, plain_repo, tmp_path):
     from swamp.catalog.catalog import Catalog
-    from swamp.catalog.parse import parse_on_spark
+    from swamp.data.versions import parse_on_spark
     from swamp.env import SYSTEM
     from swamp.sync.port import PlainTree
     from swamp.sync.progress import IdleTimeout

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from swamp.api.version import Listing, SavedVersion
 from swamp.data.names import version_of_directory
-from swamp.data.reads import Reads, note, read_so_far
+from swamp.data.records import Reads, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM
 from swamp.repo.open import COMMAND

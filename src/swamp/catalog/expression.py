@@ -275,14 +275,9 @@ class Template:
     def render(self, scope: CelScope) -> Any:
         """The typed value if the text is one expression, else text."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], Expression):
-            return _value(self.pieces[0], scope)
-        return "".join(piece if isinstance(piece, str) else as_text(_value(piece, scope)) for piece in self.pieces)
-
-
-def _value(expression: Expression, scope: CelScope) -> Any:
-    if scope.lazy is None:
-        expression.check(scope.variables.keys(), scope.functions.keys())
-    return plain(expression.evaluate(scope))
+            return plain(evaluate(self.pieces[0].source, scope))
+        texts = (p if isinstance(p, str) else as_text(plain(evaluate(p.source, scope))) for p in self.pieces)
+        return "".join(texts)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -323,13 +318,18 @@ def _end_of(text: str, position: int) -> int:
     raise UsageError("an expression `${{ … }}` is not closed", hint="end it with `}}`", details={"text": text})
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a document that has something to be evaluated, keys included."""
+    if isinstance(value, str) and OPEN in value:
+        yield value
+    elif isinstance(value, dict | list):
+        for item in itertools.chain(*value.items()) if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
 def has_expression(value: Any) -> bool:
     """Whether anything in a document is to be evaluated."""
-    if isinstance(value, str):
-        return OPEN in value
-    if isinstance(value, dict):
-        return any(has_expression(item) for pair in value.items() for item in pair)
-    return isinstance(value, list) and any(has_expression(item) for item in value)
+    return any(True for _ in _texts(value))
 
 
 def render(value: Any, scope: CelScope) -> Any:
@@ -345,15 +345,8 @@ def render(value: Any, scope: CelScope) -> Any:
 
 def expressions_in(value: Any) -> Iterator[Expression]:
     """Every expression in a document, for checks before anything runs."""
-    if isinstance(value, str) and OPEN in value:
-        yield from parse_template(value).expressions
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from expressions_in(key)
-            yield from expressions_in(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from expressions_in(item)
+    for text in _texts(value):
+        yield from parse_template(text).expressions
 
 
 def as_text(value: Any) -> str:

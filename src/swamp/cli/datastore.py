@@ -17,7 +17,7 @@ from swamp.values import as_document
 
 if TYPE_CHECKING:
     from swamp.commit.repack import Repacked
-    from swamp.repo.outbox import Delivered
+    from swamp.repo.put import Delivered
     from swamp.repo.setup import SetUp
     from swamp.sync.result import Mode, SyncResult
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from swamp.cache.files import CHUNK, on_disk, place, remove_empty_parents, stage_file, sync_directory
 from swamp.data.lifetimes import Doomed, Reclaimed, Times, abandoned, doomed, hidden
 from swamp.data.metadata import Draft, Lifecycle, Metadata, encode, refuse_other_owner
-from swamp.data.names import METADATA, RAW, DataName, VersionRef
+from swamp.data.names import RAW, DataName, VersionRef
 from swamp.data.parts import Content, Filler, Pace, Survey, measured, survey
 from swamp.data.versions import DataVersion, Recorder, VersionReader, mark_latest, torn
 from swamp.env import SYSTEM, Env, rfc3339
@@ -93,10 +93,14 @@ class DataRepository(VersionReader):
         self, claim: ClaimedVersion, draft: Draft, extra: Mapping[str, Any] | None = None
     ) -> DataVersion:
         """Makes a filled version exist. Its bytes do not change any more. `extra` are further keys of its metadata."""
-        self._check_open(claim)
+        ref = claim.ref
+        if not (self._tree.root / ref.path).is_dir():
+            raise NotFound(f"version {ref.version} of {ref.data.name} was removed while it was written")
+        if (self._tree.root / ref.metadata_path).exists():
+            raise Failed(f"version {ref.version} of {ref.data.name} is finished: it cannot change")
         filled = self._measure(claim)
-        with self._tree.announce([claim.ref.path]):
-            return self._publish(claim.ref, draft, filled, extra)
+        with self._tree.announce([ref.path]):
+            return self._publish(ref, draft, filled, extra)
 
     # -- removing
 
@@ -132,7 +136,10 @@ class DataRepository(VersionReader):
         target = latest.ref.data.sibling(new_name)
         if begun := self._begun(data, target, latest, unshared):
             return begun
-        self._check_free(target, latest)
+        there = self.newest(target)
+        self.refuse_outdated(target, there.version if there else 0)
+        if target == latest.ref.data or (there is not None and there.meta.active):
+            raise _taken(target)
         source = self.raw(latest)
         self.surveyed(target, source)
         for ref, marker in zip(self._next_refs(target), self._next_refs(latest.ref.data), strict=False):
@@ -357,23 +364,9 @@ class DataRepository(VersionReader):
                 shutil.rmtree(self._tree.root / ref.path, ignore_errors=True)
             raise
 
-    # -- checks; they run before anything is announced
-
     def _check_owner(self, data: DataName, draft: Draft) -> None:
         newest = self.newest(data, readable=True)
         refuse_other_owner(data.name, newest.meta if newest else None, draft)
-
-    def _check_free(self, target: DataName, latest: DataVersion) -> None:
-        found = self.newest(target)
-        self.refuse_outdated(target, found.version if found else 0)
-        if target == latest.ref.data or (found is not None and found.meta.active):
-            raise _taken(target)
-
-    def _check_open(self, claim: ClaimedVersion) -> None:
-        if not (self._tree.root / claim.ref.path).is_dir():
-            raise NotFound(f"version {claim.ref.version} of {claim.ref.data.name} was removed while it was written")
-        if (self._tree.root / claim.ref.path / METADATA).exists():
-            raise Failed(f"version {claim.ref.version} of {claim.ref.data.name} is finished: it cannot change")
 
 
 def _taken(target: DataName) -> UsageError:

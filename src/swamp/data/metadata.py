@@ -11,7 +11,7 @@ from swamp.data.document import damaged, dump, keys_of, load_mapping, told, unkn
 from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
 from swamp.data.names import VersionRef
 from swamp.data.parts import Manifest, Part
-from swamp.data.reads import is_read
+from swamp.data.records import is_read
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import CorruptData, UsageError
 from swamp.values import value

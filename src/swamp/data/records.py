@@ -1,15 +1,20 @@
-"""Records of the datastore tier, one file each: what a method run did, and definitions, evaluated or made for models
-that nobody defined."""
+"""Records of the datastore tier, one file each: what a method run read and made, and definitions, evaluated or made for
+models that nobody defined."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from swamp.data.document import SUFFIX, RecordFiles, attributes_of, damaged, dump, keys_of, told, unknown_keys
-from swamp.data.names import auto_id, by_prefix, check_id, check_model_name, normalise_type
-from swamp.data.reads import is_read
+from swamp.data.names import auto_id, by_prefix, check_id, check_model_name, normalise_type, version_of_directory
 from swamp.errors import NotFound
 from swamp.sync.port import Tree
 from swamp.values import value
@@ -127,6 +132,101 @@ def decode_output(document: Mapping[str, Any], path: str) -> Output:
         )
     except (KeyError, AttributeError, TypeError) as error:
         raise damaged(path, f"it is not an output record ({error})") from error
+
+
+# -- which versions a run or a program has read: what it writes afterwards was made from them
+#
+# A method's thread notes in its run (`noting`); its child processes append lines to the file that SWAMP_READS names. A
+# program that is part of no run notes nothing here: its `Repository` does.
+
+READS: Final = "SWAMP_READS"
+MOST_READS: Final = 1000
+"""A run that reads more names the first ones: its record stays a record."""
+
+Read = Mapping[str, Any]
+"""A version as `DataVersion.artifact` names it."""
+
+
+class Reads:
+    """Versions in the order in which they were first read, each once. Threads share it.
+
+    `file`: where other processes of the same run note what they read.
+    """
+
+    def __init__(self, known: Iterable[Read] = (), file: Path | None = None) -> None:
+        self.file = file
+        self._found: dict[str, Read] = {}
+        self._lock = threading.Lock()
+        for read in known:
+            self.add(read)
+
+    def add(self, read: Read) -> None:
+        with self._lock:
+            if len(self._found) < MOST_READS:
+                self._found.setdefault(str(read["path"]), dict(read))
+
+    def all(self) -> tuple[Read, ...]:
+        for read in lines_of(self.file) if self.file is not None else ():
+            self.add(read)
+        with self._lock:
+            return tuple(self._found.values())
+
+
+_reading: Final[ContextVar[Reads | None]] = ContextVar("swamp_reads", default=None)
+
+
+@contextmanager
+def noting(reads: Reads) -> Iterator[Reads]:
+    """What is read inside, in this thread, is noted there."""
+    outer = _reading.set(reads)
+    try:
+        yield reads
+    finally:
+        _reading.reset(outer)
+
+
+def file_of_run() -> str | None:
+    """Where a process that works for the run of this thread notes what it reads; None outside of runs."""
+    reads = _reading.get()
+    return str(reads.file) if reads is not None and reads.file is not None else None
+
+
+def note(read: Read, file: str | None = None) -> None:
+    """This was read: by the run of this thread, or by a child process of one (`file`, else SWAMP_READS)."""
+    reads, told = _reading.get(), file or os.environ.get(READS)
+    if reads is not None:
+        reads.add(read)
+    elif told and read not in (known := list(lines_of(Path(told)))) and len(known) < MOST_READS:
+        with Path(told).open("a", encoding="utf-8") as out:
+            out.write(json.dumps(dict(read)) + "\n")
+
+
+def read_so_far() -> tuple[Read, ...]:
+    """What the run that this thread or process belongs to has read; nothing outside of runs."""
+    reads, told = _reading.get(), os.environ.get(READS)
+    if reads is not None:
+        return reads.all()
+    return Reads(lines_of(Path(told))).all() if told else ()
+
+
+def lines_of(file: Path) -> Iterator[Read]:
+    """What was noted in a file. Anything else in it is somebody's own doing and stands for nothing."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if is_read(found):
+            yield found
+
+
+def is_read(found: Any) -> bool:
+    """Whether it names a version as `DataVersion.artifact` does."""
+    return isinstance(found, dict) and version_of_directory(str(found.get("path"))) is not None
 
 
 # -- definitions

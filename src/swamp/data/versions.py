@@ -8,8 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from swamp.cache.files import CHUNK, disk_error, on_disk, read_at_most, remove_empty_parents, stage_file
 from swamp.cache.paths import TEMP_PREFIX, is_safe
@@ -28,8 +29,15 @@ from swamp.data.names import (
 )
 from swamp.data.parts import Part, read_manifest
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
+from swamp.sync.bulk import Work
 from swamp.sync.port import Tree
 from swamp.values import value
+
+if TYPE_CHECKING:
+    from swamp.bulk.choose import Chooser
+    from swamp.bulk.jobs import Jobs
+    from swamp.bulk.spread import Address
+    from swamp.sync.progress import IdleTimeout
 
 MAX_HOPS: Final = 16
 
@@ -94,9 +102,9 @@ class VersionReader:
 
     def highest_taken(self, data: DataName) -> int:
         """The highest number that anyone is known to use, also of a version that is not or not wholly here."""
-        elsewhere = [file.path for file in self._tree.remote_only(data.path)]
-        elsewhere += [file.path for file in self._tree.deferred(data.path)]
-        taken = [ref.version for ref in map(version_of, elsewhere) if ref and ref.data == data]
+        known = (version_of(file.path) for file in self._tree.remote_only(data.path))
+        owed = (ref for ref, _ in self._owed(data.path))
+        taken = [ref.version for ref in (*known, *owed) if ref is not None and ref.data == data]
         return max((*taken, *numbers_in(self._tree.root / data.path)), default=0)
 
     def read(self, ref: VersionRef) -> DataVersion:
@@ -128,19 +136,22 @@ class VersionReader:
 
     def elsewhere(self, under: str = DATA) -> dict[VersionRef, str]:
         """Versions that the store has and that could not be brought here, each with the reason (S23)."""
-        owed = ((version_of(file.path), file) for file in self._tree.deferred(under))
-        found = {ref: file.why for ref, file in owed if ref is not None}
+        found = dict(self._owed(under))
         return {ref: why for ref, why in found.items() if not (self._tree.root / ref.metadata_path).exists()}
 
     def incomplete(self) -> frozenset[DataName]:
         """Names of which a version could not be brought: what is newest, nobody here can say."""
-        refs = (version_of(file.path) for file in self._tree.deferred(DATA))
-        return frozenset(ref.data for ref in refs if ref)
+        return frozenset(ref.data for ref, _ in self._owed(DATA))
+
+    def _owed(self, under: str) -> Iterator[tuple[VersionRef, str]]:
+        """What the last pull could not bring: the version of each file, and why."""
+        for file in self._tree.deferred(under):
+            if (ref := version_of(file.path)) is not None:
+                yield ref, file.why
 
     def refuse_outdated(self, data: DataName, here: int) -> None:
         """Raises Failed if a version above `here` could not be brought: an older one is never taken for the latest."""
-        owed = ((version_of(file.path), file.why) for file in self._tree.deferred(data.path))
-        newer = [(ref.version, why) for ref, why in owed if ref and ref.data == data and ref.version > here]
+        newer = [(ref.version, why) for ref, why in self._owed(data.path) if ref.data == data and ref.version > here]
         if newer:
             version, why = max(newer)
             instead = f"; version {here} is here, and `--version {here}` reads it" if here else ""
@@ -188,13 +199,6 @@ class VersionReader:
             if data is not None and (holds_version(Path(directory), children) or Path(directory, LATEST).exists()):
                 children.clear()
                 yield data
-
-    def list(self, under: str = DATA) -> Iterator[DataVersion]:
-        """The latest version of every name whose latest version holds data."""
-        for data in self.names(under):
-            found = self.newest(data)
-            if found is not None and found.meta.active:
-                yield found
 
     def raw(self, version: DataVersion) -> Path:
         """The local file or directory of parts, fetched first where the cache is lazy."""
@@ -310,6 +314,63 @@ def _verify(version: DataVersion, sha256: str) -> None:
 
 def torn(version: DataVersion) -> CorruptData:
     return damaged(version.ref.raw_path, "its bytes do not have the checksum in its metadata")
+
+
+# -- metadata in bulk, for a catalog that is rebuilt: a million small YAML files are work for every core
+
+AT_ONCE: Final = 50_000
+
+
+@value
+class ParseMetadata:
+    """Paths of metadata files -> what they say."""
+
+    tree: str
+    beacon: Address | None = None
+
+    def __call__(self, paths: Iterable[str]) -> Iterator[tuple[str, Metadata | CorruptData]]:
+        from swamp.bulk.spread import Beat
+
+        with Beat(self.beacon) as beat:
+            for path in paths:
+                beat.add(1)
+                try:
+                    yield path, decode((Path(self.tree) / path).read_bytes(), path)
+                except CorruptData as error:
+                    yield path, CorruptData(error.message)
+                except OSError:
+                    continue  # gone meanwhile: it is no version any more
+
+
+Parsed = Iterator[tuple[VersionRef, "DataVersion | CorruptData"]]
+
+
+def read_many(chooser: Chooser, tree: Tree, idle_timeout: IdleTimeout, refs: list[VersionRef]) -> Parsed:
+    """The metadata of many versions, by the engine that so many files are worth; what is gone meanwhile is left out."""
+    executor, reader = chooser.on_spark(Work("hash", len(refs), 0)), VersionReader(tree)
+    if executor is not None:
+        yield from parse_on_spark(executor.jobs, tree.root, idle_timeout, refs)
+        return
+    for ref in refs:
+        idle_timeout.cancel.check()
+        try:
+            yield ref, reader.read(ref)
+        except NotFound:
+            continue
+        except CorruptData as error:
+            yield ref, error
+
+
+def parse_on_spark(jobs: Jobs, tree: Path, idle_timeout: IdleTimeout, refs: list[VersionRef]) -> Parsed:
+    """The same on Spark, for a tree that the executors see."""
+    from swamp.bulk.shares import by_count
+
+    kernel, by_path = ParseMetadata(str(tree), jobs.beacon), {ref.metadata_path: ref for ref in refs}
+    for start in range(0, len(refs), AT_ONCE):
+        chunk = [ref.metadata_path for ref in refs[start : start + AT_ONCE]]
+        shares = by_count(chunk, jobs.parallelism * 4)
+        for path, found in jobs.run("catalog", partial(jobs.spread, shares, kernel), idle_timeout, files=len(chunk)):
+            yield by_path[path], found if isinstance(found, CorruptData) else DataVersion(by_path[path], found)
 
 
 # -- `latest` markers: for people and scripts. They are never synced and nothing in swamp reads them. S01, S02

@@ -22,8 +22,7 @@ from swamp.data.lifetimes import FOREVER, KEEP_TEN, Lifetime, Retention
 from swamp.data.metadata import OWNER_KEYS, Draft, Metadata, Owner, encode, refuse_other_owner
 from swamp.data.names import DataName, described_by, version_of
 from swamp.data.parts import Content, Part, PartsWriter
-from swamp.data.reads import Read, is_read
-from swamp.data.records import AUTO, auto_definition
+from swamp.data.records import AUTO, Read, auto_definition, is_read
 from swamp.datasets.content import PARQUET_TYPE
 from swamp.datasets.options import Layout, check_schema
 from swamp.datasets.place import Bucket, FileRef, Folder

@@ -74,7 +74,7 @@ def _writer_of(repo: str) -> Writer:
 def tell_caches(spec: StoreSpec) -> None:
     """Says to this machine's caches of the store that it has a commit they do not know of (S24). inv[read.own-jobs]"""
     from swamp.cache.layout import caches_of
-    from swamp.repo.fresh import forget_asking
+    from swamp.repo.ask import forget_asking
     from swamp.settings import swamp_home
 
     for cache in caches_of(swamp_home(os.environ), replace(spec, namespace=None).open().url, spec.namespace):

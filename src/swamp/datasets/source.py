@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from swamp.data.reads import file_of_run, note
+from swamp.data.records import file_of_run, note
 from swamp.data.versions import DataVersion
 from swamp.datasets.batches import Share, arrow_target, as_batches
 from swamp.datasets.content import (

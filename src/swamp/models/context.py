@@ -14,7 +14,7 @@ from swamp.data.document import told
 from swamp.data.lifetimes import Lifetime, Retention
 from swamp.data.metadata import OWNER_KEYS, Draft
 from swamp.data.names import DataName
-from swamp.data.reads import noting
+from swamp.data.records import noting
 from swamp.data.versions import DataVersion
 from swamp.errors import Failed
 from swamp.models.declare import OutputSpec, Written
@@ -67,7 +67,7 @@ class Context:
         self.definition, self.cancel, self.reads = self.run.request.definition, self.run.cancel, self.run.reads
         parts = self.run.context
         self.masker, self.data, self.lookup, self.repo_dir = parts.masker, parts.data, parts.lookup, parts.repo.path
-        self.check = self.run.change.check
+        self.check = self.run.change.held.check
 
     @property
     def model_name(self) -> str:

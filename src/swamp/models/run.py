@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from swamp.data.document import RecordFiles
 from swamp.data.metadata import Owner
 from swamp.data.names import meant, version_of_directory
-from swamp.data.reads import READS, Read, Reads, noting
-from swamp.data.records import Output, Provenance, StoredDefinition, decode_output
+from swamp.data.records import READS, Output, Provenance, Read, Reads, StoredDefinition, decode_output, noting
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339, user_name
 from swamp.errors import Failed, Interrupted, SwampError, UsageError
@@ -221,7 +220,7 @@ class MethodRun:
         if request.step is not None:
             told |= {"SWAMP_WORKFLOW_RUN_ID": str(request.step.workflow_run_id)}
             told |= {"SWAMP_STEP_NAME": str(request.step.step_name)}
-        environment = self.change.child_environment({**given, **told})
+        environment = self.change.held.child_environment({**given, **told})
         return Context(self, prepared.global_arguments, scratch, environment, log, output.id)
 
     def _call(self, prepared: PreparedRun, given: Context) -> SwampError | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.names import DataName
-from swamp.data.reads import note
+from swamp.data.records import note
 from swamp.data.versions import DataVersion
 from swamp.env import SYSTEM, Env
 from swamp.errors import NotFound, UsageError

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.files import on_disk, read_at_most, write_atomic
 from swamp.cache.paths import TIER_DIRECTORIES
@@ -149,11 +149,7 @@ def parse_config(document: Any) -> RepoConfig:
     repo_id = _take(document, "repoId", None, lambda v: isinstance(v, str) and bool(_UUID.match(v)), "a UUID")
     if repo_id is None:
         raise _bad("repoId", None, "the UUID that `swamp repo init` wrote")
-    return RepoConfig(
-        repo_id=repo_id,
-        datastore=_datastore_from(document.get("datastore")),
-        document=document,
-    )
+    return RepoConfig(repo_id, _datastore_from(document.get("datastore")), document)
 
 
 def _datastore_from(block: Any) -> DatastoreConfig:
@@ -192,17 +188,16 @@ def check_store_settings(kind: str, config: Mapping[str, Any]) -> None:
     if not kind.startswith("@swamp/"):
         return  # a plug-in's settings are its own
     for key, given in config.items():
+        whole, highest = isinstance(given, int) and not isinstance(given, bool), NUMBERS.get(key)
         if key in TEXTS and not isinstance(given, str):
-            raise _bad_setting(key, given, "a text")
-        if key == "forcePathStyle" and not isinstance(given, bool):
-            raise _bad_setting(key, given, "true or false")
-        highest = NUMBERS.get(key)
-        if highest and not (isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= highest):
-            raise _bad_setting(key, given, f"a whole number, 1 to {highest}")
-
-
-def _bad_setting(key: str, value: Any, allowed: str) -> UsageError:
-    return UsageError(f"{key} of the datastore is {value!r}", hint=f"allowed: {allowed}", details={"key": key})
+            allowed = "a text"
+        elif key == "forcePathStyle" and not isinstance(given, bool):
+            allowed = "true or false"
+        elif highest and not (whole and 1 <= given <= highest):
+            allowed = f"a whole number, 1 to {highest}"
+        else:
+            continue
+        raise UsageError(f"{key} of the datastore is {given!r}", hint=f"allowed: {allowed}", details={"key": key})
 
 
 def check_namespace(name: Any) -> str | None:
@@ -247,15 +242,7 @@ def write_config(repo: Path, blocks: Mapping[str, Any]) -> None:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     for key, block in blocks.items():
         text = _replace_block(text, key, block)
-    temp = path.with_name(f"{FILE_NAME}.tmp-{os.getpid()}")
-    try:
-        with temp.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temp.replace(path)
-    finally:
-        temp.unlink(missing_ok=True)
+    write_atomic(path, text.encode("utf-8"))
 
 
 def _replace_block(text: str, key: str, value: Any) -> str:
@@ -266,13 +253,10 @@ def _replace_block(text: str, key: str, value: Any) -> str:
     start = next((i for i, line in enumerate(lines) if (at := _TOP_LEVEL_KEY.match(line)) and at[1] == key), None)
     if start is None:
         return text + ("" if not text or text.endswith("\n") else "\n") + block
-    end = next((i for i in range(start + 1, len(lines)) if _begins_another(lines[i])), len(lines))
+    # A top-level key or comment ends the block; indented lines, list items and blank lines belong to it.
+    others = (i for i in range(start + 1, len(lines)) if lines[i].strip() and not lines[i].startswith((" ", "\t", "-")))
+    end = next(others, len(lines))
     return "".join(lines[:start]) + block + "".join(lines[end:])
-
-
-def _begins_another(line: str) -> bool:
-    """A top-level key or comment ends a block; indented lines, list items and blank lines belong to it."""
-    return bool(line.strip()) and not line[0].isspace() and not line.startswith("-")
 
 
 @value
@@ -307,17 +291,16 @@ def init_repo(path: Path, *, env: Env = SYSTEM) -> Initialized:
     return made
 
 
-Hydrate = Literal["full", "lazy"]
 _FILE: Final = "hydrate"
 
 
-def chosen(cache: CacheDir) -> Hydrate | None:
+def chosen(cache: CacheDir) -> str | None:
     """What this machine has chosen for the cache; None if it has not, or if that cannot be read any more."""
     try:
         said = (cache.base / _FILE).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return None
-    return _checked(said)
+    return said if said in HYDRATE else None
 
 
 def choose(cache: CacheDir, mode: str) -> None:
@@ -325,12 +308,3 @@ def choose(cache: CacheDir, mode: str) -> None:
     file = cache.ensure().base / _FILE
     with on_disk("write", str(file)):
         write_atomic(file, mode.encode())
-
-
-def mode_of(config: DatastoreConfig, choice: str | None) -> Hydrate:
-    """The choice of this machine, else the default that the repository's `.swamp.yaml` gives to all, else full."""
-    return _checked(choice) or _checked(config.hydrate) or "full"
-
-
-def _checked(said: str | None) -> Hydrate | None:
-    return None if said not in HYDRATE else "lazy" if said == "lazy" else "full"

@@ -61,19 +61,13 @@ class Conflicts:
 
     repo: Repo
 
-    @property
-    def directory(self) -> Path | None:
-        engine = self.repo.datastore.engine
-        return engine.cache.conflicts if engine is not None else None
-
     def list(self) -> Sequence[KeptSide]:
         """Everything that is kept aside, in the order of its id."""
-        top = self.directory
-        if top is None or not top.is_dir():
+        if not self.repo.datastore.synced:
             return []
         groups: dict[str, list[Path]] = {}
-        for file in sorted(found for found in top.rglob("*") if found.is_file() and not found.is_symlink()):
-            op, _, path = file.relative_to(top).as_posix().partition("/")
+        for file in sorted(found for found in self.top.rglob("*") if found.is_file() and not found.is_symlink()):
+            op, _, path = file.relative_to(self.top).as_posix().partition("/")
             if path:
                 groups.setdefault(f"{op}/{unit_of(path)}", []).append(file)
         return [self._kept(identity, files) for identity, files in sorted(groups.items())]
@@ -83,21 +77,16 @@ class Conflicts:
         stats = [file.stat() for file in files]
         at = dt.datetime.fromtimestamp(max(s.st_mtime for s in stats), dt.UTC)
         names = tuple(file.relative_to(self.top).as_posix() for file in files)
-        return KeptSide(identity, path, names, sum(s.st_size for s in stats), rfc3339(at), self._theirs(path))
-
-    def _theirs(self, path: str) -> int | None:
-        there = resolve_inside(self.repo.tree.root, path)
-        if there.is_dir():
-            return sum(file.stat().st_size for file in there.rglob("*") if file.is_file())
-        return there.stat().st_size if there.is_file() else None
+        theirs = _size(resolve_inside(self.repo.tree.root, path))
+        return KeptSide(identity, path, names, sum(s.st_size for s in stats), rfc3339(at), theirs)
 
     @property
     def top(self) -> Path:
         """Where the sides that lost are kept. Raises UsageError where there can be none."""
-        top = self.directory
-        if top is None:
+        engine = self.repo.datastore.engine
+        if engine is None:
             raise UsageError("a plain directory has no conflicts")
-        return top
+        return engine.cache.conflicts
 
     def find(self, identity: str) -> KeptSide:
         for kept in self.list():
@@ -146,38 +135,27 @@ MOST_ROWS: Final = 2_000
 Row = dict[str, str | None]
 
 
-@value
-class BothSides:
-    """One file of a conflict, as it is on either side."""
-
-    name: str
-    mine: Path
-    theirs: Path
-
-    def to_json(self) -> dict[str, Any]:
-        first, second = _text(self.mine), _text(self.theirs)
-        rows = [] if first is None or second is None else list(beside(first.splitlines(), second.splitlines()))
-        return {
-            "name": self.name,
-            "mineSize": _file_size(self.mine),
-            "theirsSize": _file_size(self.theirs),
-            "text": first is not None and second is not None,
-            "rows": rows[:MOST_ROWS],
-            "truncated": len(rows) > MOST_ROWS,
-        }
-
-
 def compare(conflicts: Conflicts, identity: str) -> dict[str, Any]:
     """What was changed here and what stands there now, file by file. Raises NotFound."""
-    kept = conflicts.find(identity)
-    top, tree = conflicts.top, conflicts.repo.tree.root
-    pairs = [
-        BothSides(path.removeprefix(f"{kept.path}/"), top / name, resolve_inside(tree, path))
-        for name in kept.files
-        for path in (name.partition("/")[2],)
-    ]
-    document = kept.to_json()
-    return {**document, "files": [pair.to_json() for pair in pairs[:MOST_FILES]], "fileCount": len(pairs)}
+    kept, files = conflicts.find(identity), []
+    for name in kept.files[:MOST_FILES]:
+        path = name.partition("/")[2]
+        mine, theirs = conflicts.top / name, resolve_inside(conflicts.repo.tree.root, path)
+        files.append({"name": path.removeprefix(f"{kept.path}/"), **_both_sides(mine, theirs)})
+    return {**kept.to_json(), "files": files, "fileCount": len(kept.files)}
+
+
+def _both_sides(mine: Path, theirs: Path) -> dict[str, Any]:
+    """One file of a conflict, as it is on either side."""
+    first, second = _text(mine), _text(theirs)
+    rows = [] if first is None or second is None else list(beside(first.splitlines(), second.splitlines()))
+    return {
+        "mineSize": _size(mine),
+        "theirsSize": _size(theirs),
+        "text": first is not None and second is not None,
+        "rows": rows[:MOST_ROWS],
+        "truncated": len(rows) > MOST_ROWS,
+    }
 
 
 def beside(mine: Sequence[str], theirs: Sequence[str]) -> Iterator[Row]:
@@ -193,8 +171,11 @@ def beside(mine: Sequence[str], theirs: Sequence[str]) -> Iterator[Row]:
             yield {"change": change, "mine": left, "theirs": right}
 
 
-def _file_size(file: Path) -> int | None:
-    return file.stat().st_size if file.is_file() else None
+def _size(there: Path) -> int | None:
+    """Of a file, or of all below a directory; None where nothing is."""
+    if there.is_dir():
+        return sum(file.stat().st_size for file in there.rglob("*") if file.is_file())
+    return there.stat().st_size if there.is_file() else None
 
 
 def _text(file: Path) -> str | None:

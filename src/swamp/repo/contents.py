@@ -95,7 +95,7 @@ class Contents:
 def format_of(version: DataVersion, files: Sequence[File]) -> str:
     """`parquet`, `csv`, `tsv`, `json`, `ndjson`, `text` or `binary`: by content type, by names, by the first bytes."""
     plain = version.meta.content_type.partition(";")[0].strip().lower()
-    names = [file.name for file in files if not file.name.rpartition("/")[2].startswith(_MARKERS)]
+    names = [file.name for file in data_files(files)]
     for ending, kinds, name in (
         (".parquet", (PARQUET, "application/x-parquet", "application/parquet"), "parquet"),
         (".csv", ("text/csv",), "csv"),

@@ -14,7 +14,7 @@ from swamp.catalog.schema import Row, newest_shown, versions_shown
 from swamp.data.artifacts import Renamed
 from swamp.data.lifetimes import Reclaimed, parse_duration
 from swamp.data.names import DataName, check_name, meant, normalise_type, suggest
-from swamp.data.reads import Read, note, read_so_far
+from swamp.data.records import Read, note, read_so_far
 from swamp.data.versions import DataVersion
 from swamp.env import parse_rfc3339, rfc3339
 from swamp.errors import Failed, LockTimeout, NotFound, StoreError, UsageError
@@ -183,7 +183,7 @@ class Data:
         """Removes one version, or all of a name, for everybody; how many were here. Raises NotFound, unless an earlier
         delete of it, killed before its push, still waits: that is delivered."""
         data = self._named_anywhere(model, name)
-        with self._changing("data delete", data) as change:
+        with self._repo.changes.model("data delete", data.type, data.model_id) as change:
             count = self._repo.artifacts.delete(data, version, confirmed=True)
             path = data.path if version is None else data.at(version).path
             if not self._repo.changes.take_over(change, "delete", (path,)) and count == 0:
@@ -211,7 +211,7 @@ class Data:
         """The latest version under a new name; the old one points to it. Raises NotFound."""
         check_name(new)
         data = self._named_anywhere(model, old)
-        with self._changing("data rename", data) as change:
+        with self._repo.changes.model("data rename", data.type, data.model_id) as change:
             renamed = self._repo.artifacts.rename(data, new, unshared=self._repo.changes.wait_here(data.path))
             self._repo.changes.take_over(change, "write", (data.path, renamed.new.ref.data.path))
         change.must_be_delivered()
@@ -258,9 +258,6 @@ class Data:
             self._repo.changes.take_over(change, "delete")
         change.must_be_delivered()
         return found
-
-    def _changing(self, command: str, data: DataName) -> Any:
-        return self._repo.changes.model(command, data.type, data.model_id)
 
     # -- which data is meant
 

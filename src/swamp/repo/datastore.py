@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from swamp.cache.files import on_disk
 from swamp.cache.layout import CacheDir, cache_dir
 from swamp.cache.second import end_ahead
 from swamp.env import Env
 from swamp.errors import StoreError, Unavailable, UsageError
-from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, Hydrate, choose, chosen, mode_of
+from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, choose, chosen
 from swamp.repo.open import (
     client_settings,
     directory_of_bucket,
     excluder,
     in_namespace,
     open_bucket,
-    store_settings,
     writer_of,
 )
 from swamp.settings import Settings
@@ -83,7 +82,8 @@ class Datastore:
     @cached_property
     def bucket(self) -> ObjectStore:
         """The store without its namespace."""
-        return open_bucket(self.config, self.context.env, store_settings(), self.context.settings.sync_timeout)
+        settings = client_settings(self.config, self.context.settings.sync_timeout)
+        return open_bucket(self.config, self.context.env, settings)
 
     @cached_property
     def store(self) -> MeterStore:
@@ -121,9 +121,9 @@ class Datastore:
         return (self.cache.base if self.synced else self.directory) / "_writer"
 
     @property
-    def hydrate(self) -> Hydrate:
+    def hydrate(self) -> Literal["full", "lazy"]:
         """Whether content comes with a pull or when it is read: as this machine chose, else as `.swamp.yaml` says."""
-        return mode_of(self.config, self.chosen)
+        return "lazy" if (self.chosen or self.config.hydrate) == "lazy" else "full"
 
     @property
     def leave_large(self) -> bool:
@@ -148,15 +148,14 @@ class Datastore:
             return None
         from swamp.sync.engine import Engine
 
-        context = self.context
         return Engine.open(
             self.store,
             self.cache.ensure(),
             writer=self.writer,
-            env=context.env,
+            env=self.context.env,
             policy=self.policy(),
-            progress=context.progress,
-            cancel=context.cancel,
+            progress=self.context.progress,
+            cancel=self.context.cancel,
             pick=self.chooser,
             expect=self.chooser.expect,
         )
@@ -166,13 +165,14 @@ class Datastore:
         """Who commits from here."""
         return writer_of(self.context.repo_id)
 
-    def hurried_store(self, seconds: float) -> MeterStore:
-        """The same store for who waits no longer than that for an answer."""
+    @cached_property
+    def hurried_store(self) -> MeterStore:
+        """The same store for who waits only seconds for an answer."""
+        from swamp.repo.ask import PATIENCE_S
         from swamp.store.layers import MeterStore
 
-        hurry = {**store_settings(), "requestTimeoutMs": seconds * 1000}
-        bucket = open_bucket(self.config, self.context.env, hurry, seconds)
-        return MeterStore(in_namespace(bucket, self.config.namespace))
+        settings = client_settings(self.config, PATIENCE_S, PATIENCE_S * 1000)
+        return MeterStore(in_namespace(open_bucket(self.config, self.context.env, settings), self.config.namespace))
 
     @cached_property
     def spec(self) -> StoreSpec:
@@ -180,7 +180,7 @@ class Datastore:
         from swamp.store.open import StoreSpec
 
         url = self.config.url or self.config.type
-        config = client_settings(self.config, store_settings(), self.context.settings.sync_timeout)
+        config = client_settings(self.config, self.context.settings.sync_timeout)
         return StoreSpec(url, config, self.config.namespace, serialize_mkdir=not self.capabilities.safe)
 
     @property
@@ -215,7 +215,7 @@ class Datastore:
         return IdleTimeout(self.context.env, self.context.settings.sync_timeout, self.context.cancel)
 
     def policy(self) -> Policy:
-        from swamp.repo.probe import measured_lately
+        from swamp.repo.ask import measured_lately
         from swamp.sync.engine import Policy
 
         settings = self.context.settings
@@ -237,7 +237,7 @@ class Datastore:
 
     def _ignores_conditions(self) -> bool:
         """By trying, once in a process; what was measured today counts unless it is in doubt. Raises StoreError."""
-        from swamp.repo.probe import measured_lately, probe_again
+        from swamp.repo.ask import measured_lately, probe_again
 
         lately = None if self.doubted else measured_lately(self)
         return not (self.measured or lately or probe_again(self).capabilities).safe
@@ -259,13 +259,13 @@ class Datastore:
     @cached_property
     def capabilities(self) -> Capabilities:
         """What this store enforces: by its root's word where there is one, else as it was measured here."""
-        from swamp.repo.probe import known_capabilities
+        from swamp.repo.ask import known_capabilities
 
         return known_capabilities(self)
 
     def rely_on_record(self) -> None:
         """Ask nobody what the store enforces: it has just been asked something else in vain."""
-        from swamp.repo.probe import recorded_capabilities
+        from swamp.repo.ask import recorded_capabilities
 
         if "capabilities" not in self.__dict__:
             self.capabilities = recorded_capabilities(self)
@@ -374,7 +374,7 @@ class Datastore:
             return SyncResult(mode, fast_path=True)
         if mode == "pull":
             self.must_be_there()
-        from swamp.repo.fresh import idle_result
+        from swamp.repo.ask import idle_result
 
         idle = None if full else idle_result(self, mode)
         if idle is not None:

@@ -111,17 +111,14 @@ class Definitions:
         defined = {ref.name for ref in _readable(self.repo / FOLDER, self._in_git)}
         return defined | {name or identity for _, identity, name in self.with_data()}
 
-    def auto_path(self, model_type: str, name: str) -> str:
-        return self._autos.path_of(model_type, name)
-
     def auto(self, model_type: str, name: str) -> None:
         """Makes the auto-definition of that type and name if it is missing: two machines make the same bytes."""
         made = auto_definition(model_type, name)
-        if not (self.tree.root / self.auto_path(made.type, made.name)).exists():
-            self._autos.save(made)
+        if not (self.tree.root / self.autos.path_of(made.type, made.name)).exists():
+            self.autos.save(made)
 
     @property
-    def _autos(self) -> DefinitionRepository:
+    def autos(self) -> DefinitionRepository:
         return DefinitionRepository(self.tree, AUTO)
 
     def _in_git(self, file: Path) -> StoredDefinition | None:

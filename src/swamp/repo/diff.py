@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
@@ -20,6 +21,7 @@ TEXT_LIMIT: Final = 8 << 20
 MOST_ROWS: Final = 1_000_000
 """Tables with more rows are compared by their columns, their row counts and their parts."""
 MOST_SHOWN: Final = 1000
+_WORDS: Final = ("added", "removed", "changed")
 
 
 @mutable
@@ -80,25 +82,23 @@ def diff(contents: Contents, old: DataVersion, new: DataVersion) -> Diff:
 def _directories(contents: Contents, old: DataVersion, new: DataVersion) -> Diff:
     """By the checksums in the metadata alone; a table of several parts is compared by its rows too."""
     before, after = ({f.name: (f.checksum, f.size) for f in contents.files(one)} for one in (old, new))
-    found = [
-        *({"part": name, "change": "removed", "sizeBefore": before[name][1]} for name in before if name not in after),
-        *({"part": name, "change": "added", "sizeAfter": after[name][1]} for name in after if name not in before),
-        *(
-            {"part": name, "change": "changed", "sizeBefore": before[name][1], "sizeAfter": after[name][1]}
-            for name in before
-            if name in after and before[name] != after[name]
-        ),
-    ]
-    counts = Counter(str(one["change"]) for one in found)
-    parts = {f"parts{word.title()}": counts[word] for word in ("added", "removed", "changed")}
+    found: list[dict[str, Any]] = []
+    for name in sorted({*before, *after}):
+        first, second = before.get(name), after.get(name)
+        if first != second:
+            change = "removed" if second is None else "added" if first is None else "changed"
+            sizes = {key: one[1] for key, one in (("sizeBefore", first), ("sizeAfter", second)) if one is not None}
+            found.append({"part": name, "change": change, **sizes})
     if not found:
         return Diff("same")
+    counts = Counter(str(one["change"]) for one in found)
+    parts = {f"parts{word.title()}": counts[word] for word in _WORDS}
     few = max(old.meta.part_count, new.meta.part_count) <= MOST_FILES
     if few and {format_of(one, list(contents.files(one))) for one in (old, new)} <= {"parquet", "csv", "tsv"}:
         table = _tables(old, new, _read(contents, old), _read(contents, new))
         table.summary |= parts
         return table
-    return Diff("directory", parts, sorted(found, key=lambda one: str(one["part"]))[:MOST_SHOWN])
+    return Diff("directory", parts, found[:MOST_SHOWN])
 
 
 def _read(contents: Contents, version: DataVersion) -> list[File]:
@@ -132,7 +132,7 @@ def _documents(before: File, after: File) -> Diff:
     counts = Counter(str(one["change"]) for one in found)
     if not found:
         return Diff("json", {"added": 0, "removed": 0, "changed": 0, "note": "the same values, written differently"})
-    return Diff("json", {word: counts[word] for word in ("added", "removed", "changed")}, found[:MOST_SHOWN])
+    return Diff("json", {word: counts[word] for word in _WORDS}, found[:MOST_SHOWN])
 
 
 def _values(old: Any, new: Any, path: str, what: str = "path") -> Iterator[dict[str, Any]]:
@@ -171,7 +171,9 @@ def _tables(old: DataVersion, new: DataVersion, before: list[File], after: list[
     summary |= {f"columns{word.title()}": sum(c["change"] == word for c in changes) for word in _WORDS}
     if max(counts) > MOST_ROWS:
         return Diff("table", {**summary, "note": f"more than {MOST_ROWS:,} rows: rows are not compared"}, changes)
-    first, second = Counter(_rows(old, before)), Counter(_rows(new, after))
+    # Each row as one text with its columns in the order of their names.
+    as_text = partial(json.dumps, sort_keys=True, ensure_ascii=False, default=str)
+    first, second = Counter(map(as_text, _rows(old, before))), Counter(map(as_text, _rows(new, after)))
     gone, come = first - second, second - first
     summary |= {"rowsAdded": come.total(), "rowsRemoved": gone.total()}
     for word, rows in (("removed", gone), ("added", come)):
@@ -179,9 +181,6 @@ def _tables(old: DataVersion, new: DataVersion, before: list[File], after: list[
     if not changes:
         summary["note"] = "the same rows, written differently"
     return Diff("table", summary, changes)
-
-
-_WORDS: Final = ("added", "removed", "changed")
 
 
 def _schema(version: DataVersion, files: list[File]) -> dict[str, str]:
@@ -203,13 +202,7 @@ def _row_count(version: DataVersion, files: list[File]) -> int:
     return sum(int(pq.read_metadata(file.path).num_rows) for file in files)
 
 
-def _rows(version: DataVersion, files: list[File]) -> Iterator[str]:
-    """Each row as one text with its columns in the order of their names."""
-    for row in _dicts(version, files):
-        yield json.dumps(row, sort_keys=True, ensure_ascii=False, default=str)
-
-
-def _dicts(version: DataVersion, files: list[File]) -> Iterable[dict[str, Any]]:
+def _rows(version: DataVersion, files: list[File]) -> Iterator[dict[str, Any]]:
     kind = format_of(version, files)
     if kind != "parquet":
         yield from (dict(zip(header, row, strict=True)) for header, row in csv_rows(files, DELIMITERS[kind]))
@@ -219,4 +212,4 @@ def _dicts(version: DataVersion, files: list[File]) -> Iterable[dict[str, Any]]:
     for file in files:
         with pq.ParquetFile(file.path) as table:
             for batch in table.iter_batches():
-                yield from ({key: plain_value(value) for key, value in row.items()} for row in batch.to_pylist())
+                yield from map(plain_value, batch.to_pylist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from swamp.cache.state import StateRebuilt
@@ -141,7 +142,7 @@ class Doctor:
         return [Checkup("credentials", True, "accepted"), Checkup("reachability", True, f"{url} answers")]
 
     def _probe(self) -> Iterator[Checkup]:
-        from swamp.repo.probe import measure, word_of
+        from swamp.repo.ask import measure, word_of
 
         try:
             seen = measure(self._datastore, self._datastore.must_sync().state)
@@ -300,9 +301,9 @@ class Doctor:
         """Much metadata is parsed in bulk, on Spark where that pays."""
         if not self._datastore.synced:
             return None
-        from swamp.catalog.parse import chosen_parser
+        from swamp.data.versions import read_many
 
-        return chosen_parser(self._datastore.chooser, self._datastore.tree, self._datastore.idle_timeout())
+        return partial(read_many, self._datastore.chooser, self._datastore.tree, self._datastore.idle_timeout())
 
     def _repair_root(self, from_listing: bool, agree: Callable[[str], None]) -> list[str]:
         from swamp.commit.bootstrap import repair

@@ -13,7 +13,7 @@ from swamp.data.lifetimes import Times
 from swamp.data.names import VersionRef
 from swamp.errors import CorruptData, Failed, ObjectMissing, StoreError, SwampError
 from swamp.locks.flock import Verdict, by_lock
-from swamp.repo.wait import in_time
+from swamp.repo.ask import in_time
 
 if TYPE_CHECKING:
     from swamp.data.records import Output, OutputRepository
@@ -92,8 +92,7 @@ def directory_leases(datastore: Datastore) -> DirectoryLeases:
     from swamp.locks.flock import DirectoryLeases
 
     context = datastore.context
-    folder, timeout = datastore.directory / ".locks", context.settings.lock_timeout
-    return DirectoryLeases(folder, context.env, timeout, context.notify)
+    return DirectoryLeases(datastore.directory / ".locks", context.env, context.settings.lock_timeout, context.notify)
 
 
 def store_leases(datastore: Datastore) -> StoreLeases:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from swamp import __version__
 from swamp.cache.files import read_at_most
 from swamp.data.document import keys_of
-from swamp.data.metadata import MAX_METADATA, Metadata, decode
+from swamp.data.metadata import MAX_METADATA
 from swamp.data.names import DATA, METADATA, version_of_directory
-from swamp.data.records import Output
-from swamp.data.versions import DataVersion
-from swamp.errors import CorruptData
+from swamp.data.records import Output, Read
+from swamp.data.versions import DataVersion, VersionReader
+from swamp.errors import CorruptData, NotFound
 from swamp.values import mutable, value
 
 if TYPE_CHECKING:
@@ -119,16 +119,13 @@ def lineage_of(
     repo: Repo, found: DataVersion, *, up: bool = True, down: bool = True, depth: int | None = None
 ) -> Lineage:
     """The versions that led to this one (`up`) and those that came of it (`down`), at most `depth` steps away."""
-    walk = _Walk(repo.tree.root, {})
-    walk.nodes[found.path] = _node(found)
+    walk = _Walk(repo.artifacts, {found.path: _node(found)})
     edges: dict[tuple[str, str], None] = {}
     if up:
-        for near, path in _steps(found.path, walk.inputs, depth):
-            edges[path, near] = None
+        edges |= dict.fromkeys((path, near) for near, path in _steps(found.path, walk.inputs, depth))
     if down:
-        users = _users(repo.tree.root)
-        for near, path in _steps(found.path, lambda path: walk.known(users.get(path, ())), depth):
-            edges[near, path] = None
+        users = _users(repo)
+        edges |= dict.fromkeys(_steps(found.path, lambda path: walk.known(users.get(path, ())), depth))
     return Lineage(found.path, tuple(walk.nodes.values()), tuple(edges))
 
 
@@ -148,15 +145,14 @@ def _steps(start: str, near: Callable[[str], Sequence[str]], depth: int | None) 
 
 @mutable
 class _Walk:
-    """Collects nodes from the metadata files below `root`."""
+    """Collects nodes from the metadata of versions."""
 
-    root: Path
+    reader: VersionReader
     nodes: dict[str, LineageNode]
 
     def inputs(self, path: str) -> list[str]:
         """What the version at `path` was made from."""
-        found = _read(self.root, path)
-        reads = found.meta.draft.inputs if found is not None else ()
+        reads = _inputs(_read(self.reader, path))
         for read in reads:
             self._add(str(read["path"]), str(read.get("modelName") or ""))
         return [str(read["path"]) for read in reads]
@@ -169,7 +165,7 @@ class _Walk:
     def _add(self, path: str, model: str) -> None:
         if path in self.nodes:
             return
-        found, ref = _read(self.root, path), version_of_directory(path)
+        found, ref = _read(self.reader, path), version_of_directory(path)
         assert ref is not None  # `is_read` let it through
         gone = LineageNode(path, model or ref.data.model_id, ref.data.name, ref.version, here=False)
         self.nodes[path] = gone if found is None else _node(found)
@@ -180,43 +176,35 @@ def _node(found: DataVersion) -> LineageNode:
     made = {key: value for key, attribute in _MADE_BY.items() if (value := getattr(owner, attribute)) is not None}
     if draft.output_id is not None:
         made["outputId"] = draft.output_id
-    model = found.called
-    return LineageNode(found.path, model, found.name, found.version, True, found.meta.created_at, made)
+    return LineageNode(found.path, found.called, found.name, found.version, True, found.meta.created_at, made)
 
 
-def _read(root: Path, path: str) -> DataVersion | None:
+def _read(reader: VersionReader, path: str) -> DataVersion | None:
     """The version at `path`; None if it is gone or its metadata is damaged, which `data get` tells."""
-    ref, raw = version_of_directory(path), _bytes_of(root / path / METADATA)
-    meta = None if raw is None else _decoded(raw, path)
-    return None if ref is None or meta is None else DataVersion(ref, meta)
-
-
-def _decoded(raw: bytes, path: str) -> Metadata | None:
+    ref = version_of_directory(path)
     try:
-        return decode(raw, f"{path}/{METADATA}")
-    except CorruptData:
+        return None if ref is None else reader.read(ref)
+    except (NotFound, CorruptData):
         return None
 
 
-def _bytes_of(file: Path) -> bytes | None:
-    try:
-        return read_at_most(file, MAX_METADATA)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def _inputs(found: DataVersion | None) -> tuple[Read, ...]:
+    return found.meta.draft.inputs if found is not None else ()
 
 
-def _users(root: Path) -> dict[str, list[str]]:
+def _users(repo: Repo) -> dict[str, list[str]]:
     """By input, the versions that were made from it: one look at every metadata file, few of which are parsed."""
     users: dict[str, list[str]] = {}
-    for directory, children, files in os.walk(root / DATA):
+    for directory, children, files in os.walk(repo.tree.root / DATA):
         children.sort(key=lambda name: (len(name), name))
-        if METADATA not in files:
-            continue
-        raw = _bytes_of(Path(directory) / METADATA)
-        path = Path(directory).relative_to(root).as_posix()
-        meta = _decoded(raw, path) if raw is not None and _MARK in raw else None
-        for read in meta.draft.inputs if meta is not None else ():
-            users.setdefault(str(read["path"]), []).append(path)
+        try:
+            raw = read_at_most(Path(directory) / METADATA, MAX_METADATA) if METADATA in files else b""
+        except FileNotFoundError:
+            continue  # gone since it was listed
+        if _MARK in raw:
+            path = Path(directory).relative_to(repo.tree.root).as_posix()
+            for read in _inputs(_read(repo.artifacts, path)):
+                users.setdefault(str(read["path"]), []).append(path)
     return users
 
 
@@ -318,23 +306,19 @@ def tell(repo: Repo, output: Output, model: str, workflow: str | None) -> None:
     to = repo.settings.lineage_to
     if not to:
         return
+    from urllib.request import Request, urlopen
+
     try:
         for event in events_of_run(repo, output, model, workflow):
             if to.startswith(("http://", "https://")):
-                _send(to, event)
+                request = Request(to, json.dumps(event).encode(), {"Content-Type": "application/json"})
+                with urlopen(request, timeout=SECONDS) as answer:
+                    answer.read()
                 continue
             with (repo.path / to).expanduser().open("a", encoding="utf-8") as out:
                 out.write(json.dumps(event) + "\n")
     except OSError as error:  # urllib's errors are, too
         repo.notify(f"the run's lineage was not sent to {to}: {error}")
-
-
-def _send(url: str, event: Event) -> None:
-    from urllib.request import Request, urlopen
-
-    body = json.dumps(event).encode()
-    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=SECONDS) as answer:
-        answer.read()
 
 
 def _event(

@@ -64,7 +64,6 @@ class Maintenance:
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
-        self._context = datastore.context
 
     # -- status
 
@@ -101,8 +100,8 @@ class Maintenance:
             root = self._committer.read().root
             assert root is not None
             seen = bulk.verify(root)
-            bad = list(seen.bad)
-            found = conclude(engine.context, idle_timeout, seen.checked, seen.bytes, bad, repair=repair, drop=given_up)
+            told = (seen.checked, seen.bytes, list(seen.bad))
+            found = conclude(engine.context, idle_timeout, *told, repair=repair, drop=given_up)
         healed = tuple(path for path in dict.fromkeys((*found.healed, *here)) if path not in gone)
         return replace(found, healed=healed, gone=gone)
 
@@ -157,8 +156,8 @@ class Maintenance:
         if done.restored or unmatched:
             self._datastore.pull()
         engine = self._datastore.must_sync()
-        here = {path for path in unmatched if (engine.root / path).exists()}
-        unknown = tuple(p for p in unmatched if p not in here and next(engine.remote_only(p), None) is None)
+        gone = (path for path in unmatched if not (engine.root / path).exists())
+        unknown = tuple(path for path in gone if next(engine.remote_only(path), None) is None)
         if unknown and len(unknown) == len(paths):
             raise NotFound(
                 f"nothing was deleted at {', '.join(unknown)}, as far as the store remembers",
@@ -197,14 +196,14 @@ class Maintenance:
         from swamp.commit.log import names
         from swamp.index.lookup import file_changes
 
-        store = self._datastore.store if self._datastore.synced else None
-        found = next((name for name in names(store) if name.seq == seq), None) if store is not None else None
-        if store is None or found is None:
+        recorded = names(self._datastore.store) if self._datastore.synced else ()
+        found = next((name for name in recorded if name.seq == seq), None)
+        if found is None:
             raise NotFound(f"there is no commit {seq} in the log", hint="`swamp datastore log` shows the newest")
-        root, _ = read_root(store, key=found.key)
+        root, _ = read_root(self._datastore.store, key=found.key)
         try:
-            found_paths = islice(file_changes(root, self._committer.fetch), most + 1)
-            paths = [{"change": deed, "path": path} for path, deed in found_paths]
+            changes = islice(file_changes(root, self._committer.fetch), most + 1)
+            paths = [{"change": deed, "path": path} for path, deed in changes]
         except (ObjectMissing, CorruptData):
             paths = []  # compacted away since: the commit itself is still told
         document = self._commit_of(root).to_json()
@@ -223,18 +222,16 @@ class Maintenance:
 
         store = self._datastore.store
         seen = read_lease(store, GLOBAL_KEY)
+        info = {"info": self._info(seen)} if seen is not None and seen.held else {}
         held = [lease for lease in list_model_leases(store) if lease.held]
-        document: dict[str, Any] = {"held": bool(seen and seen.held)}
-        if seen is not None and seen.held:
-            document["info"] = self._info(seen)
-        models = {lease.key.removeprefix("data/").removesuffix("/.lock"): lease for lease in held}
-        document["models"] = [{"model": model, **self._info(lease)} for model, lease in models.items()]
-        return document
+        called = {lease.key.removeprefix("data/").removesuffix("/.lock"): lease for lease in held}
+        models = [{"model": model, **self._info(lease)} for model, lease in called.items()]
+        return {"held": bool(info), **info, "models": models}
 
     def _info(self, seen: ObservedLease) -> dict[str, Any]:
         from swamp.repo.status import age_ms
 
-        known = {"holder": seen.holder, "ageMs": age_ms(self._context.env, seen)}
+        known = {"holder": seen.holder, "ageMs": age_ms(self._datastore.context.env, seen)}
         if seen.body is None:
             return known
         body = seen.body
@@ -252,10 +249,7 @@ class Maintenance:
         seen = read_lease(self._datastore.store, key)
         if seen is None or not seen.held:
             return {"released": False}
-        return {
-            "released": force_release(self._datastore.store, key, seen.nonce),
-            "previousHolder": seen.holder,
-        }
+        return {"released": force_release(self._datastore.store, key, seen.nonce), "previousHolder": seen.holder}
 
     def _plain_release(self, wanted: tuple[str, str] | None) -> dict[str, Any]:
         """A file lock belongs to its process and to nobody else. Raises Failed when one holds it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from itertools import islice
 from pathlib import Path
@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 BATCH: Final = 200
 
 
-@value
-class Source:
-    """A tree to copy from. `is_local`: a plain directory, to be emptied when everything has arrived."""
-
-    root: Path
-    is_local: bool
-
-
 @mutable
 class Copied:
-    """What was taken from a source: each file with the stat it had then, and what the target held otherwise."""
+    """What was taken from a tree: each file with the stat it had then, and what the target held otherwise."""
 
-    source: Source
+    source: Path
+    is_local: bool
+    """Whether it is a plain directory, to be emptied when everything has arrived."""
     seen: dict[str, tuple[StatFingerprint, str]] = field(default_factory=dict)
     """Per path the stat that the file had, and the hash of the bytes that were copied."""
     size: int = 0
@@ -78,10 +72,10 @@ class TierCopier:
     conflicts: Path | None
     context: DatastoreContext
 
-    def copy(self, source: Source) -> Copied:
+    def copy(self, source: Path, *, is_local: bool) -> Copied:
         """Every file, announced before its first byte arrives and durable before it has its name."""
-        done = Copied(source)
-        files = tier_files(source.root)
+        done = Copied(source, is_local)
+        files = tier_files(source)
         self.context.progress.begin("copying")
         try:
             while batch := list(islice(files, BATCH)):
@@ -95,7 +89,7 @@ class TierCopier:
         return done
 
     def _copy_file(self, path: str, done: Copied) -> None:
-        file = done.source.root / path
+        file = done.source / path
         hint = fingerprint_of(_regular(file, path))
         parent = (self.target.root / path).parent
         parent.mkdir(parents=True, exist_ok=True)
@@ -150,10 +144,9 @@ def clean_up(copied: Copied, is_there: Proof) -> list[str]:
 
     A file that changed since it was copied stays, and so does every name that was not copied. inv[source.proven]
     """
-    root = copied.source.root
     kept: list[str] = []
     for path, (hint, sha256) in copied.seen.items():
-        file = root / path
+        file = copied.source / path
         try:
             if fingerprint_of(file.lstat()) != hint or not is_there(path, sha256):
                 kept.append(path)
@@ -162,21 +155,12 @@ def clean_up(copied: Copied, is_there: Proof) -> list[str]:
         except FileNotFoundError:
             continue
     for tier in TIER_DIRECTORIES:
-        _remove_empty(root, tier)
+        _remove_empty(copied.source, tier)
     return kept
 
 
-def proven_in_tree(tree: Path, kept: Mapping[str, Path] | None = None) -> Proof:
-    """By the bytes themselves, read again: where they were copied to, or where a conflict keeps them."""
-
-    def is_there(path: str, sha256: str) -> bool:
-        beside = (kept or {}).get(path)
-        return _holds(tree / path, sha256) or (beside is not None and _holds(beside, sha256))
-
-    return is_there
-
-
-def _holds(file: Path, sha256: str) -> bool:
+def holds(file: Path, sha256: str) -> bool:
+    """Whether a file has these bytes: they are read again."""
     try:
         return file.is_file() and hash_file(file).sha256 == sha256
     except SwampError:

@@ -45,20 +45,17 @@ def read_target(
     """What `datastore setup URL|TYPE` asks for. Raises UsageError that lists what is allowed."""
     from swamp.extras import find
 
-    wanted = DatastoreConfig(type=target, config=dict(config or {}))
-    wanted = replace(wanted, namespace=check_namespace(namespace))
+    wanted = DatastoreConfig(type=target, config=dict(config or {}), namespace=check_namespace(namespace))
     if "://" in target:
-        wanted = _by_url(wanted, target, path)
-        check_store_settings(wanted.type, wanted.config)
-        return wanted
+        return _by_url(wanted, target, path)
     check_store_settings(target, wanted.config)
     if target == "filesystem":
         return _filesystem(wanted, path)
     if path is not None:
         raise UsageError(f"--path belongs to the type filesystem, not to {target}", hint="put it into --config")
-    if target not in BUILT_IN and find("datastores", target) is None:
-        raise UsageError(f"{target!r} is neither a URL nor a type", hint=f"allowed: {_allowed()}")
     if target not in BUILT_IN:
+        if find("datastores", target) is None:
+            raise UsageError(f"{target!r} is neither a URL nor a type", hint=f"allowed: {_allowed()}")
         from swamp.store.plugged import check_plugin_config
 
         check_plugin_config(target, wanted.config)
@@ -73,6 +70,7 @@ def _by_url(wanted: DatastoreConfig, url: str, path: str | None) -> DatastoreCon
         raise UsageError(f"{scheme}:// is not supported", hint=f"allowed: {_allowed()}")
     if path is not None:
         raise UsageError("--path belongs to the type filesystem", hint="a URL says where the bucket is by itself")
+    check_store_settings(TYPE_OF_SCHEME[scheme], wanted.config)
     return replace(wanted, type=TYPE_OF_SCHEME[scheme], url=url)
 
 
@@ -91,22 +89,24 @@ def _allowed() -> str:
     return ", ".join([forms, *names("datastores")])
 
 
-def client_settings(config: DatastoreConfig, extra: Mapping[str, Any], idle_timeout: float) -> dict[str, Any]:
-    """How to talk to the store of the `datastore` block. `extra` are settings that beat the block's.
+def client_settings(config: DatastoreConfig, idle_timeout: float, request_ms: float | None = None) -> dict[str, Any]:
+    """How to talk to the store of the `datastore` block; the store knows its own defaults.
 
-    No request is waited for or repeated for longer than a command waits for progress (`idle_timeout`, in seconds).
+    A request is waited for as long as `request_ms`, the environment or the block says. None is waited for or repeated
+    for longer than a command waits for progress (`idle_timeout`, in seconds).
     """
     from swamp.store.open import TIMEOUT_MS
 
-    asked = {"requestTimeoutMs": TIMEOUT_MS, **config.config, **extra}
-    return {**asked, "requestTimeoutMs": min(float(asked["requestTimeoutMs"]), idle_timeout * 1000)}
+    asked = config.config.get("requestTimeoutMs", TIMEOUT_MS)
+    asked = request_ms or os.environ.get("SWAMP_REQUEST_TIMEOUT_MS") or asked
+    return {**config.config, "requestTimeoutMs": min(float(asked), idle_timeout * 1000)}
 
 
-def open_bucket(config: DatastoreConfig, env: Env, extra: Mapping[str, Any], idle_timeout: float) -> ObjectStore:
-    """The store of the `datastore` block, without its namespace; settings as in `client_settings`."""
+def open_bucket(config: DatastoreConfig, env: Env, settings: Mapping[str, Any]) -> ObjectStore:
+    """The store of the `datastore` block, without its namespace."""
     from swamp.store.open import open_store
 
-    return open_store(config.url or config.type, client_settings(config, extra, idle_timeout), env)
+    return open_store(config.url or config.type, settings, env)
 
 
 def in_namespace(bucket: ObjectStore, namespace: str | None) -> ObjectStore:
@@ -131,12 +131,6 @@ def directory_of_bucket(config: DatastoreConfig) -> Path | None:
     from swamp.store.open import parse_target
 
     return Path(parse_target(config.url or "", config.config).bucket)
-
-
-def store_settings() -> dict[str, Any]:
-    """What the environment says of the client; the store knows its own defaults."""
-    names = {"SWAMP_REQUEST_TIMEOUT_MS": "requestTimeoutMs"}
-    return {key: os.environ[name] for name, key in names.items() if os.environ.get(name)}
 
 
 @value

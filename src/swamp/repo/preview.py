@@ -111,7 +111,7 @@ def _parquet(files: Sequence[File], limit: int) -> Preview:
             left = limit - len(found.rows)
             if left > 0 and table.metadata.num_rows:
                 batch = next(table.iter_batches(batch_size=left))
-                found.rows += [_plain_row(row) for row in batch.to_pylist()]
+                found.rows += [plain_value(row) for row in batch.to_pylist()]
     found.cut = (found.row_count or 0) > len(found.rows)
     return found
 
@@ -133,10 +133,6 @@ def _add_footer(found: Preview, footer: Any) -> None:
             column.high = high if column.high is None else max(column.high, high)
 
 
-def _plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {str(key): plain_value(value) for key, value in row.items()}
-
-
 def plain_value(value: Any) -> Any:
     """As JSON has it: numbers, truth, text and nothing stay; bytes and times become text."""
     if value is None or isinstance(value, bool | int | str):
@@ -146,7 +142,7 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, dict):
-        return _plain_row(value)
+        return {str(key): plain_value(one) for key, one in value.items()}
     return [plain_value(one) for one in value] if isinstance(value, list | tuple) else str(value)
 
 
@@ -232,19 +228,16 @@ def _kind_of(cell: str) -> int:
 
 
 def _lines_of_json(files: Sequence[File], limit: int) -> Preview:
-    found = Preview("table", "ndjson", row_count=0)
-    names: dict[str, None] = {}
+    count, rows = 0, list[dict[str, Any]]()
     for file in files:
         with file.path.open("r", encoding="utf-8", errors="backslashreplace") as text:
             for line in filter(str.strip, text):
-                found.row_count = (found.row_count or 0) + 1
-                if len(found.rows) < limit:
-                    row = _parsed(line)
-                    names |= dict.fromkeys(row)
-                    found.rows.append(row)
-    found.columns = [PreviewColumn(name, _type_of(found.rows, name)) for name in names]
-    found.cut, found.counted_all = (found.row_count or 0) > len(found.rows), False
-    return found
+                count += 1
+                if len(rows) < limit:
+                    rows.append(_parsed(line))
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [PreviewColumn(name, _type_of(rows, name)) for name in names]
+    return Preview("table", "ndjson", columns, rows, count, counted_all=False, cut=count > len(rows))
 
 
 def _parsed(line: str) -> dict[str, Any]:

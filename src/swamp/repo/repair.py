@@ -4,7 +4,7 @@ it, corrects what it says of conditional writes; `upgrade` raises its format ver
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -24,7 +24,7 @@ from swamp.index.lookup import winning_rows
 from swamp.index.pack import newest_upload, packs_of, propose_listed, propose_packed
 from swamp.index.read import read_root
 from swamp.index.root import ENFORCED, IGNORED, NEEDS, NEWEST, ROOT_KEY, Root, SegmentRef
-from swamp.repo.probe import probe_again
+from swamp.repo.ask import probe_again
 from swamp.store.port import ObjectStore
 from swamp.values import value
 
@@ -230,21 +230,18 @@ def upgrade(committer: Committer, pace: Pace, planned: Upgrade) -> Upgrade:
     return Upgrade(planned.before, root.version, root.seq, planned.writers, done=done is not None)
 
 
-def recent_writers(store: ObjectStore, env: Env) -> Iterator[RecentWriter]:
+def recent_writers(store: ObjectStore, env: Env) -> list[RecentWriter]:
     """Who has committed in the last 30 days, last writer first.
 
     By the store's times. This machine's clock may only make the time longer: a clock that is ahead hides nobody.
     """
     recorded = list(names(store))
     if not recorded:
-        return
+        return []
     newest = max(name.meta.last_modified for name in recorded)
     since = min(env.clock.now(), newest) - LATELY
     lately = [name for name in recorded if name.meta.last_modified >= since][-READ_AT_MOST:]
-    yield from sorted(_by_writer(store, lately), key=lambda writer: writer.last, reverse=True)
 
-
-def _by_writer(store: ObjectStore, recorded: Iterable[LogName]) -> Iterator[RecentWriter]:
     def read(name: LogName) -> tuple[LogName, dict[str, Any]]:
         try:
             return name, dict(read_root(store, key=name.key)[0].writer)
@@ -253,12 +250,12 @@ def _by_writer(store: ObjectStore, recorded: Iterable[LogName]) -> Iterator[Rece
 
     seen: dict[tuple[str, str, str], list[dt.datetime]] = {}
     with ThreadPoolExecutor(READERS) as pool:
-        for name, writer in pool.map(read, recorded):
+        for name, writer in pool.map(read, lately):
             if writer:
                 who = (str(writer.get("user")), str(writer.get("host")), str(writer.get("swamp")))
                 seen.setdefault(who, []).append(name.meta.last_modified)
-    for (user, host, swamp), times in seen.items():
-        yield RecentWriter(user, host, swamp, len(times), max(times))
+    found = [RecentWriter(*who, len(times), max(times)) for who, times in seen.items()]
+    return sorted(found, key=lambda writer: writer.last, reverse=True)
 
 
 # -- `datastore gc --purge`

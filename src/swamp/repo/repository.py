@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from swamp.errors import SwampError
 from swamp.repo.config import DatastoreConfig, RepoConfig, read_config
 from swamp.repo.datastore import Datastore, DatastoreContext
 from swamp.sync.port import Tree
@@ -24,13 +23,12 @@ if TYPE_CHECKING:
     from swamp.data.artifacts import DataRepository
     from swamp.data.records import DefinitionRepository, OutputRepository
     from swamp.data.run_record import RunRepository
-    from swamp.repo.audit import Audit
+    from swamp.repo.ask import Freshness
     from swamp.repo.data import Data
     from swamp.repo.definitions import Definitions
-    from swamp.repo.fresh import Freshness
-    from swamp.repo.outbox import Keeper
+    from swamp.repo.put import Keeper
     from swamp.repo.setup import SetUp
-    from swamp.repo.transaction import Transactions
+    from swamp.repo.transaction import Audit, Transactions
 
 
 class Repo:
@@ -57,25 +55,16 @@ class Repo:
         True: always; False: never; None: as the settings say, which is: unless this machine has just asked. What came
         of it stays in `freshness`.
         """
-        from swamp.repo.fresh import Question
+        from swamp.repo.ask import Question
 
         chosen = self.settings.fresh if fresh is None else "always" if fresh else "never"
         self.freshness = Question(self.datastore).ask(chosen)
         told = self.freshness.told(self.env.clock.now())
         if told is not None:
             self.notify(told)
-        if self.freshness.silence is None and chosen != "never":
-            self._deliver_in_passing()
+        if self.freshness.silence is None and chosen != "never" and self.datastore.synced:
+            self.kept.deliver_in_passing()
         return self.freshness
-
-    def _deliver_in_passing(self) -> None:
-        """The store answers: what was kept for it goes there, unless that would keep who only reads waiting."""
-        from swamp.repo.outbox import AT_ONCE
-
-        try:
-            self.kept.deliver(wait=0.0, at_most=AT_ONCE)
-        except SwampError as error:
-            self.notify(f"what is kept here was not delivered: {error.message}")
 
     @cached_property
     def tree(self) -> Tree:
@@ -137,7 +126,7 @@ class Repo:
     @cached_property
     def kept(self) -> Keeper:
         """Puts that wait for the store, and their delivery."""
-        from swamp.repo.outbox import Keeper
+        from swamp.repo.put import Keeper
 
         return Keeper(self)
 
@@ -149,7 +138,7 @@ class Repo:
 
     @cached_property
     def audit(self) -> Audit:
-        from swamp.repo.audit import Audit
+        from swamp.repo.transaction import Audit
 
         self.datastore.hydrate_once()
         # The tree itself: steps in parallel write the same file, and none answers for its arrival.

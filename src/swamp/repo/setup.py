@@ -18,7 +18,7 @@ from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
 from swamp.repo.config import LOCAL_DIRECTORY, DatastoreConfig, write_config
 from swamp.repo.datastore import Datastore
-from swamp.repo.migrate import Copied, Proof, Source, TierCopier, clean_up, has_tiers, proven_in_tree
+from swamp.repo.migrate import Copied, Proof, TierCopier, clean_up, has_tiers, holds
 from swamp.store.port import UNSAFE, Capabilities
 from swamp.store.together import SideCall, together
 from swamp.sync.result import SyncResult
@@ -26,7 +26,6 @@ from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
-    from swamp.sync.engine import Engine
 
 
 @value
@@ -104,7 +103,7 @@ class _Move:
                 new.keep_choice()
             write_config(self._repo.path, {"datastore": new.config.to_document()})
             for done in copied:
-                if done.source.is_local:
+                if done.is_local:
                     self._clean_up(done, synced)
         return self._result(synced)
 
@@ -113,20 +112,19 @@ class _Move:
         kept = clean_up(done, self._proof(synced))
         if kept:
             why = "they changed meanwhile or are not shared"
-            self._warnings.append(f"{len(kept)} files stay in {done.source.root}: {why}, first {kept[0]}")
+            self._warnings.append(f"{len(kept)} files stay in {done.source}: {why}, first {kept[0]}")
 
     def _proof(self, synced: SyncResult) -> Proof:
         """For a bucket base is the proof; what lost a conflict is proven where it is kept."""
         new = self._new
         if not new.synced:
-            return proven_in_tree(new.tree.root)
+            return lambda path, sha256: holds(new.tree.root / path, sha256)
         state = new.must_sync().state
         kept = {c.path: new.cache.base / c.kept for c in synced.conflicts}
-        beside = proven_in_tree(new.cache.conflicts, kept)
 
         def is_there(path: str, sha256: str) -> bool:
             base = state.base(path)
-            return (base is not None and base.sha256 == sha256) or (path in kept and beside(path, sha256))
+            return (base is not None and base.sha256 == sha256) or (path in kept and holds(kept[path], sha256))
 
         return is_there
 
@@ -161,7 +159,7 @@ class _Move:
         import swamp.bulk.choose
         import swamp.index.decode
         import swamp.sync.engine  # noqa: F401  (loaded while the store is asked, whatever the answer)
-        from swamp.repo.probe import by_word, word_of
+        from swamp.repo.ask import by_word, word_of
 
         new = self._new
         if self._old.synced or new.config.namespace or self._local_directories():
@@ -177,13 +175,17 @@ class _Move:
 
     def _probed(self) -> Capabilities:
         """What the store enforces, by trying. A login that may only read cannot try, and can still read."""
-        from swamp.repo.probe import agreed_capabilities, by_word, word_of
+        from swamp.repo.ask import agreed_capabilities, by_word, word_of
 
         new = self._new
         try:
             measured = agreed_capabilities(new)
         except AccessDenied as denied:
-            self._only_reads = self._can_read(denied)
+            try:
+                new.store.head(ROOT_KEY)
+            except StoreError:
+                raise denied from None  # nothing there that could be read
+            self._only_reads = True
             self._warnings.append(
                 f"this login may read and not write ({denied.message}): what the store enforces is not known, "
                 "and nothing can be pushed from here"
@@ -193,27 +195,21 @@ class _Move:
             self._warnings.append(UNSAFE)
         return measured
 
-    def _can_read(self, denied: AccessDenied) -> bool:
-        try:
-            self._new.store.head(ROOT_KEY)
-        except StoreError:
-            raise denied from None  # nothing there that could be read
-        return True
-
     # -- copy
 
     def _copy(self) -> list[Copied]:
         if not self._migrate:
             return []
-        new, sources = self._new, [Source(path, True) for path in self._local_directories()]
+        new = self._new
         # The same cache, under the same URL and namespace: probed and hydrated again, and nothing moves.
         same = self._old.synced and new.synced and self._old.cache == new.cache
-        if self._old.synced and not same:
+        moves = self._old.synced and not same
+        local = self._local_directories()
+        if moves:
             self._settle_old()
-            sources.append(Source(self._old.must_sync().root, False))
-        conflicts = new.cache.conflicts if new.synced else None
-        copier = TierCopier(new.tree, conflicts, new.context)
-        return [copier.copy(source) for source in sources]
+        copier = TierCopier(new.tree, new.cache.conflicts if new.synced else None, new.context)
+        copied = [copier.copy(path, is_local=True) for path in local]
+        return [*copied, copier.copy(self._old.must_sync().root, is_local=False)] if moves else copied
 
     def _local_directories(self) -> list[Path]:
         """Plain directories that hold data: the old datastore's, and what an interrupted setup left behind."""
@@ -240,7 +236,9 @@ class _Move:
                 )
             result = engine.sync()
         except StoreError as error:
-            if owed or self._needs_old(engine):
+            # Whether the old store has something that this cache does not hold, as far as the cache knows.
+            complete = self._old.is_hydrated and engine.state.deferred_empty()
+            if owed or not complete or next(engine.remote_only(), None) is not None:
                 raise Failed(
                     f"the old datastore cannot be reached ({error.message}), and this machine still owes it work "
                     "or needs files that only it has",
@@ -264,12 +262,6 @@ class _Move:
         for file in list(engine.remote_only()):
             engine.materialize(file.path)
 
-    def _needs_old(self, engine: Engine) -> bool:
-        """Whether the old store has something that this cache does not hold, as far as the cache knows."""
-        if not self._old.is_hydrated or not engine.state.deferred_empty():
-            return True
-        return next(engine.remote_only(), None) is not None
-
     # -- push, hydrate
 
     def _push_and_hydrate(self, copied: list[Copied], pulled: SyncResult | None) -> SyncResult:
@@ -282,8 +274,7 @@ class _Move:
         result = replace(result, conflicts=tuple(dict.fromkeys(aside + result.conflicts)))
         self._warnings += result.warnings
         self._errors += [f"{f.path}: {f.error}" for f in result.failed]
-        for conflict in result.conflicts:
-            self._warnings.append(f"{conflict.path} exists there with other content; yours is in {conflict.kept}")
+        self._warnings += [f"{c.path} exists there with other content; yours is in {c.kept}" for c in result.conflicts]
         if self._joined:
             self._new.mark_hydrated()
         return result
@@ -296,12 +287,11 @@ class _Move:
         return not any(isinstance(seen, Observed) for seen in scan(engine.root))
 
     def _result(self, sync: SyncResult) -> SetUp:
-        new = self._new
-        capabilities = new.capabilities if new.synced else Capabilities()
+        capabilities = self._new.capabilities if self._new.synced else Capabilities()
         if self._only_reads:
             capabilities = Capabilities(**dict.fromkeys((f.name for f in fields(Capabilities)), False))
         warnings = tuple(dict.fromkeys(self._warnings))
-        return SetUp(new, sync, capabilities, warnings, tuple(self._errors), self._joined)
+        return SetUp(self._new, sync, capabilities, warnings, tuple(self._errors), self._joined)
 
 
 def refuse_nested_store(datastore: Datastore) -> None:

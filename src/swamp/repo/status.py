@@ -4,7 +4,6 @@ what lives and is dead in the store's packs."""
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.outbox import Outbox
@@ -18,8 +17,7 @@ from swamp.index.lookup import FetchSegment, live_rows
 from swamp.index.pack import packed_bytes, packs_of
 from swamp.index.read import read_root
 from swamp.index.root import Root
-from swamp.repo.probe import read_record
-from swamp.repo.wait import in_time
+from swamp.repo.ask import PATIENCE_S, in_time, read_record
 from swamp.store.port import Capabilities, ObjectStore
 from swamp.sync.inline import pooled
 from swamp.values import value
@@ -27,12 +25,9 @@ from swamp.values import value
 if TYPE_CHECKING:
     from swamp.locks.decide import ObservedLease
     from swamp.repo.datastore import Datastore
-    from swamp.store.layers import MeterStore
     from swamp.sync.engine import Engine, EngineStatus
 
 SHOWN_AT_MOST: Final = 20
-PATIENCE_S: Final = 2.0
-"""How long one answer is waited for: two of them, and what is here, are shown within five seconds."""
 
 
 class DatastoreStatus:
@@ -195,10 +190,6 @@ class DatastoreStatus:
             return {"message": "not the store that this cache knew: the next sync compares everything"}
         return {"behind": max(0, root.seq - known.seq)}
 
-    @cached_property
-    def _store(self) -> MeterStore:
-        return self._datastore.hurried_store(PATIENCE_S)
-
     def root(self) -> Root | None:
         """The root as the store has it now. Raises Unavailable when that takes longer than a few seconds."""
         return in_time(PATIENCE_S, self._read_root)
@@ -206,16 +197,16 @@ class DatastoreStatus:
     def _read_root(self) -> Root | None:
         self._datastore.must_be_there()
         try:
-            return read_root(self._store)[0]
+            return read_root(self._datastore.hurried_store)[0]
         except ObjectMissing:
             # Every address answers like that for a name that it does not know. Only a bucket has a listing.
-            next(iter(self._store.list(LOG_PREFIX)), None)
+            next(iter(self._datastore.hurried_store.list(LOG_PREFIX)), None)
             return None
 
     def _lock(self) -> dict[str, Any]:
         from swamp.locks.decide import GLOBAL_KEY, read_lease
 
-        seen = read_lease(self._store, GLOBAL_KEY)
+        seen = read_lease(self._datastore.hurried_store, GLOBAL_KEY)
         if seen is None or not seen.held:
             return {"held": False}
         return {"held": True, "holder": seen.holder, "ageMs": age_ms(self._env, seen)}

@@ -10,26 +10,29 @@ Reads and the explicit `sync` and `setup` do not come here.
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from swamp.cache.paths import is_below
-from swamp.env import Env
+from swamp.env import Env, rfc3339, user_name
 from swamp.errors import Failed, Interrupted, LockTimeout, OutcomeUnknown, StoreError, SwampError, Unavailable
 from swamp.locks.flock import Held, NoLease
 from swamp.repo.conflicts import moved_aside
-from swamp.repo.wait import StoppableClock
 from swamp.sync.port import Deferred, Kind, RemoteFile, Touched, Tree
-from swamp.sync.progress import Cancel
+from swamp.sync.progress import Cancel, StoppableClock
 from swamp.sync.result import Conflict, SyncResult
 from swamp.values import mutable, value
 
 if TYPE_CHECKING:
-    from swamp.repo.datastore import Datastore
+    from swamp.cache.rows import JournalRow
     from swamp.repo.repository import Repo
 
 
@@ -52,32 +55,18 @@ class Change:
     """Called when the push found somebody else's bytes at paths of ours, which are here by then: write the next
     version. If that announces something it is pushed once more; if not, the conflict stays one."""
 
-    def check(self) -> None:
-        """Raises when the lease was lost: long work asks between its steps."""
-        self.held.check()
-
-    def child_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """`environ` for a child process: it does not wait for the lease that its parent holds."""
-        return self.held.child_environment(environ)
-
-    @property
-    def left_behind(self) -> tuple[str, ...]:
-        """Own paths that the push did not deliver."""
-        if self.sync is None:
-            return ()
-        bad = [f.path for f in self.sync.failed] + [c.path for c in self.sync.conflicts]
-        own = tuple(path for path in bad if self._is_own(path))
-        return own + (tuple(self.deletes) if self.sync.deletes_held else ())
-
     def must_be_delivered(self) -> None:
         """Raises when something of this command stayed behind: it never exits 0. C02
 
         Unavailable if the store did not answer any more, Failed if it did.
         """
-        left = self.left_behind
-        if not left or self.sync is None:
+        if self.sync is None:
             return
         reasons = {f.path: f.error for f in self.sync.failed}
+        left = [path for path in (*reasons, *(c.path for c in self.sync.conflicts)) if self.owns(path)]
+        left += self.deletes if self.sync.deletes_held else []
+        if not left:
+            return
         held = "too many deletes at once are held back"
         first = reasons.get(left[0], held if left[0] in self.deletes else "another machine's version is there")
         allowing = f" --allow-deletes {self.sync.deletes_held}" if self.sync.deletes_held else ""
@@ -88,7 +77,7 @@ class Change:
             details={"sync": self.sync.to_json()},
         )
 
-    def _is_own(self, path: str) -> bool:
+    def owns(self, path: str) -> bool:
         """Whether a file or a whole unit is of this command."""
         return any(is_below(path, mine) or is_below(mine, path) for mine in self.announced)
 
@@ -171,6 +160,57 @@ class WatchedTree:
         return self.tree.touched_since(mark)
 
 
+@value
+class Audit:
+    """The audit trail of one cache: one line per mutating command, one file per machine and day.
+
+    No two machines, and no two caches of one machine, ever write the same file: its name holds an identity that lives
+    and dies with the cache (`identity`, a file beside the tree, made when first needed). So a line can always be added
+    without asking anybody.
+    """
+
+    tree: Tree
+    identity: Path
+    repo_id: str
+    env: Env
+
+    @property
+    def path(self) -> str:
+        """Today's file of this cache, relative to the tree."""
+        day = rfc3339(self.env.clock.now())[:10]
+        host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40] or "host"
+        return f"audit/{day}-{host}-{self._identity()}.jsonl"
+
+    def write(self, change: Change, outcome: str) -> None:
+        line = {
+            "at": rfc3339(self.env.clock.now()),
+            "command": change.command,
+            "outcome": outcome,
+            "user": user_name(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "repoId": self.repo_id,
+            "paths": sorted(set(change.announced))[:20],
+        }
+        path = self.path
+        with self.tree.announce([path]):
+            file = self.tree.root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _identity(self) -> str:
+        if not self.identity.exists():
+            self.identity.parent.mkdir(parents=True, exist_ok=True)
+            made = self.env.ulid()[-8:].lower()
+            temp = self.identity.with_name(f"{self.identity.name}.{made}")
+            temp.write_text(made, encoding="ascii")
+            with suppress(FileExistsError):  # whoever is first decides for all
+                os.link(temp, self.identity)
+            temp.unlink()
+        return self.identity.read_text(encoding="ascii").strip()
+
+
 class Transactions:
     """Makes changes of one repository."""
 
@@ -181,11 +221,6 @@ class Transactions:
         self._warned: set[str] = set()
         self._worked = False
         """Whether this command has written anything yet."""
-
-    @property
-    def _syncer(self) -> Datastore | None:
-        """What pulls and pushes; a plain directory has nothing of the kind."""
-        return self._repo.datastore if self._repo.datastore.synced else None
 
     def next_command(self) -> None:
         """In a process that carries out many commands: each is audited and warned of by itself."""
@@ -231,10 +266,8 @@ class Transactions:
     def take_over(self, change: Change, kind: Kind, below: Sequence[str] = ("",)) -> int:
         """What an earlier command announced there and was killed before it could push becomes this one's to deliver:
         with exit 0 nothing of it waits any more. How much that is. C02"""
-        engine = self._repo.datastore.engine
-        rows = () if engine is None else engine.state.journal()
-        left = [r for r in rows if r.kind == kind and any(is_below(r.path, top) for top in below)]
-        left = [r for r in left if not change._is_own(r.path)]
+        waiting = (row for row in self._journal() if row.kind == kind and not change.owns(row.path))
+        left = [row for row in waiting if any(is_below(row.path, top) for top in below)]
         change.announced.extend(row.path for row in left)
         change.deletes.extend(row.path for row in left if kind == "delete" and not row.confirmed)
         if left:
@@ -243,9 +276,11 @@ class Transactions:
 
     def wait_here(self, path: str = "") -> bool:
         """Whether something at or below `path` was announced and is not known to have reached the store."""
+        return any(is_below(row.path, path) or is_below(path, row.path) for row in self._journal())
+
+    def _journal(self) -> Iterable[JournalRow]:
         engine = self._repo.datastore.engine
-        rows = () if engine is None else engine.state.journal()
-        return any(is_below(row.path, path) or is_below(path, row.path) for row in rows)
+        return () if engine is None else engine.state.journal()
 
     @contextmanager
     def _change(
@@ -282,17 +317,16 @@ class Transactions:
         """Whether a pull could bring nothing that the work has to see: this very process has pulled or committed a
         moment ago, and nobody has held the lease since this machine did, so that no other run of the model lies in
         between. What runs is not content with that: it always asks for itself. S22 inv[run.fresh]"""
-        syncer = self._syncer
-        return syncer is not None and held.unbroken and syncer.just_synced()
+        datastore = self._repo.datastore
+        return datastore.synced and held.unbroken and datastore.just_synced()
 
     def _pull(self, scope: tuple[str, ...], *, reads_all: bool) -> None:
         """After the lease is held: what the work reads is what the store holds. S22"""
-        syncer = self._syncer
-        if syncer is None:
+        if not self._repo.datastore.synced:
             return
         # The audit file of this cache comes along, so that a line is always added to what the bucket has.
         narrow = () if reads_all or not scope else (*scope, self._repo.audit.path)
-        result = syncer.pull_to_commit(narrow, lazy=reads_all)
+        result = self._repo.datastore.pull_to_commit(narrow, lazy=reads_all)
         self._pass_on(result)
         for failed in result.failed:
             self._repo.notify(f"{failed.path} was not pulled: {failed.error}")
@@ -301,9 +335,8 @@ class Transactions:
 
     def _after_failure(self, change: Change, error: BaseException) -> None:
         """What a failed command did write (its run's record) is still shared, once; its error stays the error."""
-        if not change.announced or self._repo.cancel.requested or not isinstance(error, Exception):
-            return
-        if isinstance(error, Interrupted):
+        stopped = self._repo.cancel.requested or isinstance(error, Interrupted) or not isinstance(error, Exception)
+        if stopped or not change.announced:
             return
         try:
             self._deliver(change, "failed")
@@ -319,16 +352,18 @@ class Transactions:
         if not (change.once and change.command in self._told):
             self._repo.audit.write(change, outcome)
             self._told.add(change.command)
-        syncer = self._syncer
-        if syncer is None:
+        if not self._repo.datastore.synced:
             return
         self._repo.cancel.check()
-        change.sync = self._with_moved(change, syncer.push(after_pull=True))
+        change.sync = self._with_moved(change, self._repo.datastore.push(after_pull=True))
         self._pass_on(change.sync)
-        lost = any(change._is_own(conflict.path) for conflict in change.sync.conflicts)
+        lost = [conflict for conflict in change.sync.conflicts if change.owns(conflict.path)]
         if change.save_again is not None and lost:
-            self._save_again(change, syncer)
-        self._warn_of_others(change)
+            change.sync = self._saved_again(change, change.save_again, change.sync, lost)
+        for failed in change.sync.failed:
+            # A parallel step wrote it meanwhile, and that step's own push takes it.
+            if not change.owns(failed.path) and failed.cause != "changed":
+                self._repo.notify(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")
 
     def _with_moved(self, change: Change, result: SyncResult) -> SyncResult:
         """A push that meets nothing of ours has not delivered it: another process of this machine may have synced in
@@ -345,26 +380,19 @@ class Transactions:
                 self._warned.add(warning)
                 self._repo.notify(warning)
 
-    def _save_again(self, change: Change, syncer: Datastore) -> None:
+    def _saved_again(
+        self, change: Change, save: Callable[[Sequence[Conflict]], object], first: SyncResult, lost: list[Conflict]
+    ) -> SyncResult:
         """Somebody else published this very version first: the command still knows what it wrote."""
-        assert change.sync is not None and change.save_again is not None
-        first, before = change.sync, len(change.announced)
-        own = [c for c in first.conflicts if change._is_own(c.path)]
-        syncer.pull(change.scope)  # so that the next number is one that nobody has
+        before = len(change.announced)
+        self._repo.datastore.pull(change.scope)  # so that the next number is one that nobody has
         token = _current.set(change)
         try:
-            change.save_again(own)
+            save(lost)
         finally:
             _current.reset(token)
         if len(change.announced) == before:
-            return
-        others = tuple(c for c in first.conflicts if c not in own)
-        pushed = replace(first, conflicts=others).merged(syncer.push(), "push")
-        change.sync = self._with_moved(change, pushed)
-
-    def _warn_of_others(self, change: Change) -> None:
-        assert change.sync is not None
-        for failed in change.sync.failed:
-            # A parallel step wrote it meanwhile, and that step's own push takes it.
-            if not change._is_own(failed.path) and failed.cause != "changed":
-                self._repo.notify(f"{failed.path}, of an earlier command, did not reach the datastore: {failed.error}")
+            return first
+        others = tuple(conflict for conflict in first.conflicts if conflict not in lost)
+        pushed = replace(first, conflicts=others).merged(self._repo.datastore.push(), "push")
+        return self._with_moved(change, pushed)

@@ -30,9 +30,9 @@ from swamp.trace import flush
 LOCK_MS: Final = 600_000
 _NEEDED: Final = """
 yaml swamp.data.artifacts swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
-getpass swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.audit swamp.repo.transaction
-swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.outbox
-swamp.repo.wait swamp.repo.probe swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
+getpass swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.transaction
+swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.put
+swamp.repo.ask swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
 swamp.workflows.decide swamp.workflows.run
 """.split()
 """What is imported late elsewhere, where most commands do without it."""

@@ -38,6 +38,10 @@ class SideCall(Generic[T]):
         """Until it has ended, or for so long."""
         self._thread.join(seconds)
 
+    @property
+    def ended(self) -> bool:
+        return bool(self._answers) or self._error is not None
+
     def answer(self) -> T:
         """What the call returned, once it has ended. Raises what it raised."""
         self.wait()

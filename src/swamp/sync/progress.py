@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
+from collections.abc import Callable
 from dataclasses import field
 
-from swamp.env import Env
+from swamp.env import Clock, Env
 from swamp.errors import Interrupted, Unavailable
-from swamp.values import mutable
+from swamp.values import mutable, value
+
+_SLICE = 0.1
+"""How long a sleep goes on, in seconds, before it looks whether somebody has had enough."""
 
 
 class Progress:
@@ -57,6 +62,30 @@ class Cancel:
     def check(self) -> None:
         if self.requested:
             raise Interrupted("interrupted", hint="nothing was lost: run the same command again to continue")
+
+
+@value
+class StoppableClock:
+    """A clock whose `sleep` raises Interrupted soon after a signal: in a retry, in a queue for a lease, anywhere."""
+
+    clock: Clock
+    cancel: Cancel
+    waiting: Callable[[], None] = lambda: None
+    """Called before every sleep."""
+
+    def now(self) -> dt.datetime:
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.waiting()
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 0:
+            self.cancel.check()
+            self.clock.sleep(min(left, _SLICE))
+        self.cancel.check()
 
 
 @mutable

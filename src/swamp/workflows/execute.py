@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from swamp.data.reads import Read
+from swamp.data.records import Read
 from swamp.data.run_record import JobState, StepState
 from swamp.env import Env
 from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from swamp.data.document import RecordFiles, keys_of, values_of
 from swamp.data.metadata import Owner
 from swamp.data.names import DataName
-from swamp.data.reads import Reads, noting
-from swamp.data.records import Output, decode_output
+from swamp.data.records import Output, Reads, decode_output, noting
 from swamp.data.run_record import JobState, RunState, StepState
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.models.define import Definition

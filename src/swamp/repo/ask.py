@@ -1,35 +1,58 @@
-"""Asks the store whether it has changed before anything is read: one request, two seconds, a notice if it fails.
+"""Asks a store what only it can tell before work rests on it: whether it has changed, and what it enforces.
 
-A question is one conditional GET of the root. What is new and harms nobody is taken in (`sync/run.py`).
+Before a read that is one conditional GET of the root, two seconds, a notice if it fails. What is new and harms nobody
+is taken in (`sync/run.py`). What the store enforces is said by its root's word, and was measured on this machine: the
+measurement is kept in the cache's state with the URL that it was made on. It is for people, for the first root of a
+store and for doubt: machines work by the root's word. inv[store.one-verdict]
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from contextlib import closing
-from dataclasses import replace
-from functools import cached_property
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from swamp.cache.files import on_disk
 from swamp.cache.state import State, StateRebuilt, once_more
+from swamp.commit.conditions import check_agreement
 from swamp.env import Clock, parse_rfc3339
-from swamp.errors import LockTimeout, ObjectMissing, StoreError, SwampError, Unavailable
-from swamp.index.entry import ROOT_KEY
-from swamp.repo.wait import in_time
+from swamp.errors import CorruptData, LockTimeout, ObjectMissing, StoreError, SwampError, Unavailable
+from swamp.index.read import read_root
+from swamp.index.root import ENFORCED, IGNORED, ROOT_KEY, Root
+from swamp.store.port import Capabilities
+from swamp.store.together import SideCall, together
 from swamp.sync.result import Mode, SyncResult
-from swamp.sync.unchanged import has_taken_in, unchanged_at
+from swamp.sync.unchanged import has_taken_in, recalled, unchanged_at
 from swamp.values import value
 
 if TYPE_CHECKING:
     from swamp.repo.datastore import Datastore
     from swamp.settings import FreshChoice
     from swamp.store.layers import MeterStore
-    from swamp.store.port import Fetched
+    from swamp.store.port import Fetched, ObjectStore
+    from swamp.store.probe import Probed
+
+T = TypeVar("T")
 
 PATIENCE_S: Final = 2.0
 """How long a read waits for the store and for other commands of this cache, and how long an answer is good for."""
+
+
+def in_time(seconds: float, call: Callable[[], T]) -> T:
+    """What `call` returns or raises, if it ends in time: whatever hangs (a name server, a login, a mount), nobody waits
+    for longer. Else Unavailable, and what it began is left alone."""
+    asked = SideCall(call)
+    asked.wait(max(0.0, seconds))
+    if not asked.ended:
+        raise Unavailable(f"the store did not answer within {seconds:.1f} s", hint="check the network and the store")
+    return asked.answer()
+
+
+# -- whether it has changed
 
 
 @value
@@ -127,13 +150,12 @@ class Question:
 
     def _fetch(self, token: str | None) -> Fetched | None:
         self._datastore.must_be_there()
-        store = self._store
+        store = self._datastore.hurried_store
         return store.get(ROOT_KEY) if token is None else store.get_if_changed(ROOT_KEY, token)
 
     def _take_in(self, state: State, fetched: Fetched | None) -> None:
         from swamp.commit.commit import RootRead
         from swamp.data.versions import derive_latest
-        from swamp.index.read import read_root
         from swamp.index.root import decode
         from swamp.sync.engine import Engine
 
@@ -141,12 +163,12 @@ class Question:
             kept = (state.meta("seenBody") or "").encode("utf-8", "surrogatepass")
             read = RootRead(decode(kept), state.meta("seenToken"), kept)
         else:
-            root, fetched = read_root(self._store, fetched)
+            root, fetched = read_root(self._datastore.hurried_store, fetched)
             read = RootRead(root, fetched.meta.token, fetched.body)
         left = max(0.0, self._until - self._env.clock.monotonic())
         context = self._datastore.context
         engine = Engine.open(
-            self._store,
+            self._datastore.hurried_store,
             self._datastore.cache.ensure(),
             writer=self._datastore.writer,
             env=context.env,
@@ -160,10 +182,6 @@ class Question:
         for failed in result.failed:
             if failed.cause == "away":
                 raise Unavailable(f"{failed.path} could not be fetched: {failed.error}")
-
-    @cached_property
-    def _store(self) -> MeterStore:
-        return self._datastore.hurried_store(PATIENCE_S)
 
     # -- what this machine remembers of having asked
 
@@ -245,3 +263,122 @@ def idle_result(datastore: Datastore, mode: Mode) -> SyncResult | None:
     took = int((clock.monotonic() - started) * 1000)
     requests = datastore.store.requests - asked
     return SyncResult(mode, fast_path=True, seq=seq, requests=requests, duration_ms=took)
+
+
+# -- what it enforces
+
+_NAME: Final = "probe"
+LATELY_SECONDS: Final = 86_400.0
+
+
+@once_more
+def known_capabilities(datastore: Datastore) -> Capabilities:
+    """What this machine works by. Asks the store for its root's word only where no root was ever seen here."""
+    with _state_of(datastore) as state:
+        try:
+            recorded, word = read_record(state, datastore.store.url), _recalled_word(state)
+            if word is None and recorded is None and not datastore.is_away:
+                word = word_of(datastore.store)
+            datastore.doubted = word != IGNORED and recorded is not None and not recorded.safe
+            return by_word(recorded or Capabilities(), word)
+        except StoreError as error:
+            # Nothing can be committed to a store that does not answer, so nothing rests on this guess.
+            datastore.silence = error if isinstance(error, Unavailable) else None
+            return Capabilities()
+        except StateRebuilt:
+            raise
+        except SwampError:
+            return Capabilities()  # a root that cannot be read is met, and told, by whoever reads it next
+
+
+@once_more
+def recorded_capabilities(datastore: Datastore) -> Capabilities:
+    """What is known here without asking the store: for who writes nothing."""
+    with _state_of(datastore) as state:
+        return by_word(read_record(state, datastore.store.url) or Capabilities(), _recalled_word(state))
+
+
+def _state_of(datastore: Datastore) -> AbstractContextManager[State]:
+    return closing(State.open(datastore.cache.ensure().state_db))
+
+
+def _recalled_word(state: State) -> str | None:
+    if recalled(state) is not None:
+        return IGNORED
+    return ENFORCED if state.meta("storeId") else None
+
+
+def word_of(store: ObjectStore) -> str | None:
+    """What the store's root says of conditions; None where there is no root. Raises SwampError."""
+    try:
+        return read_root(store)[0].conditions or ENFORCED
+    except ObjectMissing:
+        return None
+
+
+def by_word(seen: Capabilities, word: str | None) -> Capabilities:
+    """The same, with the root's word on what commits depend on."""
+    if word is None or seen.safe == (word != IGNORED):
+        return seen
+    return replace(seen, create_only=word != IGNORED, compare_and_swap=word != IGNORED)
+
+
+def agreed_capabilities(datastore: Datastore) -> Capabilities:
+    """Measures now, for who joins a store. Raises CorruptData where its root says something else: nothing is joined."""
+    store = datastore.store
+    roots: list[Root | None] = []
+    measured, _ = together([lambda: probe_again(datastore), lambda: roots.append(_root(store))])
+    assert measured is not None
+    root = roots[0] or _root(store)  # one that was made meanwhile counts, too
+    if root is not None:
+        check_agreement(root, ignored=not measured.capabilities.safe)
+    return measured.capabilities
+
+
+def _root(store: ObjectStore) -> Root | None:
+    try:
+        return read_root(store)[0]
+    except (ObjectMissing, CorruptData):
+        return None  # none, or one that is rebuilt from the log before anything else happens
+
+
+@once_more
+def probe_again(datastore: Datastore) -> Probed:
+    """Asks the store now, whatever is recorded. Raises StoreError."""
+    with _state_of(datastore) as state:
+        return measure(datastore, state)
+
+
+def measure(datastore: Datastore, state: State) -> Probed:
+    """Asks the store by trying, and records the answer. Raises StoreError; then nothing is recorded."""
+    from swamp.store.probe import probe
+
+    found = probe(datastore.store, datastore.context.env)
+    datastore.measured = seen = found.capabilities
+    at = datastore.context.env.clock.now().timestamp()
+    record = {"url": found.url, "at": at, "capabilities": {f.name: getattr(seen, f.name) for f in fields(seen)}}
+    with state.transaction() as tx:
+        tx.set_meta(_NAME, json.dumps(record))
+    return found
+
+
+@once_more
+def measured_lately(datastore: Datastore) -> Capabilities | None:
+    """What this machine measured on this very URL within a day, such as by the setup that came before the first write.
+
+    A wrong one would be noticed: whoever joins measures for itself, and stops where the root says something else.
+    """
+    with _state_of(datastore) as state, suppress(ValueError):
+        made = json.loads(state.meta(_NAME) or "{}").get("at")
+        age = datastore.context.env.clock.now().timestamp() - made if isinstance(made, int | float) else -1
+        return read_record(state, datastore.store.url) if 0 <= age < LATELY_SECONDS else None
+    return None
+
+
+def read_record(state: State, url: str) -> Capabilities | None:
+    try:
+        record = json.loads(state.meta(_NAME) or "{}")
+        known = record["capabilities"] if record["url"] == url else {}
+        return Capabilities(**{f.name: bool(known[f.name]) for f in fields(Capabilities)})
+    except (ValueError, KeyError, TypeError):
+        return None  # none, of another store, or of another version: measured again
