@@ -28,7 +28,7 @@ LONGEST = 60_000
 """Bytes of one request: with more, a socket might refuse it."""
 _INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "COVERAGE", "SWAMP_TRACE")
 """Settings that an interpreter reads when it starts, before there is anything to fork."""
-_LATER = ("swamp.bulk", "swamp.datasets", "swamp.spark", "swamp.sql", "swamp.testing", "swamp.models.spark")
+_LATER = ("swamp.bulk", "swamp.datasets", "swamp.spark", "swamp.sql", "swamp.testing")
 """What few commands load, and what brings threads with it: those do not live on in a child."""
 _BY_HAND = (
     "fastapi",

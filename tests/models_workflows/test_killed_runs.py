@@ -359,7 +359,7 @@ def test_a_killed_method_run_is_told_as_interrupted(file_team: Team, tmp_path):
 def test_a_method_run_on_a_full_disk_says_how_it_ended(bench: Bench, monkeypatch):
     """The log does not fit any more; the record that it failed does."""
     from swamp.errors import Failed
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
 
     def full(self, file, name):
         raise Failed("cannot write: No space left on device")

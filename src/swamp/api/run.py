@@ -10,8 +10,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from swamp.errors import Failed, Interrupted, SwampError
+from swamp.models.context import RunContext
 from swamp.models.run import Hooks, Request, run_method
-from swamp.models.run_context import RunContext
 from swamp.repo.open import COMMAND
 from swamp.sync.progress import Cancel
 from swamp.values import mutable

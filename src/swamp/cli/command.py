@@ -24,7 +24,7 @@ from swamp.sync.progress import Cancel
 from swamp.values import mutable
 
 if TYPE_CHECKING:
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.repo.repository import Repo
 
 _META = "swamp.common"
@@ -189,7 +189,7 @@ class CommandSession:
 
     def run_context(self) -> RunContext:
         """What methods and workflows run with; what it knows to be secret is said nowhere."""
-        from swamp.models.run_context import RunContext
+        from swamp.models.context import RunContext
 
         context = RunContext(self.repo)
         hide(context.masker.text)

@@ -14,7 +14,7 @@ from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from swamp.data.records import Output
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
 
 app = group("What method runs did.")
 

@@ -20,17 +20,16 @@ from swamp.data.document import RecordFiles
 from swamp.data.metadata import Owner
 from swamp.data.names import meant, version_of_directory
 from swamp.data.reads import READS, Read, Reads, noting
-from swamp.data.records import Output, Provenance, StoredDefinition, decode_output
+from swamp.data.records import Output, Provenance, decode_definition, decode_output
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339, user_name
 from swamp.errors import Failed, Interrupted, SwampError, UsageError
-from swamp.models.context import Context, Log, OnLog
+from swamp.models.context import Context, Log, OnLog, RunContext
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition, model_item
 from swamp.models.expressions import evaluate
 from swamp.models.inputs import check_inputs, secret_values
 from swamp.models.mask import too_short_to_pass_on
-from swamp.models.run_context import RunContext
 from swamp.repo.conflicts import kept_version, save_again
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
@@ -163,7 +162,7 @@ class MethodRun:
         prepared = prepare(context, request.definition, self.kind, self.method, request)
         if request.definition.file is None:
             context.repo.definitions.auto(request.definition.type, request.definition.name)
-        context.evaluated.save(prepared.shown_definition())
+        context.evaluated.save(decode_definition(prepared.shown.to_document(), prepared.shown.name))
         output = self._first_record(prepared)
         path = context.outputs.save(output)
         self.hooks.begin(output, path)
@@ -315,11 +314,6 @@ class PreparedRun:
     arguments: Any
     shown: Definition
     hash: str
-
-    def shown_definition(self) -> StoredDefinition:
-        document = self.shown.to_document()
-        rest = {key: value for key, value in document.items() if key not in ("id", "name", "type")}
-        return StoredDefinition(self.shown.id, self.shown.name, self.shown.type, rest)
 
 
 def prepare(

@@ -36,7 +36,7 @@ _log = logging.getLogger("swamp.serve")
 @contextmanager
 def driving(repo: Repo) -> Iterator[Driver]:
     """A driver for one question or decision about runs."""
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.workflows.run import Driver
 
     repo.changes.next_command()

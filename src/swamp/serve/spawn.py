@@ -30,7 +30,7 @@ from swamp.trace import flush
 LOCK_MS: Final = 600_000
 _NEEDED: Final = """
 yaml swamp.data.artifacts swamp.index.frames swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
-getpass swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.audit swamp.repo.transaction
+getpass swamp.models.builtin swamp.models.run swamp.bulk.choose swamp.repo.audit swamp.repo.transaction
 swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.outbox
 swamp.repo.wait swamp.repo.probe swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
 swamp.workflows.decide swamp.workflows.run
@@ -56,13 +56,11 @@ def main() -> int:
 
 def _import_everything() -> None:
     """What a run needs, once and before the fork: a run imports only the plug-ins of its repository."""
-    from swamp.models.declare import builtin_types
     from swamp.models.inputs import check_inputs, check_schema
     from swamp.plugins import names
 
     for name in _NEEDED:
         importlib.import_module(name)
-    builtin_types()
     names("models")
     check_schema({"type": "object", "properties": {"name": {"type": "string", "default": ""}}})
     check_inputs({"name": ""}, {"type": "object"}, "")
@@ -226,7 +224,7 @@ def work(job: WorkerJob) -> int:
 
 
 def _run(job: WorkerJob, repo: Path, teller: Teller, cancel: Cancel) -> int:
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.repo.open import COMMAND
     from swamp.wiring import open_repo
     from swamp.workflows.run import Driver

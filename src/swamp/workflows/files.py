@@ -15,12 +15,12 @@ from swamp.catalog.syntax import Node, walk
 from swamp.data.names import check_name, meant, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
+from swamp.models.builtin import SHELL
 from swamp.models.declare import Method, argument_names
 from swamp.models.define import Definition, ModelDefinitions
 from swamp.models.document import ParsedFile, Problem, parse, read_text, refuse
 from swamp.models.document import Path as Place
 from swamp.models.expressions import has_expression, texts_in
-from swamp.models.shell import SHELL
 from swamp.values import value
 from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
 from swamp.workflows.schema import ModelTask, Step, WorkflowFile, WorkflowTask

@@ -14,10 +14,10 @@ from swamp.data.reads import Reads, noting
 from swamp.data.records import Output, decode_output
 from swamp.data.run_record import JobState, RunState, StepState
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
+from swamp.models.context import RunContext
 from swamp.models.define import Definition
 from swamp.models.expressions import Evaluated, Scope, evaluate, has_expression, truth
 from swamp.models.run import Hooks, Request, Result, run_method
-from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
 from swamp.values import mutable

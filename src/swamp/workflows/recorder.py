@@ -18,7 +18,7 @@ from swamp.models.mask import Masker
 from swamp.values import mutable
 
 if TYPE_CHECKING:
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.workflows.schema import WorkflowFile
 
 

@@ -15,8 +15,8 @@ from swamp.data.document import RecordFiles
 from swamp.data.run_record import RUNS, JobState, RunRepository, RunState, StepState, path_of
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, OutcomeUnknown, StoreError, SwampError, UsageError
+from swamp.models.context import RunContext
 from swamp.models.inputs import check_inputs, secret_values
-from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
 from swamp.values import mutable

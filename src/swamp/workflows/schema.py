@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from swamp.env import UTC
-from swamp.models.shell import parse_seconds
+from swamp.models.builtin import parse_seconds
 from swamp.values import value
 
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")]
