@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli import arguments
-from swamp.cli.arguments import Limit, Since, SomeModel
-from swamp.cli.command import CommandSession, group, reading, session
+from swamp.cli import command
+from swamp.cli.command import CommandSession, Limit, Since, SomeModel, group, reading, session
 from swamp.cli.render import short, when
 from swamp.errors import NotFound, UsageError
 
@@ -90,7 +89,7 @@ OutputId = Annotated[
     typer.Argument(
         metavar="OUTPUT",
         help="An output's id, a beginning of it, or a model for its newest.",
-        autocompletion=arguments.models,
+        autocompletion=command.models,
     ),
 ]
 
@@ -148,7 +147,7 @@ def output_logs(output: OutputId) -> None:
         if found.log_file is not None:  # from the tree when it is finished, from this machine while it runs
             text = s.repo.tree.materialize(found.log_file).read_text(encoding="utf-8")
         else:
-            live = context.local / "run-logs" / f"{found.id}.log"
+            live = context.log_of(found.id)
             text = live.read_text(encoding="utf-8") if live.exists() else ""
         document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
         s.answer(document, lambda: s.out.line(text.rstrip("\n")) if text else None)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from swamp.repo.repository import Repo
 
 CHUNK = 1 << 20
+RUN_LOGS = "run-logs"
 TEXT_LIMIT = 1 << 20
 _LOOKED_UP = tuple("id name version modelName modelType contentType size checksum createdAt lifetime tags".split())
 OnLog = Callable[[str], None]
@@ -77,6 +78,10 @@ class RunContext(AbstractContextManager["RunContext"]):
     def local(self) -> Path:
         """Beside the repository, never synced: logs being written, scratch, who runs here."""
         return self.repo.path / ".swamp"
+
+    def log_of(self, run_id: str) -> Path:
+        """Where this machine writes what a run of a method or a workflow says, while it goes."""
+        return self.local / RUN_LOGS / f"{run_id}.log"
 
     def scope(self, run_facts: Mapping[str, Any] | None = None) -> Scope:
         return Scope(

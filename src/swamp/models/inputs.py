@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swamp.errors import UsageError
+
+if TYPE_CHECKING:
+    from swamp.models.mask import Masker
 
 OWN_TAGS = ("type", "specName", "modelName")
 FORMS = "write key=value, key:json=[1,2], key=@file, or a.b=value for nested values"
@@ -107,8 +110,13 @@ def _place(values: dict[str, Any], dotted: str, value: Any) -> None:
     here[last] = value
 
 
-def check_inputs(values: Mapping[str, Any], schema: Mapping[str, Any] | None, owner: str) -> dict[str, Any]:
-    """`values` with the schema's defaults and types, or a UsageError that names every mistake."""
+def check_inputs(
+    values: Mapping[str, Any], schema: Mapping[str, Any] | None, owner: str, masker: Masker | None = None
+) -> dict[str, Any]:
+    """`values` with the schema's defaults and types, or a UsageError that names every mistake.
+
+    The `masker` learns those that the schema calls secret; one that is too short to be masked is a UsageError too.
+    """
     if schema is None:
         return dict(values)
     from jsonschema import Draft202012Validator
@@ -123,6 +131,9 @@ def check_inputs(values: Mapping[str, Any], schema: Mapping[str, Any] | None, ow
             hint=FORMS,
             details={"problems": problems},
         )
+    if masker is not None:
+        for name, secret in secret_values(completed, schema).items():
+            masker.must_learn(f"the secret input `{name}`", secret)
     return completed
 
 

@@ -24,12 +24,12 @@ from swamp.data.records import Output, Provenance, decode_definition, decode_out
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339, user_name
 from swamp.errors import Failed, Interrupted, SwampError, UsageError
-from swamp.models.context import Context, Log, OnLog, RunContext
+from swamp.models.context import RUN_LOGS, Context, Log, OnLog, RunContext
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition, model_item
 from swamp.models.expressions import evaluate
-from swamp.models.inputs import check_inputs, secret_values
-from swamp.models.mask import too_short_to_pass_on
+from swamp.models.inputs import check_inputs
+from swamp.models.mask import Masker, too_short_to_pass_on
 from swamp.repo.conflicts import kept_version, save_again
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
@@ -37,8 +37,6 @@ from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.repo.transaction import Change
-
-RUN_LOGS = "run-logs"
 
 
 @value
@@ -166,7 +164,7 @@ class MethodRun:
         output = self._first_record(prepared)
         path = context.outputs.save(output)
         self.hooks.begin(output, path)
-        log = Log(context.local / RUN_LOGS / f"{output.id}.log", context.masker, self.hooks.line)
+        log = Log(context.log_of(output.id), context.masker, self.hooks.line)
         log.file.with_suffix(".path").write_text(path, encoding="utf-8")
         try:
             with self._scratch() as scratch:
@@ -320,8 +318,7 @@ def prepare(
     context: RunContext, definition: Definition, kind: ModelType, method: Method, request: Request
 ) -> PreparedRun:
     """Raises UsageError that says which argument is wrong, missing or unknown."""
-    inputs, overrides = split_inputs(definition, method, request.inputs)
-    context.masker.learn_inputs(secret_values(inputs, definition.inputs))
+    inputs, overrides = split_inputs(definition, method, request.inputs, context.masker)
     given = overrides if request.shown_inputs is None else request.shown_inputs
     shown_overrides = {name: given.get(name) for name in overrides}
     about = {key: value for key, value in model_item(definition).items() if key != "file"}
@@ -348,7 +345,7 @@ def prepare(
 
 
 def split_inputs(
-    definition: Definition, method: Method, given: Mapping[str, Any]
+    definition: Definition, method: Method, given: Mapping[str, Any], masker: Masker
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the definition's expressions see as `inputs`, and what goes straight to the method as arguments.
 
@@ -365,7 +362,7 @@ def split_inputs(
                 hint=meant(name, [*arguments, *declared]) + known,
             )
     for_expressions = {k: v for k, v in given.items() if k in declared or k in mentioned}
-    inputs = check_inputs(for_expressions, definition.inputs, definition.name)
+    inputs = check_inputs(for_expressions, definition.inputs, definition.name, masker)
     straight = {k: v for k, v in given.items() if k in arguments and k not in declared}
     return inputs, straight
 

@@ -152,7 +152,7 @@ def run_document_of(server: Server, run_id: str) -> dict[str, Any]:
     server.repo.freshen()
     with driving(server.repo) as driver:
         try:
-            found = as_seen(driver, driver.find(run_id))
+            found = as_seen(driver, driver.runs.get(run_id))
         except NotFound:
             waiting = server.queue.of_run(run_id)
             if waiting is None:
@@ -167,7 +167,7 @@ def logs(server: Asked, run: str) -> Any:
     """What the steps of a run said."""
     with driving(server.repo) as driver:
         try:
-            text = driver.logs.text(driver.find(run))
+            text = driver.logs.text(driver.runs.get(run))
         except NotFound:
             if server.queue.of_run(run) is None:
                 raise

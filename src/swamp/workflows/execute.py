@@ -122,24 +122,16 @@ class Execution:
     # -- arriving at nodes
 
     def _arrive(self, node: GraphNode) -> None:
-        if node.kind == "start":
-            self._begin_job(node)
-        elif node.kind == "end":
-            self._end_job(node)
-        else:
+        if node.kind == "step":
             self._begin_step(node)
-
-    def _begin_job(self, node: GraphNode) -> None:
+            return
         job, state = self._workflow.job(node.job), self._recorder.run.job(node.job)
-        met = all(holds(d.condition, self._recorder.run.job(d.job).status) for d in job.depends_on)
         with self._recorder.change():
-            state.status = "running" if met else "skipped"
-        self._sorter.done(node)
-
-    def _end_job(self, node: GraphNode) -> None:
-        state = self._recorder.run.job(node.job)
-        with self._recorder.change():
-            state.status = "skipped" if state.status == "skipped" else job_outcome(state)
+            if node.kind == "start":
+                met = all(holds(d.condition, self._recorder.run.job(d.job).status) for d in job.depends_on)
+                state.status = "running" if met else "skipped"
+            elif state.status != "skipped":
+                state.status = job_outcome(state)
         self._sorter.done(node)
 
     def _begin_step(self, node: GraphNode) -> None:

@@ -22,8 +22,7 @@ from swamp.models.document import ParsedFile, Problem, parse, read_text, refuse
 from swamp.models.document import Path as Place
 from swamp.models.expressions import has_expression, texts_in
 from swamp.values import value
-from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
-from swamp.workflows.schema import ModelTask, Step, WorkflowFile, WorkflowTask
+from swamp.workflows.schema import RESERVED_NAMES, ModelTask, Task, WorkflowFile, WorkflowTask, inspect, parse_workflow
 
 FOLDER = "workflows"
 PREFIX = "workflow-"
@@ -171,15 +170,13 @@ class WorkflowFiles:
         return workflow, problems + (self._against_models(workflow, document) if workflow is not None else [])
 
     def _against_models(self, workflow: WorkflowFile, document: ParsedFile) -> list[Problem]:
-        found: list[Problem] = []
-        for i, job in enumerate(workflow.jobs):
-            for j, step in enumerate(job.steps):
-                place = ("jobs", i, "steps", j, "task")
-                found += [
-                    document.problem((*place, *inner), message, meant)
-                    for inner, message, meant in self._task_problems(step, workflow)
-                ]
-        return [*found, *self._data_problems(workflow, document)]
+        found = [
+            document.problem(("jobs", i, "steps", j, "task", *inner), message, meant)
+            for i, job in enumerate(workflow.jobs)
+            for j, step in enumerate(job.steps)
+            for inner, message, meant in self._task_problems(step.task, workflow)
+        ]
+        return found + self._data_problems(workflow, document)
 
     def _data_problems(self, workflow: WorkflowFile, document: ParsedFile) -> list[Problem]:
         """Data that an expression asks for by name and that nothing makes, and nobody has."""
@@ -193,8 +190,7 @@ class WorkflowFiles:
             for message, meant in makers.problems(model, name)
         ]
 
-    def _task_problems(self, step: Step, workflow: WorkflowFile) -> Iterator[TaskProblem]:
-        task = step.task
+    def _task_problems(self, task: Task, workflow: WorkflowFile) -> Iterator[TaskProblem]:
         if isinstance(task, WorkflowTask) and not has_expression(task.workflow_id_or_name):
             yield from self._nested_problems(task, workflow)
         if isinstance(task, ModelTask):

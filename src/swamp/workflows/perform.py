@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from swamp.values import mutable
 from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, WorkflowTask
+from swamp.workflows.state import requested, stop_path
 
 if TYPE_CHECKING:
     from swamp.workflows.locks import StillOurs
@@ -37,12 +38,6 @@ class TaskRunner:
     driver: Driver
     recorder: RunRecorder
     hold: StillOurs
-    scope_paths: tuple[str, ...] = ()
-    """Where a request to cancel may lie: each step looks there when it begins."""
-    share_log: Callable[[RunState], object] = lambda run: None
-    """Called before a step's push: what the run has said so far travels with it."""
-    make_known: Callable[[], None] = lambda: None
-    """Called before anything happens because of this run: its record is in the store then. inv[run.known]"""
     shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The evaluated task of each step, as a record may show it."""
 
@@ -215,7 +210,8 @@ class TaskRunner:
                 "model-method", definition.id, run.workflow_id, run.id, run.workflow_name, job.name, instance.name
             ),
             run_facts=self._facts(instance.job, instance.name),
-            scope=(*self.scope_paths, *([last] if (last := state.extra.get("outputFile")) else [])),
+            # A request to cancel, and what an earlier attempt has recorded: both come with the step's pull.
+            scope=(stop_path(run.workflow_id, run.id), *([last] if (last := state.extra.get("outputFile")) else [])),
             read_before=instance.read,
             waiting=self._known_while_it_waits,
             resolved=lambda asked: self._resolved(instance, task, asked),
@@ -258,7 +254,7 @@ class TaskRunner:
                     )
             else:
                 self._failed(instance, state, result.error, artifacts=result.artifacts, **extra)
-            self.share_log(self.recorder.run)
+            self.driver.logs.share(self.recorder.run)  # what the run has said so far travels with the step's push
 
         return Hooks(
             begin=begin,
@@ -269,13 +265,13 @@ class TaskRunner:
 
     def _known_while_it_waits(self) -> None:
         with suppress(StoreError):  # it is said again, and has to be heard, when the wait is over
-            self.make_known()
+            self.driver.make_known()
 
     def _before_it_runs(self, last: str | None, definition: Definition, instance: Instance) -> Output | None:
         """A request to cancel that the step's own pull has brought is heard; work that was done is taken over."""
-        if any((self.context.repo.tree.root / path).exists() for path in self.scope_paths):
+        if requested(self.context.repo.tree.root, self.recorder.run) is not None:
             raise Interrupted("cancelled before it ran")
-        self.make_known()
+        self.driver.make_known()
         return self._left_by_last(last, definition, instance)
 
     def _left_by_last(self, path: str | None, definition: Definition, instance: Instance) -> Output | None:
@@ -329,7 +325,7 @@ class TaskRunner:
 
     def _run_nested(self, instance: Instance, task: WorkflowTask, state: StepState, cancel: Limit) -> None:
         found = self._evaluated(instance, task)
-        self.make_known()
+        self.driver.make_known()
         child_id = state.extra.get("childRunId") or self.context.env.uuid()
         with self.recorder.change():  # known to this run's record before the child begins
             state.extra["childRunId"] = child_id
@@ -338,7 +334,7 @@ class TaskRunner:
             child = self.driver.run_child(name, inputs, self.recorder.run, child_id, cancel)
         except StoreError:
             with suppress(NotFound):  # else nothing of it began
-                if (done := self.driver.find(child_id)).status == "succeeded":  # and could not be shared
+                if (done := self.driver.runs.get(child_id)).status == "succeeded":  # and could not be shared
                     self._nested_ended(instance, done, state, cancel)
             raise
         self._nested_ended(instance, child, state, cancel)

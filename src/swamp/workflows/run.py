@@ -16,7 +16,7 @@ from swamp.data.run_record import RUNS, JobState, RunRepository, RunState, StepS
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, OutcomeUnknown, StoreError, SwampError, UsageError
 from swamp.models.context import RunContext
-from swamp.models.inputs import check_inputs, secret_values
+from swamp.models.inputs import check_inputs
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
 from swamp.values import mutable
@@ -51,7 +51,8 @@ class Driver:
     ancestors: tuple[str, ...] = ()
     _sharing: int | None = None
     """The thread that makes a record known to others: only its own saves are its push's to answer for."""
-    _make_known: Callable[[], None] = lambda: None
+    make_known: Callable[[], None] = lambda: None
+    """Called before anything happens because of a run: its record is in the store then. inv[run.known]"""
 
     @cached_property
     def files(self) -> WorkflowFiles:
@@ -95,8 +96,7 @@ class Driver:
         workflow = self.files.find(name).workflow
         if workflow.id in self.ancestors or len(self.ancestors) >= DEEPEST_NESTING:
             raise UsageError(f"workflow {workflow.name} would run inside itself", hint="untangle the nesting")
-        values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
-        self.context.masker.learn_inputs(secret_values(values, workflow.inputs))
+        values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}", self.context.masker)
         run = self.new_run(workflow, values, {**workflow.tags, **(tags or {})}, trigger or {"kind": "cli"}, run_id)
         with self.locks.hold(run.workflow_id, run.id, new=run_id is None) as hold:
             recorder = self.recorder(run)
@@ -119,11 +119,11 @@ class Driver:
 
         def share() -> None:
             # A parallel step that says that it begins would change the record under the push that answers for it.
-            with recorder.alone(), self.shared_record(path, "workflow run"):
+            with recorder.lock, self.shared_record(path, "workflow run"):
                 recorder.save()
 
         recorder.save()
-        self._make_known = Once(share)
+        self.make_known = Once(share)
         self._go(workflow, recorder, hold, "workflow run")
 
     def _already(self, run: RunState) -> RunState | None:
@@ -196,7 +196,7 @@ class Driver:
             with self._not_left_running(recorder):
                 with self.shared_record(path, "workflow resume"), recorder.change():
                     mark_resumed(run, rfc3339(self.context.env.clock.now()))
-                    self._withdraw_request(run)
+                    self.withdraw_request(run)
                 self._go(workflow, recorder, hold, "workflow resume", retry=retry)
         return run
 
@@ -208,13 +208,9 @@ class Driver:
             self._answer_request(run)
         return run
 
-    def find(self, run_id: str) -> RunState:
-        """The run as this machine knows it. Raises NotFound."""
-        return self.runs.get(run_id)
-
     def find_anywhere(self, run_id: str) -> RunState:
-        """The same; a run of another machine that is not known here yet is looked for in the datastore."""
-        return self._anywhere(lambda: self.find(run_id))
+        """The run; one of another machine that is not known here yet is looked for in the datastore."""
+        return self._anywhere(lambda: self.runs.get(run_id))
 
     def resolve(self, wanted: str) -> str:
         """The id of the run that `wanted` means: an id, the beginning of one, `latest`; looked for like a run."""
@@ -248,7 +244,7 @@ class Driver:
         """One pass, then the final record and its push. The error that stopped a run is raised after that."""
         run, stopped = recorder.run, None
         began = self.context.env.clock.monotonic()
-        runner = self._task_runner(recorder, hold)
+        runner = TaskRunner(self, recorder, hold)
         execution = Execution(
             workflow, recorder, runner, env=self.context.env, stop=lambda: self._asked_to_stop(run), retry=retry
         )
@@ -308,14 +304,10 @@ class Driver:
             self.logs.close(run)
             self._answer_request(run)
 
-    def _task_runner(self, recorder: RunRecorder, hold: StillOurs) -> TaskRunner:
-        stop_file = stop_path(recorder.run.workflow_id, recorder.run.id)
-        return TaskRunner(self, recorder, hold, (stop_file,), self.logs.share, self._make_known)
-
     def _asked_to_stop(self, run: RunState) -> bool:
         """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
-        request = self.context.repo.tree.root / stop_path(run.workflow_id, run.id)
-        return self.cancel.requested or self.context.repo.cancel.requested or request.exists()
+        told = self.cancel.requested or self.context.repo.cancel.requested
+        return told or requested(self.context.repo.tree.root, run) is not None
 
     @contextmanager
     def shared_record(self, path: str, command: str, asked: RunState | None = None) -> Iterator[None]:
@@ -354,7 +346,7 @@ class Driver:
         if not run.over or run.status == "succeeded":  # who asked was told so; its steps say what they did
             run.status, run.completed_at = "cancelled", rfc3339(self.context.env.clock.now())
         run.extra["cancelRequested"] = {"at": said, "answer": run.status}
-        self._withdraw_request(run)
+        self.withdraw_request(run)
 
     def _answer_latecomer(self, recorder: RunRecorder, command: str) -> None:
         """A request that was committed between the last look and the last push: who made it may have seen the run still
@@ -368,7 +360,7 @@ class Driver:
             with self.shared_record(path_of(run.workflow_id, run.id), command, run), recorder.change():
                 self._answer_request(run)
 
-    def _withdraw_request(self, run: RunState) -> None:
+    def withdraw_request(self, run: RunState) -> None:
         """A request to cancel is answered once: a later resume must not be stopped by it."""
         RecordFiles(self.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
 
@@ -381,7 +373,7 @@ class Driver:
         inner = Driver(self.context, cancel=cancel, ancestors=(*self.ancestors, parent.workflow_id))
         trigger = {"kind": "workflow", "runId": parent.id}  # not the parent's own: a delivery belongs to one run
         try:
-            known = inner.find(child_run_id)
+            known = inner.runs.get(child_run_id)
         except NotFound:
             return inner.start(name, inputs, trigger=trigger, run_id=child_run_id)
         return known if known.status == "succeeded" else inner.resume(known.id, inputs=inputs)
@@ -390,7 +382,7 @@ class Driver:
 
     def settle(self, recorder: RunRecorder, workflow: WorkflowFile, hold: StillOurs) -> bool:
         """Let a decision take effect as far as nothing has to run for it; whether steps are left to run."""
-        runner = self._task_runner(recorder, hold)
+        runner = TaskRunner(self, recorder, hold)
         execution = Execution(workflow, recorder, runner, env=self.context.env, launch=False, retry=False)
         execution.run()
         if recorder.run.over:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from swamp.data.document import keys_of, values_of
 from swamp.data.run_record import RUNS, JobState, RunState, RunStatus, StepState, StepStatus
 from swamp.errors import Failed, UsageError
-from swamp.models.inputs import check_inputs, secret_values
+from swamp.models.inputs import check_inputs
 from swamp.models.mask import MASK, Masker
-from swamp.workflows.schema import WorkflowFile, after
+from swamp.workflows.schema import WorkflowFile
 
 if TYPE_CHECKING:
     from swamp.workflows.decide import DecidedRun
@@ -118,9 +118,7 @@ def inputs_again(masker: Masker, workflow: WorkflowFile, run: RunState, given: M
         raise UsageError(
             f"the input `{lost[0]}` was a secret and is not in the record", hint=f"add --input {lost[0]}=…"
         )
-    values = check_inputs(known, workflow.inputs, f"workflow {workflow.name}")
-    masker.learn_inputs(secret_values(values, workflow.inputs))
-    return values
+    return check_inputs(known, workflow.inputs, f"workflow {workflow.name}", masker)
 
 
 def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
@@ -139,6 +137,23 @@ def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
         if (job.name, step.template) in again:
             step.extra = {}
             step.reset()
+
+
+def after(workflow: WorkflowFile, targets: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The steps named and every step that runs because of them: what `resume --from` does again."""
+    again = set(targets)
+    while True:
+        jobs = {job for job, _ in again}
+        grown = again | {
+            (job.name, step.name)
+            for job in workflow.jobs
+            for step in job.steps
+            if any(one.job in jobs for one in job.depends_on)
+            or any((job.name, one.step) in again for one in step.depends_on)
+        }
+        if grown == again:
+            return again
+        again = grown
 
 
 def mark_resumed(run: RunState, now: str) -> None:
