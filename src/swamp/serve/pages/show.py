@@ -22,8 +22,15 @@ from swamp.repo.maintain import commit_items
 from swamp.repo.preview import preview
 from swamp.serve.api_runs import logs, run_document_of
 from swamp.serve.dispatch import driving
-from swamp.serve.pages.draw import Needs, bars_of_runs, graph_of_lineage, graph_of_run, line_of_sizes
-from swamp.serve.pages.render import compact, page
+from swamp.serve.pages.render import (
+    Needs,
+    bars_of_runs,
+    compact,
+    graph_of_lineage,
+    graph_of_run,
+    line_of_sizes,
+    page,
+)
 from swamp.serve.respond import Cursor, needs, page_of
 from swamp.serve.state import Asked, Server
 from swamp.workflows.schema import Job, Step
