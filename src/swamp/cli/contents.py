@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import Model, Name, Version
-from swamp.cli.command import CommandSession, session
+from swamp.cli.command import CommandSession, Model, Name, Version, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
 from swamp.values import as_document

@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from swamp.cli.arguments import DryRun, Model, Name, Since, SomeModel, Tags, Version, Yes
-from swamp.cli.command import CommandSession, group, reading, session
+from swamp.cli.command import (
+    CommandSession,
+    DryRun,
+    Model,
+    Name,
+    Since,
+    SomeModel,
+    Tags,
+    Version,
+    Yes,
+    group,
+    reading,
+    session,
+)
 from swamp.cli.contents import cat, diff, lineage, refuse_stdout_twice, show, to_a_pipe, undelete, write_bytes
 from swamp.cli.outputs import known_run
 from swamp.cli.render import plural, size_text, when

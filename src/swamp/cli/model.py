@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import InputFile, Inputs, Model, NewText, SomeModel, Tags, Yes
-from swamp.cli.command import CommandSession, group, reading, session
+from swamp.cli.command import (
+    CommandSession,
+    InputFile,
+    Inputs,
+    Model,
+    NewText,
+    SomeModel,
+    Tags,
+    Yes,
+    group,
+    reading,
+    session,
+)
 from swamp.cli.outputs import app as outputs
 from swamp.cli.render import plural, print_line
 from swamp.errors import Failed, UsageError

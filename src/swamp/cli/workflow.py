@@ -9,9 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli import arguments
-from swamp.cli.arguments import InputFile, Inputs, NewText, RunId, Tags, Workflow, Yes
-from swamp.cli.command import CommandSession, common, group, reading, session
+from swamp.cli import command
+from swamp.cli.command import (
+    CommandSession,
+    InputFile,
+    Inputs,
+    NewText,
+    RunId,
+    Tags,
+    Workflow,
+    Yes,
+    common,
+    group,
+    reading,
+    session,
+)
 from swamp.cli.model import collect_after, given_as, new_text, show_problems, warn_of_broken
 from swamp.cli.render import short, when
 from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
@@ -157,7 +169,7 @@ def history_get(run_id: RunId) -> None:
     from swamp.workflows.state import history_document
 
     with session(reading=True) as s, asking(s) as driver:
-        found = as_seen(driver, driver.find(driver.resolve(run_id)))
+        found = as_seen(driver, driver.runs.get(driver.resolve(run_id)))
         waits = found.over and s.repo.changes.wait_here(found.path)
         s.answer(history_document(found, waits=waits), lambda: _history_text(s, found, waits))
 
@@ -204,7 +216,7 @@ def logs(run_id: RunId, follow: Follow = False) -> None:
     from swamp.workflows.decide import followed
 
     with session(reading=True) as s, asking(s) as driver:
-        found = driver.find(driver.resolve(run_id))
+        found = driver.runs.get(driver.resolve(run_id))
         if not follow:
             text = driver.logs.text(found)
             s.answer({"id": found.id, "lines": text.splitlines()}, lambda: s.out.line(text.rstrip("\n")))
@@ -213,7 +225,7 @@ def logs(run_id: RunId, follow: Follow = False) -> None:
         for line in followed(driver, found.id, s.out.info):
             lines.append(line) if s.common.json else s.out.line(line)
         if s.common.json:
-            s.answer({"id": found.id, "status": driver.find(found.id).status, "lines": lines})
+            s.answer({"id": found.id, "status": driver.runs.get(found.id).status, "lines": lines})
 
 
 # -- files
@@ -258,7 +270,7 @@ def get_workflow(name: Workflow) -> None:
 def edit_workflow(name: Workflow, file: NewText = None) -> None:
     """Change a workflow in your editor, or with --file. A wrong text changes nothing."""
     from swamp.models.document import refuse
-    from swamp.workflows.parse import inspect
+    from swamp.workflows.schema import inspect
 
     with session() as s, open_driver(s) as driver:
         source = driver.files.file_of(name)
@@ -289,7 +301,7 @@ def delete_workflow(name: Workflow, yes: Yes = False) -> None:
 @reading(app, "validate")
 def validate_workflows(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="All of them by default.", autocompletion=arguments.workflows)
+        str | None, typer.Argument(metavar="NAME", help="All of them by default.", autocompletion=command.workflows)
     ] = None,
 ) -> None:
     """Check workflows without running anything. Exit 1 when something is wrong."""
@@ -316,7 +328,7 @@ def run(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|search", help="A workflow; or `search` for its runs.", autocompletion=arguments.workflows
+            metavar="NAME|search", help="A workflow; or `search` for its runs.", autocompletion=command.workflows
         ),
     ],
     query: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="With `search`: a part of name or id.")] = None,
