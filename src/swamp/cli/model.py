@@ -27,6 +27,7 @@ from swamp.cli.command import (
 from swamp.cli.outputs import app as outputs
 from swamp.cli.render import plural, print_line
 from swamp.errors import Failed, UsageError
+from swamp.values import as_document
 
 if TYPE_CHECKING:
     from swamp.models.define import Definition
@@ -52,7 +53,7 @@ def list_types() -> None:
     with session() as s:
         registry = load_registry(s.repo.path)
         found = [type_item(kind) for kind in registry]
-        broken = [{"name": plugin.name, "error": plugin.error} for plugin in registry.broken]
+        broken = [as_document(plugin) for plugin in registry.broken]
         for plugin in registry.broken:
             s.out.warn(f"{plugin.name} was not loaded: {plugin.error}")
         rows = [(t["type"], " ".join(t["methods"]), t["source"], t["description"]) for t in found]
@@ -143,9 +144,9 @@ def list_models(
         s.items(items, ("NAME", "TYPE", "DEFINED IN"), rows, **warn_of_broken(s, models.broken()))
 
 
-def warn_of_broken(s: CommandSession, files: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def warn_of_broken(s: CommandSession, files: Iterable[dict[str, str]]) -> dict[str, Any]:
     """Files that a listing could not read: said on stderr, and in the document."""
-    broken = [{"file": file, "error": error} for file, error in files]
+    broken = list(files)
     for one in broken:
         s.out.warn(f"{one['file']} cannot be read: {one['error'].splitlines()[0]}")
     return {"broken": broken} if broken else {}

@@ -94,13 +94,13 @@ class ModelDefinitions:
         for file in definition_files(self.tree.root / AUTO):
             yield self._load_auto(file)
 
-    def broken(self) -> Iterator[tuple[str, str]]:
+    def broken(self) -> Iterator[dict[str, str]]:
         """The definition files that cannot be read, and why."""
         for file in definition_files(self.repo / FOLDER):
             try:
                 self._load(file)
             except UsageError as error:
-                yield file.relative_to(self.repo).as_posix(), error.message
+                yield {"file": file.relative_to(self.repo).as_posix(), "error": error.message}
 
     @property
     def _sources(self) -> Sequence[Source[Definition]]:

@@ -11,6 +11,7 @@ from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
+from swamp.catalog.schema import Row
 from swamp.errors import NotFound, UsageError
 from swamp.models.inputs import tag_pairs
 from swamp.repo.data import describe
@@ -64,14 +65,11 @@ def list_data(
     rows = server.repo.data.list(model, type=type, workflow=workflow, run=run)
     if q:
         rows = [row for row in rows if q.lower() in f"{row.model_name}/{row.fields['name']}".lower()]
-    part, following = page_of(
-        rows,
-        lambda row: "\x00".join((row.model_name, row.ref.data.name, row.ref.data.type, row.ref.data.model_id)),
-        cursor,
-        limit,
-    )
-    items = [row.listed() for row in part]
-    return {"items": items, "total": len(rows), "next": following, **_fresh(server)}
+
+    def place(row: Row) -> str:
+        return "\x00".join((row.model_name, row.ref.data.name, row.ref.data.type, row.ref.data.model_id))
+
+    return page_of(rows, place, cursor, limit, Row.listed) | _fresh(server)
 
 
 def _fresh(server: Server) -> dict[str, bool]:
@@ -107,9 +105,8 @@ def get_data(server: Asked, model: str, name: str, version: Annotated[int | None
 def versions(server: Asked, model: str, name: str, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """The versions of a name, newest first."""
     rows = server.repo.data.versions(model, name)
-    part, following = page_of(rows, lambda row: f"{10**12 - row.ref.version:012}", cursor, limit)
-    found = [row.version_item() for row in part]
-    return {"items": found, "versions": found, "total": len(rows), "next": following, **_fresh(server)}
+    found = page_of(rows, lambda row: f"{10**12 - row.ref.version:012}", cursor, limit, Row.version_item)
+    return {**found, "versions": found["items"], **_fresh(server)}
 
 
 @router.get("/data/{model}/{name}/versions/{version}", **for_role("viewer", Version))

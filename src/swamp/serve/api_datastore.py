@@ -104,8 +104,7 @@ def release(server: Asked, model: Annotated[str | None, Body(embed=True)] = None
 def conflicts(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """What was changed here and elsewhere: the local side is kept aside, the store's is in place."""
     found = Conflicts(server.repo).list()
-    part, following = page_of(found, lambda one: one.id, cursor, limit)
-    return {"items": [one.to_json() for one in part], "total": len(found), "next": following}
+    return page_of(found, lambda one: one.id, cursor, limit, lambda one: one.to_json())
 
 
 @router.get("/conflicts/compare", **for_role("viewer", ComparedConflict))

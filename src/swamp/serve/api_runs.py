@@ -22,6 +22,7 @@ from swamp.serve.dispatch import driving, trigger_of
 from swamp.serve.queue import QueuedDelivery
 from swamp.serve.respond import STATUS, ApiRouter, Cursor, Limit, document, for_role, listing, page_of
 from swamp.serve.state import Asked, Server
+from swamp.values import as_document
 from swamp.workflows.decide import as_seen, cancel_run, decide
 from swamp.workflows.state import decided_document, history_document, must_be_resumable, workflow_item
 
@@ -67,9 +68,8 @@ def workflows(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """All workflows; those that cannot be read are in `broken`."""
     with driving(server.repo) as driver:
         found = [workflow_item(one) for one in driver.files.all()]
-        broken = [{"file": file, "error": error} for file, error in driver.files.broken()]
-    part, following = page_of(found, lambda item: str(item["name"]), cursor, limit)
-    return {"items": part, "total": len(found), "next": following, **({"broken": broken} if broken else {})}
+        broken = list(driver.files.broken())
+    return {**page_of(found, lambda item: str(item["name"]), cursor, limit), **({"broken": broken} if broken else {})}
 
 
 @router.get(
@@ -233,7 +233,7 @@ def types(server: Asked) -> Any:
     """Every model type, built in and plugged in."""
     registry = load_registry(server.repo.path)
     found = [type_item(kind) for kind in registry]
-    broken = [{"name": plugin.name, "error": plugin.error} for plugin in registry.broken]
+    broken = [as_document(plugin) for plugin in registry.broken]
     return {"items": found, "types": found, "total": len(found), "broken": broken}
 
 
@@ -249,9 +249,9 @@ def models(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     with driving(server.repo) as driver:
         known = driver.context.models
         found = sorted((model_item(one) for one in known.all()), key=lambda item: (item["name"], item["type"]))
-        broken = [{"file": file, "error": error} for file, error in known.broken()]
-    part, following = page_of(found, lambda item: f"{item['name']}\x00{item['type']}", cursor, limit)
-    return {"items": part, "total": len(found), "next": following, **({"broken": broken} if broken else {})}
+        broken = list(known.broken())
+    page = page_of(found, lambda item: f"{item['name']}\x00{item['type']}", cursor, limit)
+    return {**page, **({"broken": broken} if broken else {})}
 
 
 @models_router.get("/models/{model}", **for_role("viewer", Model))

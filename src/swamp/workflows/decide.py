@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from swamp.data.document import RecordFiles
-from swamp.data.run_record import RUNS, RunState, RunSummary, StepState, path_of
+from swamp.data.run_record import RUNS, RunState, RunSummary, StepState
 from swamp.env import rfc3339, user_name
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, StoreError, SwampError, UsageError
 from swamp.models.expressions import evaluate
@@ -39,7 +39,7 @@ def decide(
     known = driver.find_anywhere(run_id)
     with (
         driver.locks.hold(known.workflow_id, run_id) as hold,
-        driver.shared_record("", f"workflow {decision}"),  # guards of the steps behind it may ask for any data
+        driver.shared_record(f"workflow {decision}"),  # guards of the steps behind it may ask for any data
     ):
         run = driver.runs.get(run_id, known.workflow_id)
         state = _gate(run, step)
@@ -55,7 +55,7 @@ def decide(
                 "decidedAt": rfc3339(driver.context.env.clock.now()),
             }
             state.extra["approval"] |= {**words, "reason": reason} if reason else words
-        left = driver.settle(recorder, workflow, hold)
+        left = driver.settle(TaskRunner(driver, workflow, recorder, hold))
     return DecidedRun(run, state.name, left)
 
 
@@ -104,25 +104,24 @@ def cancel_run(driver: Driver, run_id: str) -> CancelStatus:
 
 def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> CancelStatus | None:
     """None if the run was taken up, or let go of, between the look and the act: look again."""
-    path = path_of(workflow_id, run_id)
     known = driver.runs.get(run_id, workflow_id)
-    with driver.shared_record(path, "workflow cancel", known):
+    with driver.shared_record("workflow cancel", known, and_request=True):
         run = _not_over(driver, workflow_id, run_id, "is over")
         # One that says `running` and that nobody can judge is asked, not overruled.
         verdict = driver.locks.verdict(run.workflow_id, run.id, fresh=True)
         alive = verdict == "alive" or (run.status == "running" and verdict != "dead")
         if alive:
             said = f"{rfc3339(driver.context.env.clock.now())}\n"
-            RecordFiles(driver.context.repo.tree, RUNS).write(stop_path(workflow_id, run_id), said.encode())
+            RecordFiles(driver.context.repo.tree, RUNS).write(stop_path(run), said.encode())
     return _acknowledged(driver, run) if alive else _stopped(driver, run)
 
 
 def _acknowledged(driver: Driver, asked: RunState) -> CancelStatus | None:
     """The request is in the store. Whoever ends the run after that commit sees it; whoever ended it before is seen."""
-    path, clock = path_of(asked.workflow_id, asked.id), driver.context.env.clock
+    clock = driver.context.env.clock
     until = clock.monotonic() + ANSWER_SECONDS
     while True:
-        with driver.shared_record(path, "workflow cancel", asked):
+        with driver.shared_record("workflow cancel", asked, and_request=True):
             run = driver.runs.get(asked.id, asked.workflow_id)
         alive = driver.locks.verdict(run.workflow_id, run.id, fresh=True) != "dead"
         if run.status == "cancelled":
@@ -132,18 +131,17 @@ def _acknowledged(driver: Driver, asked: RunState) -> CancelStatus | None:
         if not alive or clock.monotonic() > until:
             break
         clock.sleep(0.3)  # it has ended, and its process has yet to look for a request that came at the last moment
-    with driver.shared_record(path, "workflow cancel", asked):
+    with driver.shared_record("workflow cancel", asked, and_request=True):
         driver.withdraw_request(run)
     raise Failed(f"run {run.id} had ended before it could be cancelled: {run.status}", hint="what it wrote is there")
 
 
 def _stopped(driver: Driver, seen: RunState) -> CancelStatus | None:
     """Nobody runs it: its record says so, under its lock until that is in the store."""
-    path = path_of(seen.workflow_id, seen.id)
     try:
         with (
             driver.locks.hold(seen.workflow_id, seen.id),
-            driver.shared_record(path, "workflow cancel", seen),
+            driver.shared_record("workflow cancel", seen, and_request=True),
         ):
             run = _not_over(driver, seen.workflow_id, seen.id, "has just ended")
             with driver.recorder(run).change():
@@ -197,7 +195,7 @@ def note_interrupted(driver: Driver) -> list[RunState]:
             continue
         with (
             driver.locks.hold(run.workflow_id, run.id),
-            driver.shared_record(path_of(run.workflow_id, run.id), "workflow interrupted"),
+            driver.shared_record("workflow interrupted", run),
         ):
             run = driver.runs.get(run_id)  # it may have ended after it was read, and then nobody had its lock either
             if run.status != "running":
@@ -282,16 +280,16 @@ def followed(driver: Driver, run_id: str, notify: Callable[[str], None]) -> Iter
         here = driver.context.log_of(run_id).exists()  # every line of it can be read at once
         driver.context.env.clock.sleep(HERE_SECONDS if here else ELSEWHERE_SECONDS)
         if not here:
-            away = _fetched(driver, path_of(run.workflow_id, run.id), run.id, notify, away)
+            away = _fetched(driver, run, notify, away)
 
 
-def _fetched(driver: Driver, record: str, run_id: str, notify: Callable[[str], None], was_away: bool) -> bool:
+def _fetched(driver: Driver, run: RunState, notify: Callable[[str], None], was_away: bool) -> bool:
     """Brings the record and the log; whether the store was away. One conditional request where nothing has changed."""
     engine = driver.context.repo.datastore.engine
     if engine is None:
         return False
     try:
-        engine.pull((record, f"logs/workflow-runs/{run_id}.log"))
+        engine.pull((run.path, f"logs/workflow-runs/{run.id}.log"))
     except StoreError as error:
         if not was_away:
             notify(f"the store does not answer, trying again: {error.message}")
@@ -311,7 +309,7 @@ def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, 
     values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}", driver.context.masker)
     run = driver.new_run(workflow, values, dict(workflow.tags), {"kind": "plan"}, None)
     recorder = RunRecorder(run, lambda _: None, driver.context.env, NullWatcher())
-    runner = TaskRunner(driver, recorder, lambda: None)
+    runner = TaskRunner(driver, workflow, recorder, lambda: None)
     order: list[dict[str, Any]] = []
     sorter = build(workflow)
     stage = 0

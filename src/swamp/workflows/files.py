@@ -94,13 +94,13 @@ class WorkflowFiles:
             with suppress(UsageError):
                 yield self._load(file)
 
-    def broken(self) -> Iterator[tuple[str, str]]:
+    def broken(self) -> Iterator[dict[str, str]]:
         """The files that cannot be read as a workflow, and why."""
         for file in self.paths():
             try:
                 self._load(file)
             except UsageError as error:
-                yield self._source(file), error.message
+                yield {"file": self._source(file), "error": error.message}
 
     def paths(self) -> list[Path]:
         return sorted(file for file in (self.repo / FOLDER).glob("*.y*ml") if file.suffix in (".yaml", ".yml"))

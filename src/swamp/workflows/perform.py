@@ -24,11 +24,12 @@ from swamp.values import mutable
 from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, WorkflowTask
-from swamp.workflows.state import requested, stop_path
+from swamp.workflows.state import stop_path
 
 if TYPE_CHECKING:
     from swamp.workflows.locks import StillOurs
     from swamp.workflows.run import Driver
+    from swamp.workflows.schema import WorkflowFile
 
 
 @mutable
@@ -36,6 +37,7 @@ class TaskRunner:
     """Does the tasks of one run's steps: methods of models, assertions, nested workflows."""
 
     driver: Driver
+    workflow: WorkflowFile
     recorder: RunRecorder
     hold: StillOurs
     shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -44,6 +46,11 @@ class TaskRunner:
     @property
     def context(self) -> RunContext:
         return self.driver.context
+
+    def asked_to_stop(self) -> bool:
+        """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
+        told = self.driver.cancel.requested or self.context.repo.cancel.requested
+        return told or self.driver.requested(self.recorder.run) is not None
 
     # -- what there is to do
 
@@ -211,7 +218,7 @@ class TaskRunner:
             ),
             run_facts=self._facts(instance.job, instance.name),
             # A request to cancel, and what an earlier attempt has recorded: both come with the step's pull.
-            scope=(stop_path(run.workflow_id, run.id), *([last] if (last := state.extra.get("outputFile")) else [])),
+            scope=(stop_path(run), *([last] if (last := state.extra.get("outputFile")) else [])),
             read_before=instance.read,
             waiting=self._known_while_it_waits,
             resolved=lambda asked: self._resolved(instance, task, asked),
@@ -269,7 +276,7 @@ class TaskRunner:
 
     def _before_it_runs(self, last: str | None, definition: Definition, instance: Instance) -> Output | None:
         """A request to cancel that the step's own pull has brought is heard; work that was done is taken over."""
-        if requested(self.context.repo.tree.root, self.recorder.run) is not None:
+        if self.driver.requested(self.recorder.run) is not None:
             raise Interrupted("cancelled before it ran")
         self.driver.make_known()
         return self._left_by_last(last, definition, instance)

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from swamp.data.document import keys_of, values_of
@@ -169,17 +168,9 @@ def mark_resumed(run: RunState, now: str) -> None:
                 step.status, step.error = "pending", None
 
 
-def stop_path(workflow_id: str, run_id: str) -> str:
+def stop_path(run: RunState) -> str:
     """The request to cancel a run: a file of the tree, so that it reaches the run wherever it is."""
-    return f"{RUNS}/{workflow_id}/cancel-{run_id}.request"
-
-
-def requested(root: Path, run: RunState) -> str | None:
-    """When somebody asked this run to stop, as far as this machine knows; None if nobody did."""
-    try:
-        return (root / stop_path(run.workflow_id, run.id)).read_text(encoding="utf-8").strip() or "at some time"
-    except FileNotFoundError:
-        return None
+    return f"{RUNS}/{run.workflow_id}/cancel-{run.id}.request"
 
 
 def stop_all(run: RunState, status: Literal["cancelled", "failed"], error: str) -> None:

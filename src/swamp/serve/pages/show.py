@@ -188,21 +188,19 @@ def _is_made_from(name: str, step: Step) -> bool:
 @router.get("/data")
 def data(request: Request, server: Asked, q: str = "", cel: str = "", cursor: Cursor = None) -> Response:
     """All names, found by text or by a CEL predicate."""
-    error, following, items, total = None, None, [], 0
+    error, found = None, dict[str, Any](items=[], total=0, next=None)
     try:
         if cel:
             rows: list[dict[str, Any]] = server.repo.data.query(cel, limit=1000).to_json()["results"]
         else:
             rows = [row.listed() for row in server.repo.data.list()]
             rows = [row for row in rows if q.lower() in f"{row['modelName']}/{row['name']}".lower()]
-        part, following = page_of(
-            rows, lambda row: f"{row['modelName']}\x00{row['name']}\x00{row['version']}", cursor, PAGE
-        )
-        items, total = part, len(rows)
+        found = page_of(rows, lambda row: f"{row['modelName']}\x00{row['name']}\x00{row['version']}", cursor, PAGE)
     except SwampError as problem:
         error = {"error": problem.message, "hint": problem.hint}
-    more = compact({"q": q, "cel": cel, "cursor": following}) if following else None
-    return page(request, "data.html", "Data", q=q, cel=cel, items=items, total=total, more=more, problem=error)
+    more = compact({"q": q, "cel": cel, "cursor": found["next"]}) if found["next"] else None
+    told = {"items": found["items"], "total": found["total"], "more": more, "problem": error}
+    return page(request, "data.html", "Data", q=q, cel=cel, **told)
 
 
 @router.get("/data/{model}/{name}")
@@ -336,7 +334,7 @@ def _locks(server: Server) -> list[dict[str, Any]]:
 
 @router.get("/events")
 def events(request: Request, server: Asked, cursor: Cursor = None) -> Response:
-    found, following = server.queue.page(cursor if cursor and cursor.isdigit() else None, PAGE)
+    found = server.queue.page(cursor if cursor and cursor.isdigit() else None, PAGE)
     return page(
         request,
         "events.html",
@@ -344,6 +342,6 @@ def events(request: Request, server: Asked, cursor: Cursor = None) -> Response:
         schedules=server.scheduler.items(),
         active=server.config.schedule,
         hooks=server.config.webhooks,
-        deliveries=found,
-        more={"cursor": following} if following else None,
+        deliveries=found["items"],
+        more={"cursor": found["next"]} if found["next"] else None,
     )
