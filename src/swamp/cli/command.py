@@ -172,6 +172,7 @@ class CommandSession:
     common: Common
     out: Printer
     overrides: dict[str, Any] = field(default_factory=dict)
+    reading: bool = False
     cancel: Cancel = field(default_factory=lambda: CANCEL)
 
     @cached_property
@@ -189,9 +190,14 @@ class CommandSession:
         return repo
 
     def run_context(self) -> RunContext:
-        """What methods and workflows run with; what it knows to be secret is said nowhere."""
+        """What methods and workflows run with; what it knows to be secret is said nowhere.
+
+        A command that reads asks the store before it looks at models, runs and outputs.
+        """
         from swamp.models.context import RunContext
 
+        if self.reading:
+            self.repo.freshen()
         context = RunContext(self.repo)
         hide(context.masker.text)
         return context
@@ -231,7 +237,7 @@ def session(*, reading: bool = False, **overrides: Any) -> Iterator[CommandSessi
     given = {k: v for k, v in overrides.items() if v is not None}
     if options.cached:
         given["fresh"] = "never"
-    opened = CommandSession(options, Printer.of(options), given)
+    opened = CommandSession(options, Printer.of(options), given, reading)
     try:
         yield opened
     except KeyboardInterrupt as error:

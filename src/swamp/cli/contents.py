@@ -151,17 +151,6 @@ def undelete(model: Model, name: Name) -> None:
             raise typer.Exit(1)
 
 
-def refuse_stdout_twice(s: CommandSession) -> None:
-    """`-o -` and `--json` both want stdout."""
-    if s.common.json:
-        raise UsageError("--output - and --json cannot both have stdout", hint="leave out one of them")
-
-
-def to_a_pipe() -> bool:
-    """Whether somebody takes what is printed: a file, another program."""
-    return not sys.stdout.isatty()
-
-
 FORMATS = ("text", "json", "mermaid", "openlineage")
 
 

@@ -135,7 +135,6 @@ def list_models(
     from swamp.models.define import model_item
 
     with session(reading=True) as s:
-        s.repo.freshen()
         wanted = normalise_type(type_) if type_ else None
         models = s.run_context().models
         found = [d for d in models.all() if wanted in (None, d.type)]
@@ -158,7 +157,6 @@ def get_model(model: Model) -> None:
     from swamp.models.document import dump
 
     with session(reading=True) as s:
-        s.repo.freshen()
         found = s.run_context().models.find(model)
         document = {**found.to_document(), "file": found.file}
         # Without `fresh`: what is shown is what `model edit --file` takes.
@@ -252,7 +250,6 @@ def validate_models(model: SomeModel = None) -> None:
     from swamp.models.document import parse
 
     with session(reading=True) as s:
-        s.repo.freshen()
         models = s.run_context().models
         files = sorted((s.repo.path / "models").rglob("*.yaml"))
         if model is not None:

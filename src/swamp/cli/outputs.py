@@ -47,7 +47,6 @@ def list_outputs(
     if status is not None and status not in STATUSES:
         raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(STATUSES)}")
     with session(reading=True) as s:
-        s.repo.freshen()
         context = s.run_context()
         definition_id = _definition_id(context, model) if model else None
         moment = None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
@@ -115,7 +114,6 @@ def get_output(output: OutputId) -> None:
     from swamp.repo.leases import with_interrupted
 
     with session(reading=True) as s:
-        s.repo.freshen()
         context = s.run_context()
         found = next(with_interrupted(s.repo.datastore, context.outputs, [_find_output(context, output)]))
         document = {
@@ -141,7 +139,6 @@ def get_output(output: OutputId) -> None:
 def output_logs(output: OutputId) -> None:
     """Show what a method run said."""
     with session(reading=True) as s:
-        s.repo.freshen()
         context = s.run_context()
         found = _find_output(context, output)
         if found.log_file is not None:  # from the tree when it is finished, from this machine while it runs

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -166,9 +164,11 @@ class MethodRun:
         self.hooks.begin(output, path)
         log = Log(context.log_of(output.id), context.masker, self.hooks.line)
         log.file.with_suffix(".path").write_text(path, encoding="utf-8")
+        parent = context.local / "scratch"
+        parent.mkdir(parents=True, exist_ok=True)
         try:
-            with self._scratch() as scratch:
-                method_context = self._method_context(prepared, output, scratch, log)
+            with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as scratch:
+                method_context = self._method_context(prepared, output, Path(scratch), log)
                 started = context.env.clock.monotonic()
                 error = self._call(prepared, method_context)
                 took = round((context.env.clock.monotonic() - started) * 1000)
@@ -195,16 +195,6 @@ class MethodRun:
             ),
             extra={"modelName": self.request.definition.name, "typeVersion": self.kind.version},
         )
-
-    @contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        parent = self.context.local / "scratch"
-        parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=parent))
-        try:
-            yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def _method_context(self, prepared: PreparedRun, output: Output, scratch: Path, log: Log) -> Context:
         context, request = self.context, self.request
@@ -240,7 +230,10 @@ class MethodRun:
     ) -> Result:
         context = self.context
         artifacts = tuple(version.artifact() for version in written)
-        log_file, error = self._kept_log(output, log, error)
+        try:
+            log_file = context.keep_log(log.file, f"outputs/{output.id}.log")
+        except SwampError as lost:  # a full disk fails the run, and its record still says how the run ended
+            log_file, error = None, error or lost
         kept = f" ({len(written)} data versions were kept)" if error and written else ""
         final = replace(
             output,
@@ -255,13 +248,6 @@ class MethodRun:
         log.file.with_suffix(".path").unlink(missing_ok=True)
         log.file.unlink(missing_ok=True)
         return Result(final, path, error, made={version.path: version.meta.id for version in written})
-
-    def _kept_log(self, output: Output, log: Log, error: SwampError | None) -> tuple[str | None, SwampError | None]:
-        """A log that cannot be kept (a full disk) fails the run, and its record still says how the run ended."""
-        try:
-            return self.context.keep_log(log.file, f"outputs/{output.id}.log"), error
-        except SwampError as lost:
-            return None, error or lost
 
 
 def _note_killed(context: RunContext, definition: Definition) -> None:

@@ -24,7 +24,7 @@ from swamp.serve.respond import STATUS, ApiRouter, Cursor, Limit, document, for_
 from swamp.serve.state import Asked, Server
 from swamp.values import as_document
 from swamp.workflows.decide import as_seen, cancel_run, decide
-from swamp.workflows.state import decided_document, history_document, must_be_resumable, workflow_item
+from swamp.workflows.state import history_document, must_be_resumable
 
 router = ApiRouter(prefix="/api/v1", tags=["runs"])
 models_router = ApiRouter(prefix="/api/v1", tags=["models"])
@@ -67,7 +67,7 @@ MethodRun = document(
 def workflows(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """All workflows; those that cannot be read are in `broken`."""
     with driving(server.repo) as driver:
-        found = [workflow_item(one) for one in driver.files.all()]
+        found = [one.to_json() for one in driver.files.all()]
         broken = list(driver.files.broken())
     return {**page_of(found, lambda item: str(item["name"]), cursor, limit), **({"broken": broken} if broken else {})}
 
@@ -180,10 +180,9 @@ def _decided(
 ) -> Any:
     with driving(server.repo) as driver:
         found = decide(driver, run_id, decision, step=step, reason=reason)
-    document = decided_document(run_id, decision, found)
     if found.left_waiting:
         server.enqueue_resume(run_id, found.run.workflow_name, None, {})
-    return {**document, "resumed": found.left_waiting}
+    return {**found.to_json(), "resumed": found.left_waiting}
 
 
 @router.post("/runs/{run}/approve", **for_role("operator", Decided))

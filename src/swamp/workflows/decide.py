@@ -29,7 +29,13 @@ class DecidedRun:
 
     run: RunState
     step: str
+    decision: Decision
     left_waiting: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """What became of a run that waited for a person."""
+        known = {"step": self.step, "decision": self.decision, "status": self.run.status}
+        return {"id": self.run.id, "workflowName": self.run.workflow_name, **known, "resumable": self.left_waiting}
 
 
 def decide(
@@ -45,7 +51,7 @@ def decide(
         state = _gate(run, step)
         if "approval" not in state.extra:  # the question is asked by a nested run: it is answered there
             inner = decide(driver, str(state.extra["childRunId"]), decision, reason=reason)
-            return DecidedRun(run, inner.step, True)
+            return DecidedRun(run, inner.step, decision, True)
         workflow = driver.workflow_of(run)
         recorder = driver.recorder(run)
         with recorder.change():
@@ -56,7 +62,7 @@ def decide(
             }
             state.extra["approval"] |= {**words, "reason": reason} if reason else words
         left = driver.settle(TaskRunner(driver, workflow, recorder, hold))
-    return DecidedRun(run, state.name, left)
+    return DecidedRun(run, state.name, decision, left)
 
 
 def _gate(run: RunState, wanted: str | None) -> StepState:

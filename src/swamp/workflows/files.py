@@ -12,6 +12,7 @@ from typing import Any
 from swamp.cache.files import write_atomic
 from swamp.catalog.expression import OPEN, Expression, compile_expression, parse_template
 from swamp.catalog.syntax import Node, walk
+from swamp.data.document import keys_of, values_of
 from swamp.data.names import check_name, meant, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
@@ -56,6 +57,11 @@ class FoundWorkflow:
 
     workflow: WorkflowFile
     file: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As a line of a list."""
+        known = values_of(self.workflow, keys_of("id name version description tags"))
+        return {**known, "jobs": [job.name for job in self.workflow.jobs], "file": self.file}
 
 
 @value

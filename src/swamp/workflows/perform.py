@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles, keys_of, values_of
 from swamp.data.metadata import Owner
-from swamp.data.names import DataName
 from swamp.data.reads import Reads, noting
 from swamp.data.records import Output, decode_output
 from swamp.data.run_record import JobState, RunState, StepState
+from swamp.data.versions import DataVersion
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.models.context import RunContext
 from swamp.models.define import Definition
@@ -188,9 +188,6 @@ class TaskRunner:
             state.allowed_failure = instance.step.allow_failure
             self.recorder.ended(state, "failed", error=said, **extra)
 
-    def _show(self, instance: Instance, shown: Any) -> None:
-        self.shown_tasks[instance.job.name, instance.name] = shown
-
     def _evaluated(self, instance: Instance, task: Any, *, inputs: bool = True) -> Evaluated:
         document = task.model_dump(mode="json", by_alias=True, exclude_none=True)
         if not inputs:
@@ -198,7 +195,7 @@ class TaskRunner:
             if any(has_expression(text) for text in document.values()):
                 self._take_in()
         found = evaluate(document, self.scope_of(instance), ("task",))
-        self._show(instance, found.shown)
+        self.shown_tasks[instance.job.name, instance.name] = found.shown
         return found
 
     # -- a method of a model
@@ -301,7 +298,10 @@ class TaskRunner:
     def _discard(self, output: Output, definition: Definition, instance: Instance) -> None:
         data = self.context.data
         for name in list(data.names(f"data/{definition.type}/{definition.id}")):
-            for version in self._versions(name):
+            known: list[DataVersion] = []
+            with suppress(NotFound):  # the name is there, and no version of it was finished
+                known = data.versions(name)
+            for version in known:
                 owner = version.meta.owner
                 mine = (owner.workflow_run_id, owner.job_name, owner.step_name)
                 if mine == (self.recorder.run.id, instance.job.name, instance.name) and (
@@ -312,18 +312,12 @@ class TaskRunner:
             replace(output, status="failed", error="interrupted: the process was killed; the step ran again")
         )
 
-    def _versions(self, name: DataName) -> list[Any]:
-        try:
-            return self.context.data.versions(name)
-        except NotFound:
-            return []
-
     # -- assertions and nested workflows
 
     def _check(self, instance: Instance, task: AssertTask, state: StepState) -> None:
         self._take_in()
         scope = self.scope_of(instance)
-        self._show(instance, {"type": "assert", "expression": task.expression})
+        self.shown_tasks[instance.job.name, instance.name] = {"type": "assert", "expression": task.expression}
         if truth(task.expression, scope, ("expression",)):
             self.recorder.ended(state, "succeeded")
             return

@@ -204,7 +204,12 @@ def keep_evaluated(
     """
     path = f"{EVALUATED}/{run.workflow_id}/{run.id}.yaml"
     files = RecordFiles(context.repo.tree, EVALUATED)
-    known = {**_tasks_of(files.read(path) or {}), **{place: task for place, task in tasks.items() if task}}
+    before = {
+        (job["name"], step["name"]): step.get("task")
+        for job in (files.read(path) or {}).get("jobs") or ()
+        for step in job.get("steps") or ()
+    }
+    known = before | {place: task for place, task in tasks.items() if task}
     jobs = [
         {"name": job.name, "steps": [{"name": s.name, "task": known.get((job.name, s.name))} for s in job.steps]}
         for job in run.jobs
@@ -224,12 +229,3 @@ def forget_evaluated(context: RunContext, workflow_id: str) -> None:
     """Removes what `keep_evaluated` wrote of a workflow's runs: they go with their records."""
     files = RecordFiles(context.repo.tree, EVALUATED)
     files.remove(list(files.paths(check_id(workflow_id))), confirmed=True)
-
-
-def _tasks_of(document: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """(job, step) -> task, of a document that `keep_evaluated` wrote."""
-    return {
-        (job["name"], step["name"]): step.get("task")
-        for job in document.get("jobs") or ()
-        for step in job.get("steps") or ()
-    }

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from swamp.data.document import keys_of, values_of
 from swamp.data.run_record import RUNS, JobState, RunState, RunStatus, StepState, StepStatus
@@ -14,10 +14,6 @@ from swamp.errors import Failed, UsageError
 from swamp.models.inputs import check_inputs
 from swamp.models.mask import MASK, Masker
 from swamp.workflows.schema import WorkflowFile
-
-if TYPE_CHECKING:
-    from swamp.workflows.decide import DecidedRun
-    from swamp.workflows.files import FoundWorkflow
 
 
 def overall(states: list[StepState]) -> StepStatus:
@@ -73,24 +69,6 @@ def history_document(run: RunState, *, waits: bool = False) -> dict[str, Any]:
     }
     document |= {"interrupted": True} if run.extra.get("interrupted") else {}
     return {**document, "shared": False} if waits else document
-
-
-def workflow_item(found: FoundWorkflow) -> dict[str, Any]:
-    """A workflow as a line of a list."""
-    known = values_of(found.workflow, keys_of("id name version description tags"))
-    return {**known, "jobs": [job.name for job in found.workflow.jobs], "file": found.file}
-
-
-def decided_document(run_id: str, decision: str, found: DecidedRun) -> dict[str, Any]:
-    """What became of a run that waited for a person."""
-    return {
-        "id": run_id,
-        "workflowName": found.run.workflow_name,
-        "step": found.step,
-        "decision": decision,
-        "status": found.run.status,
-        "resumable": found.left_waiting,
-    }
 
 
 def must_be_resumable(run: RunState, from_step: str | None) -> None:
