@@ -353,7 +353,7 @@ def _build_commands() -> None:
     cli.CommandPart.load = functools.cache(cli.CommandPart.load)  # type: ignore[method-assign]
     cli.build()
     for part in cli.PARTS:
-        if part.exists and not part.module.startswith(_LATER):
+        if not part.module.startswith(_LATER):
             part.load()
 
 

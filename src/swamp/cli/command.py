@@ -1,7 +1,7 @@
 """How a command group is made: one Typer per group, the common options on every command, arguments that many share.
 
 A group module holds `app = group("What it is for.")` and commands that do their work inside `with session() as s:`
-(`s.repo`, `s.out`). `swamp.cli.program` names the modules; one that does not exist is absent from the help.
+(`s.repo`, `s.out`). `swamp.cli.program` names the modules.
 """
 
 from __future__ import annotations
@@ -211,10 +211,6 @@ class CommandSession:
         """The result of a read that lists: `items`, `total` and what else the document says; a table for people."""
         self.answer({"items": items, "total": len(items), **more}, lambda: self.out.table(columns, rows))
 
-    def close(self) -> None:
-        if "repo" in self.__dict__:
-            self.repo.close()
-
 
 _M_ARENA_MAX: Final = -8
 """What glibc's `mallopt` calls the number of heaps that a process may have."""
@@ -243,7 +239,8 @@ def session(*, reading: bool = False, **overrides: Any) -> Iterator[CommandSessi
     except KeyboardInterrupt as error:
         raise Interrupted("interrupted", hint="nothing was lost: run the same command again") from error
     finally:
-        opened.close()
+        if "repo" in opened.__dict__:
+            opened.repo.close()
 
 
 def share_one_heap() -> None:

@@ -191,7 +191,9 @@ def _file_of(definition: Definition) -> str:
 def new_text(current: str, file: str | None, check: Callable[[str], None]) -> str:
     """The text that takes the place of `current`. `check` raises when it is wrong."""
     if file is not None:
-        text = sys.stdin.read() if file == "-" else _read_text(Path(file))
+        from swamp.models.inputs import read_given
+
+        text = sys.stdin.read() if file == "-" else read_given(Path(file), file)
         check(text)
         return text
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -204,13 +206,6 @@ def given_as(file: str | None, otherwise: str) -> str:
     if file is None:
         return otherwise
     return "standard input" if file == "-" else file
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def _edited(current: str, check: Callable[[str], None]) -> str:

@@ -73,6 +73,9 @@ def run_and_keep(command: Sequence[str], args: Any, context: Context, *, shown: 
 
 def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Finished:
     """Everything it says goes to the screen and to `log` as it comes, without secrets and without limit."""
+    cwd = (context.repo_dir / args.working_dir).resolve() if args.working_dir else context.repo_dir
+    if not cwd.is_dir():
+        raise UsageError(f"the working directory {cwd} does not exist", hint="correct `workingDir`")
     lock = threading.Lock()
 
     def on_line(stream: str, line: str) -> None:
@@ -82,7 +85,7 @@ def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Fi
 
     return run_process(
         command,
-        cwd=working_dir(args.working_dir, context),
+        cwd=cwd,
         environment={**context.environment, **args.env},
         cancel=context.cancel,
         env=SYSTEM,
@@ -90,13 +93,6 @@ def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Fi
         on_line=on_line,
         new_filter=context.mask_stream,
     )
-
-
-def working_dir(wanted: str | None, context: Context) -> Path:
-    found = (context.repo_dir / wanted).resolve() if wanted else context.repo_dir
-    if not found.is_dir():
-        raise UsageError(f"the working directory {found} does not exist", hint="correct `workingDir`")
-    return found
 
 
 def _judge(finished: Finished, timeout: float | None, context: Context) -> None:

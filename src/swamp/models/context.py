@@ -72,7 +72,7 @@ class RunContext(AbstractContextManager["RunContext"]):
 
     @cached_property
     def lookup(self) -> Lookup:
-        return Lookup(self.repo, self.models)
+        return Lookup(self.repo)
 
     @property
     def local(self) -> Path:
@@ -143,7 +143,6 @@ class Lookup:
     """`data.latest`, `data.version` and `data.query` of expressions."""
 
     repo: Repo
-    models: ModelDefinitions
 
     def latest(self, model: str, name: str) -> Mapping[str, Any]:
         return self._row(self.find(model, name))

@@ -117,20 +117,19 @@ class ModelType:
             "description": self.description,
             "source": self.source,
             "globalArguments": schema_of(self.global_arguments),
-            "methods": [_describe(method) for method in self.methods],
+            "methods": [
+                {
+                    "name": method.name,
+                    "description": method.description,
+                    "arguments": schema_of(method.arguments),
+                    "writes": [values_of(spec, _SPEC) for spec in method.writes],
+                }
+                for method in self.methods
+            ],
         }
 
 
 _SPEC: Final = keys_of("name content_type lifetime garbage_collection description")
-
-
-def _describe(method: Method) -> dict[str, Any]:
-    return {
-        "name": method.name,
-        "description": method.description,
-        "arguments": schema_of(method.arguments),
-        "writes": [values_of(spec, _SPEC) for spec in method.writes],
-    }
 
 
 def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:

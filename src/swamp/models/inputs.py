@@ -34,7 +34,8 @@ def parse_pair(pair: str) -> tuple[str, Any]:
     if colon and kind != "json":
         raise UsageError(f"`{pair}`: `{kind}` is not a kind of value", hint=FORMS)
     if text.startswith("@"):
-        text = _read_text(Path(text[1:]), name)
+        hint = "to pass text that starts with @, use key:json='\"@text\"'"
+        text = read_given(Path(text[1:]), f"the file for `{name}`", hint)
     return name.strip(), _parse_json(name, text) if colon else text
 
 
@@ -69,25 +70,18 @@ def _parse_json(name: str, text: str) -> Any:
         ) from error
 
 
-def _read_text(path: Path, name: str) -> str:
+def read_given(path: Path, called: str, hint: str | None = None) -> str:
+    """The text of a file that was named on the command line. Raises UsageError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"the file for `{name}` cannot be read: {error}",
-            hint="to pass text that starts with @, use key:json='\"@text\"'",
-        ) from error
+        raise UsageError(f"{called} cannot be read: {error}", hint=hint) from error
 
 
 def _read_file(file: Path) -> dict[str, Any]:
     from swamp.models.document import parse
 
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--input-file {file} cannot be read: {error}", hint="name a file that holds the inputs as YAML or JSON"
-        ) from error
+    text = read_given(file, f"--input-file {file}", "name a file that holds the inputs as YAML or JSON")
     value = parse(text, str(file)).value
     if value is None:
         return {}

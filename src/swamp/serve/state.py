@@ -174,7 +174,7 @@ class Metrics:
         """Asks for the states and writes everything down. The store is asked for its newest commit, briefly."""
         server = self._server
         self._queue.set(server.queue.length())
-        self._active.set(server.dispatcher.running)
+        self._active.set(len(server.dispatcher.active))
         engine = server.repo.datastore.engine
         if engine is not None:
             known = engine.status()

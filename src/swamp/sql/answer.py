@@ -156,7 +156,9 @@ def _on_duckdb(
             duck.add_table(table, table_rows(repo, table))
         for dataset in datasets:
             duck.add_dataset(dataset)
-        _warn_of_absent(repo, prepared, warn)
+        if any(table.name in ("data", "versions") for table in prepared.tables):
+            for ref, why in repo.artifacts.elsewhere().items():  # in the store only, and not to be fetched (S23)
+                warn(f"version {ref.version} of {ref.data.name} is not here and not among the rows: {why}")
         found = duck.run(query, prepared.query.text, lambda: [*TABLES, *known_datasets(repo)])
         yield Answer(choice, found.columns, found.rows, found.write_parquet)
 
@@ -224,13 +226,6 @@ def _local(repo: Repo, version: DataVersion) -> Artifact:
     raw = version.ref.raw_path
     listed = [FileRef(f"{raw}/{one.name}".rstrip("/"), str(one.path), one.size) for one in files]
     return Artifact(version.ref, version.meta, tuple(sorted(listed, key=lambda file: file.path)))
-
-
-def _warn_of_absent(repo: Repo, prepared: Prepared, warn: Callable[[str], None]) -> None:
-    """Versions that the store has and this machine could not fetch are in no table (S23)."""
-    if any(table.name in ("data", "versions") for table in prepared.tables):
-        for ref, why in repo.artifacts.elsewhere().items():
-            warn(f"version {ref.version} of {ref.data.name} is not here and not among the rows: {why}")
 
 
 def known_datasets(repo: Repo) -> Iterator[str]:

@@ -127,7 +127,11 @@ class Execution:
         step = job.step(node.step)
         met = all(holds(d.condition, overall(state.of_template(d.step))) for d in step.depends_on)
         if state.status == "skipped" or not met:
-            self._skip(state, step)
+            with self._recorder.change():
+                for before in state.of_template(step.name):
+                    if before.status != "succeeded":
+                        before.reset()
+                        before.status = "skipped"
             self._sorter.done(node)
             return
         group = _Group(node, step, [])
@@ -144,13 +148,6 @@ class Execution:
         for instance, found in pairs:
             self._admit(group, instance, state, found)
         self._settle(group)
-
-    def _skip(self, job: JobState, step: Step) -> None:
-        with self._recorder.change():
-            for state in job.of_template(step.name):
-                if state.status != "succeeded":
-                    state.reset()
-                    state.status = "skipped"
 
     def _place(self, job: JobState, step: Step, instances: list[Instance]) -> list[tuple[Instance, StepState]]:
         """One state per instance in the place of the step's placeholder; what an earlier pass did is kept."""

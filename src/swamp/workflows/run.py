@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -104,7 +104,10 @@ class Driver:
                     self._begin_here(TaskRunner(self, workflow, recorder, hold))
                     return run
                 with self.shared_record("workflow run", run):
-                    known = self._already(run) if run_id is not None else None
+                    known = None
+                    if run_id is not None:
+                        with suppress(NotFound):  # asked just now, while nobody else can be its process
+                            known = self.runs.get(run.id, run.workflow_id)
                     if known is None:
                         recorder.save()
                 if known is None:
@@ -124,13 +127,6 @@ class Driver:
         recorder.save()
         self.make_known = Once(share)
         self._go(runner, "workflow run")
-
-    def _already(self, run: RunState) -> RunState | None:
-        """The record that this run has, pulled just now, while nobody else can be its process."""
-        try:
-            return self.runs.get(run.id, run.workflow_id)
-        except NotFound:
-            return None
 
     @contextmanager
     def _not_left_running(self, recorder: RunRecorder) -> Iterator[None]:
