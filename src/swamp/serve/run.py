@@ -120,7 +120,7 @@ class Process:
     def _tell_killed(self, run: RunState) -> None:
         self._say(f"run {run.id} of {run.workflow_name} was interrupted: swamp workflow resume {run.id}")
         told = {"runId": run.id, "workflow": run.workflow_name, "status": run.status, "error": run.error}
-        self._server.events.add(self._server.clean([("run", run.id, {**told, "interrupted": True})]))
+        self._server.events.add([("run", run.id, {**told, "interrupted": True})])
 
     def _look(self) -> None:
         """A store that is away does not keep the server from starting: it says so, /readyz too, and what became of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -33,6 +32,7 @@ from swamp.serve.pages.render import (
 )
 from swamp.serve.respond import Cursor, needs, page_of
 from swamp.serve.state import Asked, Server
+from swamp.workflows.files import pattern_of
 from swamp.workflows.schema import Job, Step
 
 router = APIRouter(include_in_schema=False, dependencies=[needs("viewer")])
@@ -176,10 +176,7 @@ def _needs_of_steps(job: Job, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _is_made_from(name: str, step: Step) -> bool:
-    if step.for_each is None:
-        return name == step.name
-    pattern = ".*".join(re.escape(part) for part in re.split(r"\$\{\{.*?\}\}", step.name))
-    return re.fullmatch(pattern, name) is not None
+    return name == step.name if step.for_each is None else pattern_of(step.name).fullmatch(name) is not None
 
 
 # -- data
