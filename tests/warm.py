@@ -28,7 +28,7 @@ LONGEST = 60_000
 """Bytes of one request: with more, a socket might refuse it."""
 _INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "COVERAGE", "SWAMP_TRACE")
 """Settings that an interpreter reads when it starts, before there is anything to fork."""
-_LATER = ("swamp.bulk", "swamp.datasets", "swamp.spark", "swamp.sql", "swamp.testing", "swamp.models.spark")
+_LATER = ("swamp.bulk", "swamp.datasets", "swamp.spark", "swamp.sql", "swamp.testing")
 """What few commands load, and what brings threads with it: those do not live on in a child."""
 _BY_HAND = (
     "fastapi",
@@ -353,7 +353,7 @@ def _build_commands() -> None:
     cli.CommandPart.load = functools.cache(cli.CommandPart.load)  # type: ignore[method-assign]
     cli.build()
     for part in cli.PARTS:
-        if part.exists and not part.module.startswith(_LATER):
+        if not part.module.startswith(_LATER):
             part.load()
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from swamp import errors as errors
     from swamp.api.repository import NamedWorkflow as NamedWorkflow
     from swamp.api.repository import Repository as Repository
+    from swamp.api.repository import StartedRun as StartedRun
     from swamp.api.repository import open_repository as open  # noqa: A004 - the word for it
-    from swamp.api.run import StartedRun as StartedRun
     from swamp.api.version import Listing as Listing
     from swamp.api.version import SavedVersion as SavedVersion
     from swamp.repo.repository import Repo as Repo
@@ -45,7 +45,7 @@ _WHERE = {
     "Repo": ("swamp.repo.repository", "Repo"),
     "Repository": ("swamp.api.repository", "Repository"),
     "SavedVersion": ("swamp.api.version", "SavedVersion"),
-    "StartedRun": ("swamp.api.run", "StartedRun"),
+    "StartedRun": ("swamp.api.repository", "StartedRun"),
     "open": ("swamp.api.repository", "open_repository"),
     "open_repo": ("swamp.wiring", "open_repo"),
 }

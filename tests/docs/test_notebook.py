@@ -23,7 +23,7 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     init_repo(tmp_path / "repo")
     shutil.copytree(REPO / "demo" / "workflow", tmp_path / "repo", dirs_exist_ok=True)
     with swamp.open() as repo:
-        from swamp.models.run_context import RunContext
+        from swamp.models.context import RunContext
 
         for region in ("north", "south"):
             RunContext(repo).models.create(

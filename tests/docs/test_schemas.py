@@ -13,7 +13,7 @@ from swamp.cli.main import main
 from swamp.cli.schema import SCHEMAS
 from swamp.errors import UsageError
 from swamp.repo.config import parse_config
-from swamp.workflows.parse import parse_workflow
+from swamp.workflows.schema import parse_workflow
 
 ID = "6f1f4f0e-5f0d-4d52-8a3e-0f0d2f1c9a02"
 PAGES = [*sorted((REPO / "docs").rglob("*.md")), REPO / "README.md"]

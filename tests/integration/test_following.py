@@ -13,7 +13,7 @@ import pytest
 
 from flows import flow, shell
 from machines import Machine, Team
-from swamp.workflows.parse import inspect
+from swamp.workflows.schema import inspect
 
 
 def steps_of(run: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from swamp.cache.paths import TIER_DIRECTORIES
 from swamp.data.run_record import RunState
+from swamp.models.context import RunContext
 from swamp.models.run import Hooks, Request, Result, run_method
-from swamp.models.run_context import RunContext
 from swamp.repo.config import init_repo
 from swamp.sync.progress import Cancel
 from swamp.wiring import open_repo
@@ -51,6 +51,9 @@ class Bench:
         found = self.context.lookup.find(model, name, version)
         return json.loads(self.context.data.content(found))
 
+    def raw(self, model: str, name: str) -> Path:
+        return self.context.data.raw(self.context.lookup.find(model, name))
+
     def versions(self, model: str, name: str) -> list[int]:
         found = self.context.lookup.find(model, name)
         return sorted(version.version for version in self.context.data.versions(found.ref.data))
@@ -74,12 +77,8 @@ def statuses(run: RunState) -> dict[str, str]:
 def open_bench(path: Path) -> Iterator[Bench]:
     if not (path / ".swamp.yaml").exists():
         init_repo(path)
-    with open_repo(path) as repo:
-        context = RunContext(repo)
-        try:
-            yield Bench(path, context, Driver(context))
-        finally:
-            context.close()
+    with open_repo(path) as repo, RunContext(repo) as context:
+        yield Bench(path, context, Driver(context))
 
 
 def shell(model: str, command: str) -> str:

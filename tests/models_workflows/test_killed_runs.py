@@ -316,15 +316,15 @@ def test_a_run_that_ends_while_others_look_for_killed_ones_stays_what_it_is(benc
     (bench.context.repo.datastore.directory / ".locks" / "runs").mkdir(parents=True, exist_ok=True)
     lock = bench.context.repo.datastore.directory / ".locks" / "runs" / f"{run.id}.lock"
 
-    def looks_then_it_ends(locks, seen, *, fresh):
+    def looks_then_it_ends(locks, workflow_id, run_id, *, fresh):
         runs.save(ended)
         return "dead"
 
-    monkeypatch.setattr(decide, "_verdict", looks_then_it_ends)
+    monkeypatch.setattr(type(bench.driver.locks), "verdict", looks_then_it_ends)
     for look in (
-        lambda: decide.as_seen(bench.driver, bench.driver.find(run.id)).status,
+        lambda: decide.as_seen(bench.driver, bench.driver.runs.get(run.id)).status,
         lambda: decide.search(bench.driver, "", status=None, since=None, limit=9)["results"][0]["status"],
-        lambda: [lock.touch(), decide.note_interrupted(bench.driver)] and bench.driver.find(run.id).status,
+        lambda: [lock.touch(), decide.note_interrupted(bench.driver)] and bench.driver.runs.get(run.id).status,
     ):
         runs.save(before)
         assert look() == "succeeded"
@@ -359,7 +359,7 @@ def test_a_killed_method_run_is_told_as_interrupted(file_team: Team, tmp_path):
 def test_a_method_run_on_a_full_disk_says_how_it_ended(bench: Bench, monkeypatch):
     """The log does not fit any more; the record that it failed does."""
     from swamp.errors import Failed
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
 
     def full(self, file, name):
         raise Failed("cannot write: No space left on device")

@@ -189,7 +189,7 @@ given = json.load(open(os.environ["SWAMP_ARGUMENTS"]))
     assert result.error is None, result.error
     assert bench.content("py", "summary") == {"n": 3, "args": ["x"]}
     assert bench.context.lookup.find("py", "rows.csv").meta.content_type == "text/csv"
-    assert sorted(p.name for p in bench.context.lookup.path("py", "parts").iterdir()) == ["p1.txt", "p2.txt"]
+    assert sorted(p.name for p in bench.raw("py", "parts").iterdir()) == ["p1.txt", "p2.txt"]
 
 
 def test_a_script_that_fails_keeps_the_files_it_had_written(bench):
@@ -217,7 +217,7 @@ def test_a_plugins_own_exception_is_the_runs_failure_with_a_traceback_in_the_log
     assert "KeyError: 'what'" in result.output.error
     assert any("Traceback" in line for line in bench.lines)
     assert bench.content("b", "before") == {"ok": True}
-    assert bench.context.lookup.path("b", "stream").read_text() == "bit by bit"
+    assert bench.raw("b", "stream").read_text() == "bit by bit"
 
 
 def test_a_killed_run_is_told_by_the_next_one(bench):

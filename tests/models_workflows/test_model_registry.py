@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from swamp.errors import NotFound, UsageError
+from swamp.models.builtin import Execute
 from swamp.models.declare import check_arguments, load_registry
-from swamp.models.shell import Execute
 
 BUILT_IN = ["command/shell", "manual/data", "python/script", "spark/python", "spark/sql"]
 

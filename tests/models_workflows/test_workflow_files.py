@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from swamp.errors import NotFound, UsageError
-from swamp.workflows.parse import inspect, parse_workflow
-from swamp.workflows.schema import WorkflowFile, after, holds
+from swamp.workflows.schema import WorkflowFile, holds, inspect, parse_workflow
+from swamp.workflows.state import after
 
 EXAMPLE = """\
 id: 7c9e6679-7425-40de-944b-e07fc1f90ae7

@@ -18,7 +18,7 @@ from swamp.locks import decide
 from swamp.models.document import parse
 from swamp.repo.config import read_config
 from swamp.store.open import open_store
-from swamp.workflows.parse import parse_workflow
+from swamp.workflows.schema import parse_workflow
 
 QUICK = settings(max_examples=60, deadline=None)
 DEEP = 100_000

@@ -15,7 +15,7 @@ from swamp.data.names import auto_id
 from swamp.data.records import MANUAL_TYPE
 from swamp.data.run_record import RunState
 from swamp.errors import Unavailable
-from swamp.models.run_context import RunContext
+from swamp.models.context import RunContext
 from swamp.sync.progress import Progress
 from swamp.testing.s3_double import S3Double
 from swamp.testing.s3_lies import Lie

@@ -37,7 +37,7 @@ class Bench:
         self.repo = open_repo(root / "repo")
         self.db = Database(root / "serve.db")
         self.events = Events(self.db, self.repo.env)
-        self.follower = Follower(self.repo, self.db, self.events, lambda drafts: drafts)
+        self.follower = Follower(self.repo, self.db, self.events)
         self.directory = self.follower._directory
         self.directory.mkdir(parents=True, exist_ok=True)
 

@@ -13,9 +13,9 @@ import pytest
 
 from machines import Machine, Place, Team
 from serving import Serving, add_workflow, serving, start, until
-from swamp.serve.schedule import Claims
+from swamp.serve.schedule import Claims, tick_after, tick_before
 from swamp.wiring import open_repo
-from swamp.workflows.schema import fault_of, tick_after, tick_before
+from swamp.workflows.schema import fault_of
 
 EVERY_SECOND = 'schedule: "* * * * * *"\n'
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swamp.models.run_context import RunContext
+from swamp.models.context import RunContext
 from swamp.repo.lineage import Lineage, lineage_of
 from swamp.wiring import open_repo
 from swamp.workflows.run import Driver

@@ -1,30 +1,31 @@
-"""How a command group is made: one Typer per group, the common options on every command, loaded when called.
+"""How a command group is made: one Typer per group, the common options on every command, arguments that many share.
 
 A group module holds `app = group("What it is for.")` and commands that do their work inside `with session() as s:`
-(`s.repo`, `s.out`). `swamp.cli.program` names the modules; one that does not exist is absent from the help.
+(`s.repo`, `s.out`). `swamp.cli.program` names the modules.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from swamp.cli.render import Printer, hide
-from swamp.errors import Failed, Interrupted
+from swamp.errors import Failed, Interrupted, SwampError
 from swamp.sync.progress import Cancel
 from swamp.values import mutable
 
 if TYPE_CHECKING:
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.repo.repository import Repo
 
 _META = "swamp.common"
@@ -171,6 +172,7 @@ class CommandSession:
     common: Common
     out: Printer
     overrides: dict[str, Any] = field(default_factory=dict)
+    reading: bool = False
     cancel: Cancel = field(default_factory=lambda: CANCEL)
 
     @cached_property
@@ -188,9 +190,14 @@ class CommandSession:
         return repo
 
     def run_context(self) -> RunContext:
-        """What methods and workflows run with; what it knows to be secret is said nowhere."""
-        from swamp.models.run_context import RunContext
+        """What methods and workflows run with; what it knows to be secret is said nowhere.
 
+        A command that reads asks the store before it looks at models, runs and outputs.
+        """
+        from swamp.models.context import RunContext
+
+        if self.reading:
+            self.repo.freshen()
         context = RunContext(self.repo)
         hide(context.masker.text)
         return context
@@ -203,10 +210,6 @@ class CommandSession:
     def items(self, items: Sequence[Any], columns: Sequence[str], rows: Iterable[Sequence[Any]], **more: Any) -> None:
         """The result of a read that lists: `items`, `total` and what else the document says; a table for people."""
         self.answer({"items": items, "total": len(items), **more}, lambda: self.out.table(columns, rows))
-
-    def close(self) -> None:
-        if "repo" in self.__dict__:
-            self.repo.close()
 
 
 _M_ARENA_MAX: Final = -8
@@ -230,13 +233,14 @@ def session(*, reading: bool = False, **overrides: Any) -> Iterator[CommandSessi
     given = {k: v for k, v in overrides.items() if v is not None}
     if options.cached:
         given["fresh"] = "never"
-    opened = CommandSession(options, Printer.of(options), given)
+    opened = CommandSession(options, Printer.of(options), given, reading)
     try:
         yield opened
     except KeyboardInterrupt as error:
         raise Interrupted("interrupted", hint="nothing was lost: run the same command again") from error
     finally:
-        opened.close()
+        if "repo" in opened.__dict__:
+            opened.repo.close()
 
 
 def share_one_heap() -> None:
@@ -249,3 +253,113 @@ def share_one_heap() -> None:
 
     with suppress(AttributeError, OSError):  # musl and macOS have nothing to be set
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+# -- arguments that commands share, and what the shell completes for them from this machine's files. Nobody waits for a
+# completion: it asks no store, imports no more than it needs, and knows nothing of a repository that cannot be read
+
+
+def models(ctx: Any, incomplete: str) -> list[str]:
+    """Models with a definition, and those that have data."""
+    repo = _repo(ctx)
+    if repo is None:
+        return []
+    from swamp.catalog import glance
+
+    defined = [file.stem for _, file in _definitions(repo)]
+    return _fitting([*defined, *glance.model_names(repo / ".swamp" / "_catalog.db")], incomplete)
+
+
+def data_names(ctx: Any, incomplete: str) -> list[str]:
+    """The data of the model that was typed before."""
+    repo, model = _repo(ctx), ctx.params.get("model")
+    if repo is None or not model:
+        return []
+    from swamp.catalog import glance
+
+    here = (child.name for folder in _folders(repo, str(model)) for child in folder.glob("*/") if child.is_dir())
+    return _fitting([*here, *glance.data_names(repo / ".swamp" / "_catalog.db", str(model))], incomplete)
+
+
+def workflows(ctx: Any, incomplete: str) -> list[str]:
+    repo = _repo(ctx)
+    files = (repo / "workflows").glob("workflow-*.y*ml") if repo is not None else ()
+    return _fitting((file.stem.removeprefix("workflow-") for file in files), incomplete)
+
+
+def runs(ctx: Any, incomplete: str) -> list[str]:
+    """The ids of runs that this machine knows, the newest records first."""
+    repo = _repo(ctx)
+    files = [file for tree in _trees(repo) for file in tree.glob("workflow-runs/*/workflow-run-*.yaml")] if repo else []
+    newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
+    found = dict.fromkeys(["latest", *(file.stem.removeprefix("workflow-run-") for file in newest)])
+    return [one for one in found if one.startswith(incomplete)][:100]
+
+
+def _fitting(found: Iterable[str], incomplete: str) -> list[str]:
+    return sorted({one for one in found if one.startswith(incomplete)})
+
+
+def _repo(ctx: Any) -> Path | None:
+    from swamp.repo.config import locate
+
+    given = common(ctx).repo_dir
+    try:
+        return locate(Path(given) if given else None, os.environ)
+    except (SwampError, OSError):
+        return None
+
+
+def _definitions(repo: Path) -> Iterator[tuple[str, Path]]:
+    """Files that are called as a model, with the type that their place says: in the checkout, and made on the spot."""
+    for folder in (repo / "models", *(tree / "auto-definitions" for tree in _trees(repo))):
+        for file in folder.rglob("*.yaml"):
+            yield file.parent.relative_to(folder).as_posix(), file
+
+
+def _folders(repo: Path, model: str) -> Iterator[Path]:
+    """Where the data of a model lies that has a definition; its id is a line of that."""
+    for kind, file in _definitions(repo):
+        if file.stem != model:
+            continue
+        found = re.search(r"^id: *['\"]?([\w-]+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        if found:
+            yield from (tree / "data" / kind / found[1] for tree in _trees(repo))
+
+
+def _trees(repo: Path) -> Iterator[Path]:
+    """Where records of this repository lie on this machine: the plain directory, and its caches."""
+    from swamp.repo.config import read_config
+    from swamp.settings import swamp_home
+
+    try:
+        config = read_config(repo)
+    except (SwampError, OSError):
+        return
+    yield repo / (config.datastore.path or ".swamp")
+    yield from (swamp_home(os.environ) / "repos" / config.repo_id).glob("*/tree")
+
+
+Model = Annotated[
+    str,
+    typer.Argument(help="A model's name, id, or a beginning of its id.", metavar="MODEL", autocompletion=models),
+]
+SomeModel = Annotated[str | None, typer.Argument(help="Only this model's.", metavar="MODEL", autocompletion=models)]
+Name = Annotated[str, typer.Argument(help="The data's name.", metavar="NAME", autocompletion=data_names)]
+Workflow = Annotated[str, typer.Argument(help="A workflow's name or id.", metavar="NAME", autocompletion=workflows)]
+RunId = Annotated[
+    str,
+    typer.Argument(help="A run's id, a beginning of it, or `latest`.", metavar="RUN", autocompletion=runs),
+]
+Version = Annotated[int | None, typer.Option("--version", metavar="N", help="This version, not the latest.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="K=V", help="A tag; may be repeated.")]
+Since = Annotated[str | None, typer.Option(metavar="T", help="An ISO time, or 1h, 2d.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")]
+Engine = Annotated[str | None, typer.Option(metavar="auto|spark|inline", help="What runs bulk work.")]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", metavar="K=V", help="k=v, k:json=…, k=@file; dotted keys nest.")
+]
+InputFile = Annotated[str | None, typer.Option("--input-file", metavar="F", help="Inputs as YAML or JSON.")]
+NewText = Annotated[str | None, typer.Option("--file", metavar="F", help="The new text (- for stdin).")]

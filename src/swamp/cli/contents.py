@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import Model, Name, Version
-from swamp.cli.command import CommandSession, session
+from swamp.cli.command import CommandSession, Model, Name, Version, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
 from swamp.values import as_document
@@ -150,17 +149,6 @@ def undelete(model: Model, name: Name) -> None:
         s.out.result(as_document(done), said)
         if done.gone:
             raise typer.Exit(1)
-
-
-def refuse_stdout_twice(s: CommandSession) -> None:
-    """`-o -` and `--json` both want stdout."""
-    if s.common.json:
-        raise UsageError("--output - and --json cannot both have stdout", hint="leave out one of them")
-
-
-def to_a_pipe() -> bool:
-    """Whether somebody takes what is printed: a file, another program."""
-    return not sys.stdout.isatty()
 
 
 FORMATS = ("text", "json", "mermaid", "openlineage")

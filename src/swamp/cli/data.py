@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from swamp.cli.arguments import DryRun, Model, Name, Since, SomeModel, Tags, Version, Yes
-from swamp.cli.command import CommandSession, group, reading, session
-from swamp.cli.contents import cat, diff, lineage, refuse_stdout_twice, show, to_a_pipe, undelete, write_bytes
+from swamp.cli.command import (
+    CommandSession,
+    DryRun,
+    Model,
+    Name,
+    Since,
+    SomeModel,
+    Tags,
+    Version,
+    Yes,
+    group,
+    reading,
+    session,
+)
+from swamp.cli.contents import cat, diff, lineage, show, undelete, write_bytes
 from swamp.cli.outputs import known_run
 from swamp.cli.render import plural, size_text, when
 from swamp.errors import NotFound, UsageError
@@ -87,14 +99,15 @@ def get(
         found = s.repo.data.get(model, name, _positive(version))
         document = describe(found)
         if output == "-":
-            refuse_stdout_twice(s)
+            if s.common.json:
+                raise UsageError("--output - and --json cannot both have stdout", hint="leave out one of them")
             write_bytes(s, found)
             return
         if output is not None:
             s.repo.data.copy_to(found, Path(output))
             s.answer({**document, "output": output}, f"Wrote {size_text(found.meta.size)} to {output}")
             return
-        if to_a_pipe() and not s.common.json:
+        if not (sys.stdout.isatty() or s.common.json):
             write_bytes(s, found)
             for key, value in document.items():
                 s.out.detail(f"{key}: {value}")

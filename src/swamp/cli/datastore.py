@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import DryRun, Engine, Yes
-from swamp.cli.command import CommandSession, group, session
+from swamp.cli.command import CommandSession, DryRun, Engine, Yes, group, session
 from swamp.cli.maintain import doctor, upgrade
 from swamp.cli.maintain import purge as purge_paths
 from swamp.cli.render import plural, size_text, when

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import DryRun, Engine, Yes
-from swamp.cli.command import CommandSession, session
+from swamp.cli.command import CommandSession, DryRun, Engine, Yes, session
 from swamp.cli.render import plural, size_text
 from swamp.errors import UsageError
 

@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import InputFile, Inputs, Model, NewText, SomeModel, Tags, Yes
-from swamp.cli.command import CommandSession, group, reading, session
+from swamp.cli.command import (
+    CommandSession,
+    InputFile,
+    Inputs,
+    Model,
+    NewText,
+    SomeModel,
+    Tags,
+    Yes,
+    group,
+    reading,
+    session,
+)
 from swamp.cli.outputs import app as outputs
 from swamp.cli.render import plural, print_line
 from swamp.errors import Failed, UsageError
+from swamp.values import as_document
 
 if TYPE_CHECKING:
     from swamp.models.define import Definition
@@ -41,7 +53,7 @@ def list_types() -> None:
     with session() as s:
         registry = load_registry(s.repo.path)
         found = [type_item(kind) for kind in registry]
-        broken = [{"name": plugin.name, "error": plugin.error} for plugin in registry.broken]
+        broken = [as_document(plugin) for plugin in registry.broken]
         for plugin in registry.broken:
             s.out.warn(f"{plugin.name} was not loaded: {plugin.error}")
         rows = [(t["type"], " ".join(t["methods"]), t["source"], t["description"]) for t in found]
@@ -123,7 +135,6 @@ def list_models(
     from swamp.models.define import model_item
 
     with session(reading=True) as s:
-        s.repo.freshen()
         wanted = normalise_type(type_) if type_ else None
         models = s.run_context().models
         found = [d for d in models.all() if wanted in (None, d.type)]
@@ -132,9 +143,9 @@ def list_models(
         s.items(items, ("NAME", "TYPE", "DEFINED IN"), rows, **warn_of_broken(s, models.broken()))
 
 
-def warn_of_broken(s: CommandSession, files: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def warn_of_broken(s: CommandSession, files: Iterable[dict[str, str]]) -> dict[str, Any]:
     """Files that a listing could not read: said on stderr, and in the document."""
-    broken = [{"file": file, "error": error} for file, error in files]
+    broken = list(files)
     for one in broken:
         s.out.warn(f"{one['file']} cannot be read: {one['error'].splitlines()[0]}")
     return {"broken": broken} if broken else {}
@@ -146,7 +157,6 @@ def get_model(model: Model) -> None:
     from swamp.models.document import dump
 
     with session(reading=True) as s:
-        s.repo.freshen()
         found = s.run_context().models.find(model)
         document = {**found.to_document(), "file": found.file}
         # Without `fresh`: what is shown is what `model edit --file` takes.
@@ -181,7 +191,9 @@ def _file_of(definition: Definition) -> str:
 def new_text(current: str, file: str | None, check: Callable[[str], None]) -> str:
     """The text that takes the place of `current`. `check` raises when it is wrong."""
     if file is not None:
-        text = sys.stdin.read() if file == "-" else _read_text(Path(file))
+        from swamp.models.inputs import read_given
+
+        text = sys.stdin.read() if file == "-" else read_given(Path(file), file)
         check(text)
         return text
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -194,13 +206,6 @@ def given_as(file: str | None, otherwise: str) -> str:
     if file is None:
         return otherwise
     return "standard input" if file == "-" else file
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def _edited(current: str, check: Callable[[str], None]) -> str:
@@ -240,7 +245,6 @@ def validate_models(model: SomeModel = None) -> None:
     from swamp.models.document import parse
 
     with session(reading=True) as s:
-        s.repo.freshen()
         models = s.run_context().models
         files = sorted((s.repo.path / "models").rglob("*.yaml"))
         if model is not None:

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli import arguments
-from swamp.cli.arguments import Limit, Since, SomeModel
-from swamp.cli.command import CommandSession, group, reading, session
+from swamp.cli import command
+from swamp.cli.command import CommandSession, Limit, Since, SomeModel, group, reading, session
 from swamp.cli.render import short, when
 from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from swamp.data.records import Output
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
 
 app = group("What method runs did.")
 
@@ -48,7 +47,6 @@ def list_outputs(
     if status is not None and status not in STATUSES:
         raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(STATUSES)}")
     with session(reading=True) as s:
-        s.repo.freshen()
         context = s.run_context()
         definition_id = _definition_id(context, model) if model else None
         moment = None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
@@ -90,7 +88,7 @@ OutputId = Annotated[
     typer.Argument(
         metavar="OUTPUT",
         help="An output's id, a beginning of it, or a model for its newest.",
-        autocompletion=arguments.models,
+        autocompletion=command.models,
     ),
 ]
 
@@ -116,7 +114,6 @@ def get_output(output: OutputId) -> None:
     from swamp.repo.leases import with_interrupted
 
     with session(reading=True) as s:
-        s.repo.freshen()
         context = s.run_context()
         found = next(with_interrupted(s.repo.datastore, context.outputs, [_find_output(context, output)]))
         document = {
@@ -142,13 +139,12 @@ def get_output(output: OutputId) -> None:
 def output_logs(output: OutputId) -> None:
     """Show what a method run said."""
     with session(reading=True) as s:
-        s.repo.freshen()
         context = s.run_context()
         found = _find_output(context, output)
         if found.log_file is not None:  # from the tree when it is finished, from this machine while it runs
             text = s.repo.tree.materialize(found.log_file).read_text(encoding="utf-8")
         else:
-            live = context.local / "run-logs" / f"{found.id}.log"
+            live = context.log_of(found.id)
             text = live.read_text(encoding="utf-8") if live.exists() else ""
         document = {"id": found.id, "logFile": found.log_file, "lines": text.splitlines()}
         s.answer(document, lambda: s.out.line(text.rstrip("\n")) if text else None)

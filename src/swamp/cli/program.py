@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.util
 import os
 import signal
 import sys
@@ -36,10 +35,6 @@ class CommandPart:
     @property
     def module(self) -> str:
         return f"swamp.cli.{self.short_for or self.name}"
-
-    @property
-    def exists(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
 
     def load(self, following: str = "") -> Any:
         """The group, for a line that goes on with this word: if it names a command, with that command alone."""
@@ -79,8 +74,7 @@ class RootGroup(Group):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for part in PARTS:
-            if part.exists:
-                self.commands[part.name] = TyperGroup(name=part.name, help=part.help)
+            self.commands[part.name] = TyperGroup(name=part.name, help=part.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and (meant := _commands_called(args[0])):
@@ -92,7 +86,7 @@ class RootGroup(Group):
 
 def _commands_called(name: str) -> list[str]:
     """The commands of that name in any group: whoever comes from Git types `swamp init`. Imports every group."""
-    groups = [part for part in PARTS if part.kind == "group" and not part.short_for and part.exists]
+    groups = [part for part in PARTS if part.kind == "group" and not part.short_for]
     return [f"`swamp {part.name} {name}`" for part in groups if name in getattr(part.load(), "commands", ())]
 
 

@@ -27,10 +27,10 @@ def workflow_schema() -> Schema:
 
 def model_schema() -> Schema:
     """`models/<type>/<name>.yaml`. Arguments are those of the type: `swamp model type describe` has them."""
-    from swamp.models.declare import builtin_types
+    from swamp.models.builtin import BUILTIN
     from swamp.models.define import KEYS
 
-    types = sorted(kind.name for kind in builtin_types())
+    types = sorted(kind.name for kind in BUILTIN)
     mapping: Schema = {"type": ["object", "null"]}
     arguments = {**mapping, "properties": {"arguments": mapping}, "additionalProperties": False}
     known: Schema = {

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli.arguments import Limit
-from swamp.cli.command import CommandSession, group, session
+from swamp.cli.command import CommandSession, Limit, group, session
 from swamp.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

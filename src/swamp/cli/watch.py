@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from swamp.cli.render import Printer, print_line
@@ -120,11 +119,6 @@ class LiveTree:
         else:
             note = step_text(step)
         return Text.assemble(label, (f"  {note}", "dim")) if note.strip() else label
-
-
-def without_bars(out: Printer) -> Printer:
-    """For a command that shows a tree: the same output, and no progress bars of pushes in between."""
-    return replace(out, bars=not sys.stdout.isatty() or out.json)
 
 
 @contextmanager

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from swamp.cli import arguments
-from swamp.cli.arguments import InputFile, Inputs, NewText, RunId, Tags, Workflow, Yes
-from swamp.cli.command import CommandSession, common, group, reading, session
+from swamp.cli import command
+from swamp.cli.command import (
+    CommandSession,
+    InputFile,
+    Inputs,
+    NewText,
+    RunId,
+    Tags,
+    Workflow,
+    Yes,
+    common,
+    group,
+    reading,
+    session,
+)
 from swamp.cli.model import collect_after, given_as, new_text, show_problems, warn_of_broken
 from swamp.cli.render import short, when
-from swamp.cli.watch import SIGNS, seconds_text, step_text, watching, without_bars
+from swamp.cli.watch import SIGNS, seconds_text, step_text, watching
 from swamp.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,20 +41,11 @@ app.add_typer(history, name="history")
 
 
 @contextmanager
-def open_driver(s: CommandSession, watcher: Any = None) -> Iterator[Driver]:
-    from swamp.workflows.recorder import NullWatcher
+def open_driver(s: CommandSession) -> Iterator[Driver]:
     from swamp.workflows.run import Driver
 
     with s.run_context() as context:
-        yield Driver(context, watcher or NullWatcher())
-
-
-@contextmanager
-def asking(s: CommandSession) -> Iterator[Driver]:
-    """The same for a command that reads: the store is asked first."""
-    s.repo.freshen()
-    with open_driver(s) as driver:
-        yield driver
+        yield Driver(context)
 
 
 def search_runs(query: str | None, status: str | None, since: str | None, limit: int) -> None:
@@ -51,7 +56,7 @@ def search_runs(query: str | None, status: str | None, since: str | None, limit:
 
     if status is not None and status not in RUN_STATUSES:
         raise UsageError(f"`{status}` is not a status", hint=f"there is {', '.join(RUN_STATUSES)}")
-    with session(reading=True) as s, asking(s) as driver:
+    with session(reading=True) as s, open_driver(s) as driver:
         moment = None if since is None else rfc3339(parse_since(since, s.repo.env.clock.now()))
         found = search(driver, query or "", status=status, since=moment, limit=limit)
         ids = [r["runId"] for r in found["items"]]
@@ -63,13 +68,23 @@ def search_runs(query: str | None, status: str | None, since: str | None, limit:
         s.answer(found, lambda: s.out.table(("RUN", "WORKFLOW", "STATUS", "STARTED", "STEPS", "FAILED AT"), rows))
 
 
-def show_run(s: CommandSession, run: RunState) -> None:
-    """The end of a run, said after its record is where it belongs. Failed: exit 1."""
+def _watched(work: Callable[[CommandSession, Driver], RunState]) -> None:
+    """Runs a workflow, or what is left of a run, while somebody watches.
+
+    Its end is said after its record is where it belongs. Failed: exit 1.
+    """
     from swamp.workflows.state import run_document
 
-    s.out.result(run_document(run), lambda: _run_text(s, run))
-    if run.status in ("failed", "cancelled"):
-        raise typer.Exit(1)
+    with session() as s:
+        # A live tree and the bars of pushes would overwrite each other.
+        s.out = replace(s.out, bars=not sys.stdout.isatty() or s.out.json)
+        with watching(s.out) as watcher, open_driver(s) as driver:
+            driver.watcher, driver.cancel = watcher, s.cancel
+            done = work(s, driver)
+        collect_after(s)
+        s.out.result(run_document(done), lambda: _run_text(s, done))
+        if done.status in ("failed", "cancelled"):
+            raise typer.Exit(1)
 
 
 def _run_text(s: CommandSession, run: RunState) -> None:
@@ -98,25 +113,17 @@ def resume(
     from swamp.models.inputs import parse_inputs
 
     values = parse_inputs(inputs or ())
-    with session() as s:
-        s.out = without_bars(s.out)
-        with watching(s.out) as watcher, open_driver(s, watcher) as driver:
-            driver.cancel = s.cancel
-            done = driver.resume(driver.resolve(run_id), from_step=from_step, inputs=values)
-        collect_after(s)
-        show_run(s, done)
+    _watched(lambda _, driver: driver.resume(driver.resolve(run_id), from_step=from_step, inputs=values))
 
 
 def _decided(run_id: str, decision: Any, step: str | None, reason: str | None) -> None:
     from swamp.workflows.decide import decide
-    from swamp.workflows.state import decided_document
 
     with session() as s, open_driver(s) as driver:
         run_id = driver.resolve(run_id)
         found = decide(driver, run_id, decision, step=step, reason=reason)
-        document = decided_document(run_id, decision, found)
         then = f"; continue with: swamp workflow resume {run_id}" if found.left_waiting else f"; run {found.run.status}"
-        s.out.result(document, f"{found.step}: {decision}{then}")
+        s.out.result(found.to_json(), f"{found.step}: {decision}{then}")
 
 
 Step = Annotated[str | None, typer.Argument(metavar="[STEP]", help="Which step, if several wait.")]
@@ -156,8 +163,8 @@ def history_get(run_id: RunId) -> None:
     from swamp.workflows.decide import as_seen
     from swamp.workflows.state import history_document
 
-    with session(reading=True) as s, asking(s) as driver:
-        found = as_seen(driver, driver.find(driver.resolve(run_id)))
+    with session(reading=True) as s, open_driver(s) as driver:
+        found = as_seen(driver, driver.runs.get(driver.resolve(run_id)))
         waits = found.over and s.repo.changes.wait_here(found.path)
         s.answer(history_document(found, waits=waits), lambda: _history_text(s, found, waits))
 
@@ -183,7 +190,7 @@ def approvals() -> None:
     """List the steps that wait for somebody's decision, on any machine."""
     from swamp.workflows.decide import approvals as waiting
 
-    with session(reading=True) as s, asking(s) as driver:
+    with session(reading=True) as s, open_driver(s) as driver:
         items = waiting(driver)
         ids = [item["runId"] for item in items]
         rows = [
@@ -203,8 +210,8 @@ def logs(run_id: RunId, follow: Follow = False) -> None:
     """Show what the steps of a run said; with -f, as they say it."""
     from swamp.workflows.decide import followed
 
-    with session(reading=True) as s, asking(s) as driver:
-        found = driver.find(driver.resolve(run_id))
+    with session(reading=True) as s, open_driver(s) as driver:
+        found = driver.runs.get(driver.resolve(run_id))
         if not follow:
             text = driver.logs.text(found)
             s.answer({"id": found.id, "lines": text.splitlines()}, lambda: s.out.line(text.rstrip("\n")))
@@ -213,7 +220,7 @@ def logs(run_id: RunId, follow: Follow = False) -> None:
         for line in followed(driver, found.id, s.out.info):
             lines.append(line) if s.common.json else s.out.line(line)
         if s.common.json:
-            s.answer({"id": found.id, "status": driver.find(found.id).status, "lines": lines})
+            s.answer({"id": found.id, "status": driver.runs.get(found.id).status, "lines": lines})
 
 
 # -- files
@@ -234,11 +241,9 @@ def create(
 @app.command("list")
 def list_workflows() -> None:
     """List all workflows."""
-    from swamp.workflows.state import workflow_item
-
     with session() as s, open_driver(s) as driver:
         found = list(driver.files.all())
-        items = [workflow_item(f) for f in found]
+        items = [f.to_json() for f in found]
         rows = [
             (f.workflow.name, len(f.workflow.jobs), sum(len(j.steps) for j in f.workflow.jobs), f.file) for f in found
         ]
@@ -258,7 +263,7 @@ def get_workflow(name: Workflow) -> None:
 def edit_workflow(name: Workflow, file: NewText = None) -> None:
     """Change a workflow in your editor, or with --file. A wrong text changes nothing."""
     from swamp.models.document import refuse
-    from swamp.workflows.parse import inspect
+    from swamp.workflows.schema import inspect
 
     with session() as s, open_driver(s) as driver:
         source = driver.files.file_of(name)
@@ -289,11 +294,11 @@ def delete_workflow(name: Workflow, yes: Yes = False) -> None:
 @reading(app, "validate")
 def validate_workflows(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="All of them by default.", autocompletion=arguments.workflows)
+        str | None, typer.Argument(metavar="NAME", help="All of them by default.", autocompletion=command.workflows)
     ] = None,
 ) -> None:
     """Check workflows without running anything. Exit 1 when something is wrong."""
-    with session(reading=True) as s, asking(s) as driver:
+    with session(reading=True) as s, open_driver(s) as driver:
         names = [name] if name is not None else [str(file.relative_to(s.repo.path)) for file in driver.files.paths()]
         problems: list[dict[str, Any]] = []
         for one in names:
@@ -316,7 +321,7 @@ def run(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|search", help="A workflow; or `search` for its runs.", autocompletion=arguments.workflows
+            metavar="NAME|search", help="A workflow; or `search` for its runs.", autocompletion=command.workflows
         ),
     ],
     query: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="With `search`: a part of name or id.")] = None,
@@ -350,18 +355,14 @@ def run_workflow(name: str, inputs: list[str] | None, input_file: str | None, ta
     tags = parse_tags(tag or ())
     if common().cached:
         raise UsageError("a run always works with what the store holds", hint="--cached belongs to `run search`")
-    with session() as s:
-        s.out = without_bars(s.out)
-        with watching(s.out) as watcher, open_driver(s, watcher) as driver:
-            driver.cancel = s.cancel
-            driver.files.find(name)
-            for killed in note_interrupted(driver):
-                s.out.info(
-                    f"run {killed.id} of {killed.workflow_name} was interrupted: swamp workflow resume {killed.id}"
-                )
-            done = driver.start(name, values, tags=tags)
-        collect_after(s)
-        show_run(s, done)
+
+    def start(s: CommandSession, driver: Driver) -> RunState:
+        driver.files.find(name)
+        for killed in note_interrupted(driver):
+            s.out.info(f"run {killed.id} of {killed.workflow_name} was interrupted: swamp workflow resume {killed.id}")
+        return driver.start(name, values, tags=tags)
+
+    _watched(start)
 
 
 def plan_workflow(name: str, inputs: list[str] | None, input_file: str | None) -> None:
@@ -370,7 +371,7 @@ def plan_workflow(name: str, inputs: list[str] | None, input_file: str | None) -
     from swamp.workflows.decide import plan_run
 
     values = parse_inputs(inputs or (), Path(input_file) if input_file else None)
-    with session(reading=True) as s, asking(s) as driver:
+    with session(reading=True) as s, open_driver(s) as driver:
         found = plan_run(driver, name, values)
         rows = [
             (one["stage"], f"{one['job']}.{one['step']}", _does(one), one["runs"], one.get("why", ""))

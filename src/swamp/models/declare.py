@@ -117,20 +117,19 @@ class ModelType:
             "description": self.description,
             "source": self.source,
             "globalArguments": schema_of(self.global_arguments),
-            "methods": [_describe(method) for method in self.methods],
+            "methods": [
+                {
+                    "name": method.name,
+                    "description": method.description,
+                    "arguments": schema_of(method.arguments),
+                    "writes": [values_of(spec, _SPEC) for spec in method.writes],
+                }
+                for method in self.methods
+            ],
         }
 
 
 _SPEC: Final = keys_of("name content_type lifetime garbage_collection description")
-
-
-def _describe(method: Method) -> dict[str, Any]:
-    return {
-        "name": method.name,
-        "description": method.description,
-        "arguments": schema_of(method.arguments),
-        "writes": [values_of(spec, _SPEC) for spec in method.writes],
-    }
 
 
 def schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
@@ -211,7 +210,9 @@ class Registry:
 
 def load_registry(repo_dir: Path | None = None) -> Registry:
     """Built-ins first; a plug-in may not take the place of a type that is already there."""
-    types = {kind.name: kind for kind in builtin_types()}
+    from swamp.models.builtin import BUILTIN
+
+    types = {kind.name: kind for kind in BUILTIN}
     broken: list[BrokenPlugin] = []
     for source, load in _plugins(repo_dir):
         try:
@@ -222,13 +223,6 @@ def load_registry(repo_dir: Path | None = None) -> Registry:
         except Exception as error:  # noqa: BLE001 - someone else's code may fail in any way; the rest must work
             broken.append(BrokenPlugin(source, f"{type(error).__name__}: {error}"))
     return Registry(types, tuple(broken))
-
-
-def builtin_types() -> tuple[ModelType, ...]:
-    from swamp.models.shell import SCRIPT, SHELL
-    from swamp.models.spark import SPARK_PYTHON, SPARK_SQL
-
-    return SHELL, SCRIPT, SPARK_SQL, SPARK_PYTHON, MANUAL
 
 
 def _plugins(repo_dir: Path | None) -> Iterator[tuple[str, Any]]:
@@ -277,6 +271,3 @@ def _types_in(loaded: Any) -> Iterable[ModelType]:
     if wrong or not found:
         raise TypeError(f"expected ModelType, got {type(wrong[0]).__name__ if wrong else 'nothing'}")
     return found
-
-
-MANUAL = ModelType("manual/data", "2026.11.15", methods=(), description="Data put there by hand.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from swamp.cache.files import write_atomic
-from swamp.data.document import keys_of, load_mapping, values_of
+from swamp.data.document import attributes_of, keys_of, load_mapping, values_of
 from swamp.data.names import auto_id, check_model_name, meant, normalise_type, suggest
 from swamp.data.records import AUTO
 from swamp.env import Env
@@ -24,7 +24,8 @@ from swamp.repo.definitions import FOLDER, Source, definition_files, find_define
 from swamp.sync.port import Tree
 from swamp.values import value
 
-KEYS = ("id", "name", "type", "version", "tags", "globalArguments", "methods", "inputs", "description")
+_KEYS = keys_of("id name type version description tags global_arguments methods inputs")
+KEYS = tuple(_KEYS)
 
 
 @value
@@ -46,18 +47,7 @@ class Definition:
         return (self.methods.get(method) or {}).get("arguments") or {}
 
     def to_document(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "id": self.id,
-            "name": self.name,
-            "type": self.type,
-            "version": self.version,
-            "description": self.description,
-            "tags": dict(self.tags),
-            "globalArguments": dict(self.global_arguments),
-            "methods": {name: dict(method) for name, method in self.methods.items()},
-            "inputs": None if self.inputs is None else dict(self.inputs),
-        }
-        return {key: value for key, value in document.items() if value is not None}
+        return {key: value for key, value in values_of(self, _KEYS).items() if value is not None}
 
     @property
     def hash(self) -> str:
@@ -68,18 +58,11 @@ class Definition:
 
 def definition_from(document: Mapping[str, Any], file: str | None = None) -> Definition:
     """From a document that was checked; missing optional parts get their defaults."""
-    return Definition(
-        id=str(document["id"]),
-        name=str(document["name"]),
-        type=normalise_type(str(document["type"])),
-        version=document.get("version", 1),
-        tags={str(key): str(value) for key, value in (document.get("tags") or {}).items()},
-        global_arguments=document.get("globalArguments") or {},
-        methods={name: method or {} for name, method in (document.get("methods") or {}).items()},
-        inputs=document.get("inputs"),
-        description=document.get("description"),
-        file=file,
-    )
+    known = attributes_of(document, _KEYS)
+    known["type"] = normalise_type(known["type"])
+    known["tags"] = {str(key): str(value) for key, value in known.get("tags", {}).items()}
+    known["methods"] = {name: method or {} for name, method in known.get("methods", {}).items()}
+    return Definition(**known, file=file)
 
 
 @value
@@ -111,13 +94,13 @@ class ModelDefinitions:
         for file in definition_files(self.tree.root / AUTO):
             yield self._load_auto(file)
 
-    def broken(self) -> Iterator[tuple[str, str]]:
+    def broken(self) -> Iterator[dict[str, str]]:
         """The definition files that cannot be read, and why."""
         for file in definition_files(self.repo / FOLDER):
             try:
                 self._load(file)
             except UsageError as error:
-                yield file.relative_to(self.repo).as_posix(), error.message
+                yield {"file": file.relative_to(self.repo).as_posix(), "error": error.message}
 
     @property
     def _sources(self) -> Sequence[Source[Definition]]:
@@ -159,17 +142,13 @@ class ModelDefinitions:
             methods=methods or {},
             file=self.path_of(kind.name, name).relative_to(self.repo).as_posix(),
         )
-        text = dump(definition.to_document())
-        self._refuse_new(definition, text)
+        text, called = dump(definition.to_document()), f"the new model `{name}`"
+        # What is wrong is on the command line: there is no file yet, and its lines mean nothing to anybody.
+        found = [replace(problem, line=None) for problem in self.inspect(parse(text, called))]
+        hint = f"correct --global-arg or --arg: `swamp model type describe {kind.name}` shows what there is"
+        refuse(called, found, hint=hint, in_file=False)
         self.save_text(text, definition.file or name)
         return definition
-
-    def _refuse_new(self, definition: Definition, text: str) -> None:
-        """What is wrong is on the command line: there is no file yet, and its lines mean nothing to anybody."""
-        name = f"the new model `{definition.name}`"
-        found = [replace(problem, line=None) for problem in self.inspect(parse(text, name))]
-        hint = f"correct --global-arg or --arg: `swamp model type describe {definition.type}` shows what there is"
-        refuse(name, found, hint=hint, in_file=False)
 
     def save_text(self, text: str, source: str) -> Definition:
         """Write a definition file after looking at all of it: a wrong one changes nothing."""

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from swamp.cache.files import read_at_most
-from swamp.data.document import MAX_BYTES, check_shape
+from swamp.data.document import MAX_BYTES, check_shape, keys_of, told
 from swamp.errors import UsageError
 from swamp.values import value
 
@@ -30,12 +30,7 @@ class Problem:
         return f"{where}{self.message}{meant}"
 
     def to_json(self) -> dict[str, Any]:
-        doc: dict[str, Any] = {"path": spell(self.path), "message": self.message}
-        if self.line is not None:
-            doc["line"] = self.line
-        if self.suggestion:
-            doc["suggestion"] = self.suggestion
-        return doc
+        return {"path": spell(self.path), **told(self, keys_of("message line suggestion"))}
 
 
 @value

@@ -21,7 +21,7 @@ from swamp.models.mask import Masker
 from swamp.values import value
 
 if TYPE_CHECKING:
-    from swamp.models.run_context import Lookup
+    from swamp.models.context import Lookup
 
 __all__ = ["Evaluated", "Scope", "check_expressions", "evaluate", "has_expression", "truth"]
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swamp.errors import UsageError
+
+if TYPE_CHECKING:
+    from swamp.models.mask import Masker
 
 OWN_TAGS = ("type", "specName", "modelName")
 FORMS = "write key=value, key:json=[1,2], key=@file, or a.b=value for nested values"
@@ -31,7 +34,8 @@ def parse_pair(pair: str) -> tuple[str, Any]:
     if colon and kind != "json":
         raise UsageError(f"`{pair}`: `{kind}` is not a kind of value", hint=FORMS)
     if text.startswith("@"):
-        text = _read_text(Path(text[1:]), name)
+        hint = "to pass text that starts with @, use key:json='\"@text\"'"
+        text = read_given(Path(text[1:]), f"the file for `{name}`", hint)
     return name.strip(), _parse_json(name, text) if colon else text
 
 
@@ -66,25 +70,18 @@ def _parse_json(name: str, text: str) -> Any:
         ) from error
 
 
-def _read_text(path: Path, name: str) -> str:
+def read_given(path: Path, called: str, hint: str | None = None) -> str:
+    """The text of a file that was named on the command line. Raises UsageError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"the file for `{name}` cannot be read: {error}",
-            hint="to pass text that starts with @, use key:json='\"@text\"'",
-        ) from error
+        raise UsageError(f"{called} cannot be read: {error}", hint=hint) from error
 
 
 def _read_file(file: Path) -> dict[str, Any]:
     from swamp.models.document import parse
 
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--input-file {file} cannot be read: {error}", hint="name a file that holds the inputs as YAML or JSON"
-        ) from error
+    text = read_given(file, f"--input-file {file}", "name a file that holds the inputs as YAML or JSON")
     value = parse(text, str(file)).value
     if value is None:
         return {}
@@ -107,8 +104,13 @@ def _place(values: dict[str, Any], dotted: str, value: Any) -> None:
     here[last] = value
 
 
-def check_inputs(values: Mapping[str, Any], schema: Mapping[str, Any] | None, owner: str) -> dict[str, Any]:
-    """`values` with the schema's defaults and types, or a UsageError that names every mistake."""
+def check_inputs(
+    values: Mapping[str, Any], schema: Mapping[str, Any] | None, owner: str, masker: Masker | None = None
+) -> dict[str, Any]:
+    """`values` with the schema's defaults and types, or a UsageError that names every mistake.
+
+    The `masker` learns those that the schema calls secret; one that is too short to be masked is a UsageError too.
+    """
     if schema is None:
         return dict(values)
     from jsonschema import Draft202012Validator
@@ -123,6 +125,9 @@ def check_inputs(values: Mapping[str, Any], schema: Mapping[str, Any] | None, ow
             hint=FORMS,
             details={"problems": problems},
         )
+    if masker is not None:
+        for name, secret in secret_values(completed, schema).items():
+            masker.must_learn(f"the secret input `{name}`", secret)
     return completed
 
 

@@ -72,11 +72,6 @@ class Masker:
             )
         self.learn([value])
 
-    def learn_inputs(self, values: Mapping[str, str]) -> None:
-        """What the schema calls secret, by the names of the inputs. Raises UsageError for one that is too short."""
-        for name, value in values.items():
-            self.must_learn(f"the secret input `{name}`", value)
-
     def text(self, text: str) -> str:
         spans = self.spans(text)
         return _replaced(text, spans) if spans else text

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -19,17 +17,25 @@ from typing import TYPE_CHECKING, Any
 from swamp.data.document import RecordFiles
 from swamp.data.metadata import Owner
 from swamp.data.names import meant, version_of_directory
-from swamp.data.records import READS, Output, Provenance, Read, Reads, StoredDefinition, decode_output, noting
+from swamp.data.records import (
+    READS,
+    Output,
+    Provenance,
+    Read,
+    Reads,
+    decode_definition,
+    decode_output,
+    noting,
+)
 from swamp.data.versions import DataVersion
 from swamp.env import rfc3339, user_name
 from swamp.errors import Failed, Interrupted, SwampError, UsageError
-from swamp.models.context import Context, Log, OnLog
+from swamp.models.context import RUN_LOGS, Context, Log, OnLog, RunContext
 from swamp.models.declare import Method, ModelType, argument_names, check_arguments
 from swamp.models.define import Definition, model_item
 from swamp.models.expressions import evaluate
-from swamp.models.inputs import check_inputs, secret_values
-from swamp.models.mask import too_short_to_pass_on
-from swamp.models.run_context import RunContext
+from swamp.models.inputs import check_inputs
+from swamp.models.mask import Masker, too_short_to_pass_on
 from swamp.repo.conflicts import kept_version, save_again
 from swamp.sync.progress import Cancel
 from swamp.sync.result import Conflict
@@ -37,8 +43,6 @@ from swamp.values import mutable, value
 
 if TYPE_CHECKING:
     from swamp.repo.transaction import Change
-
-RUN_LOGS = "run-logs"
 
 
 @value
@@ -162,15 +166,17 @@ class MethodRun:
         prepared = prepare(context, request.definition, self.kind, self.method, request)
         if request.definition.file is None:
             context.repo.definitions.auto(request.definition.type, request.definition.name)
-        context.evaluated.save(prepared.shown_definition())
+        context.evaluated.save(decode_definition(prepared.shown.to_document(), prepared.shown.name))
         output = self._first_record(prepared)
         path = context.outputs.save(output)
         self.hooks.begin(output, path)
-        log = Log(context.local / RUN_LOGS / f"{output.id}.log", context.masker, self.hooks.line)
+        log = Log(context.log_of(output.id), context.masker, self.hooks.line)
         log.file.with_suffix(".path").write_text(path, encoding="utf-8")
+        parent = context.local / "scratch"
+        parent.mkdir(parents=True, exist_ok=True)
         try:
-            with self._scratch() as scratch:
-                method_context = self._method_context(prepared, output, scratch, log)
+            with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as scratch:
+                method_context = self._method_context(prepared, output, Path(scratch), log)
                 started = context.env.clock.monotonic()
                 error = self._call(prepared, method_context)
                 took = round((context.env.clock.monotonic() - started) * 1000)
@@ -197,16 +203,6 @@ class MethodRun:
             ),
             extra={"modelName": self.request.definition.name, "typeVersion": self.kind.version},
         )
-
-    @contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        parent = self.context.local / "scratch"
-        parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=parent))
-        try:
-            yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def _method_context(self, prepared: PreparedRun, output: Output, scratch: Path, log: Log) -> Context:
         context, request = self.context, self.request
@@ -242,7 +238,10 @@ class MethodRun:
     ) -> Result:
         context = self.context
         artifacts = tuple(version.artifact() for version in written)
-        log_file, error = self._kept_log(output, log, error)
+        try:
+            log_file = context.keep_log(log.file, f"outputs/{output.id}.log")
+        except SwampError as lost:  # a full disk fails the run, and its record still says how the run ended
+            log_file, error = None, error or lost
         kept = f" ({len(written)} data versions were kept)" if error and written else ""
         final = replace(
             output,
@@ -257,13 +256,6 @@ class MethodRun:
         log.file.with_suffix(".path").unlink(missing_ok=True)
         log.file.unlink(missing_ok=True)
         return Result(final, path, error, made={version.path: version.meta.id for version in written})
-
-    def _kept_log(self, output: Output, log: Log, error: SwampError | None) -> tuple[str | None, SwampError | None]:
-        """A log that cannot be kept (a full disk) fails the run, and its record still says how the run ended."""
-        try:
-            return self.context.keep_log(log.file, f"outputs/{output.id}.log"), error
-        except SwampError as lost:
-            return None, error or lost
 
 
 def _note_killed(context: RunContext, definition: Definition) -> None:
@@ -315,18 +307,12 @@ class PreparedRun:
     shown: Definition
     hash: str
 
-    def shown_definition(self) -> StoredDefinition:
-        document = self.shown.to_document()
-        rest = {key: value for key, value in document.items() if key not in ("id", "name", "type")}
-        return StoredDefinition(self.shown.id, self.shown.name, self.shown.type, rest)
-
 
 def prepare(
     context: RunContext, definition: Definition, kind: ModelType, method: Method, request: Request
 ) -> PreparedRun:
     """Raises UsageError that says which argument is wrong, missing or unknown."""
-    inputs, overrides = split_inputs(definition, method, request.inputs)
-    context.masker.learn_inputs(secret_values(inputs, definition.inputs))
+    inputs, overrides = split_inputs(definition, method, request.inputs, context.masker)
     given = overrides if request.shown_inputs is None else request.shown_inputs
     shown_overrides = {name: given.get(name) for name in overrides}
     about = {key: value for key, value in model_item(definition).items() if key != "file"}
@@ -353,7 +339,7 @@ def prepare(
 
 
 def split_inputs(
-    definition: Definition, method: Method, given: Mapping[str, Any]
+    definition: Definition, method: Method, given: Mapping[str, Any], masker: Masker
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the definition's expressions see as `inputs`, and what goes straight to the method as arguments.
 
@@ -370,7 +356,7 @@ def split_inputs(
                 hint=meant(name, [*arguments, *declared]) + known,
             )
     for_expressions = {k: v for k, v in given.items() if k in declared or k in mentioned}
-    inputs = check_inputs(for_expressions, definition.inputs, definition.name)
+    inputs = check_inputs(for_expressions, definition.inputs, definition.name, masker)
     straight = {k: v for k, v in given.items() if k in arguments and k not in declared}
     return inputs, straight
 

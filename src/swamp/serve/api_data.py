@@ -1,27 +1,34 @@
-"""`/api/v1/data`: versioned data by model and name, as `swamp data` shows it."""
+"""`/api/v1/data` and `/api/v1/datastore`: versions by model and name and the store that is shared, as the commands of
+the same names show them."""
 
 from __future__ import annotations
 
 import mimetypes
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Request
 from fastapi import Path as PathParameter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
+from swamp.catalog.schema import Row
 from swamp.errors import NotFound, UsageError
 from swamp.models.inputs import tag_pairs
-from swamp.repo.data import describe
+from swamp.repo.conflicts import Conflicts, Keep
+from swamp.repo.conflicts import compare as sides_of
+from swamp.repo.data import describe, parse_since
 from swamp.repo.diff import diff
 from swamp.repo.lineage import lineage_of
+from swamp.repo.maintain import commit_items
 from swamp.repo.preview import preview
 from swamp.serve.respond import (
     ApiRouter,
     Cursor,
     Limit,
+    decode_cursor,
     document,
+    encode_cursor,
     for_role,
     json_response,
     listing,
@@ -31,8 +38,10 @@ from swamp.serve.respond import (
     page_of,
 )
 from swamp.serve.state import Asked, Server
+from swamp.values import as_document
 
 router = ApiRouter(prefix="/api/v1", tags=["data"])
+datastore_router = ApiRouter(prefix="/api/v1/datastore", tags=["datastore"])
 Number = Annotated[int, PathParameter(ge=1)]
 _SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/json", "text/plain", "text/csv")
@@ -64,14 +73,11 @@ def list_data(
     rows = server.repo.data.list(model, type=type, workflow=workflow, run=run)
     if q:
         rows = [row for row in rows if q.lower() in f"{row.model_name}/{row.fields['name']}".lower()]
-    part, following = page_of(
-        rows,
-        lambda row: "\x00".join((row.model_name, row.ref.data.name, row.ref.data.type, row.ref.data.model_id)),
-        cursor,
-        limit,
-    )
-    items = [row.listed() for row in part]
-    return {"items": items, "total": len(rows), "next": following, **_fresh(server)}
+
+    def place(row: Row) -> str:
+        return "\x00".join((row.model_name, row.ref.data.name, row.ref.data.type, row.ref.data.model_id))
+
+    return page_of(rows, place, cursor, limit, Row.listed) | _fresh(server)
 
 
 def _fresh(server: Server) -> dict[str, bool]:
@@ -107,9 +113,8 @@ def get_data(server: Asked, model: str, name: str, version: Annotated[int | None
 def versions(server: Asked, model: str, name: str, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """The versions of a name, newest first."""
     rows = server.repo.data.versions(model, name)
-    part, following = page_of(rows, lambda row: f"{10**12 - row.ref.version:012}", cursor, limit)
-    found = [row.version_item() for row in part]
-    return {"items": found, "versions": found, "total": len(rows), "next": following, **_fresh(server)}
+    found = page_of(rows, lambda row: f"{10**12 - row.ref.version:012}", cursor, limit, Row.version_item)
+    return {**found, "versions": found["items"], **_fresh(server)}
 
 
 @router.get("/data/{model}/{name}/versions/{version}", **for_role("viewer", Version))
@@ -214,3 +219,120 @@ def delete_data(server: Asked, model: str, name: str, version: Annotated[int | N
     count = server.repo.data.delete(model, name, version)
     server.puller.soon()
     return {"versionsDeleted": count}
+
+
+# -- the datastore
+
+Members = dict[str, Any]
+Lock = document("Lock", held=bool | None)
+Status = document(
+    "Status", type=str, url=str, namespace=str | None, healthy=bool, message=str, latencyMs=int,
+    capabilities=Members | None, seq=int | None, lastSyncAt=str | None, pending=Members | None, cache=Members | None,
+    lock=Lock,
+)  # fmt: skip
+SyncDone = document(
+    "SyncDone", mode=str, filesPushed=int, filesPulled=int, filesDeleted=int, conflicts=list[Members],
+    failed=list[Members], fastPath=bool, engine=str, requests=int, seq=int, durationMs=int,
+)  # fmt: skip
+Commit = document("Commit", seq=int, op=str, at=str, writer=Members, added=int, changed=int, deleted=int)
+CommitPaths = document("CommitPaths", Commit, paths=list[dict[str, str]], truncated=bool)
+ConflictItem = document("ConflictItem", id=str, path=str, size=int, keptAt=str)
+ComparedFile = document(
+    "ComparedFile", name=str, mineSize=int | None, theirsSize=int | None, text=bool, rows=list[dict[str, str | None]]
+)
+ComparedConflict = document("ComparedConflict", ConflictItem, files=many(ComparedFile))
+Check = document("Check", name=str, ok=bool, detail=str, fix=(str | None, None))
+
+
+@datastore_router.get("/status", **for_role("viewer", Status))
+def status(server: Asked) -> Any:
+    """Where the data is, whether the store answers, and what is still owed to it. Unhealthy: 503, the same document."""
+    found: dict[str, Any] = server.repo.datastore.maintenance.status()
+    if found.get("cache"):
+        found["cache"] = {key: value for key, value in found["cache"].items() if key != "path"}
+    return found, 200 if found["healthy"] else 503
+
+
+@datastore_router.post("/sync", **for_role("operator", SyncDone))
+def sync(
+    server: Asked,
+    mode: Annotated[Literal["sync", "push", "pull"], Body()] = "sync",
+    full: Annotated[bool, Body()] = False,
+) -> Any:
+    """Brings this machine and the store in step. 409: some of it failed, the document says what."""
+    done = server.repo.datastore.sync(mode, full=full)
+    server.puller.soon()
+    return done.to_json(), 200 if done.ok else 503 if done.lost_store else 409
+
+
+@datastore_router.get("/log", **for_role("viewer", listing(Commit)))
+def log(server: Asked, limit: Limit = 20, cursor: Cursor = None) -> Any:
+    """The commits of the store, newest first."""
+    before = None if cursor is None else decode_cursor(cursor)
+    if before is not None and not before.isdigit():
+        raise UsageError("this is not a place in the log", hint="use `next` of the page before")
+    found = list(server.repo.datastore.maintenance.log(limit + 1, None if before is None else int(before)))
+    items = commit_items(server.repo, found[:limit])
+    following = encode_cursor(str(items[-1]["seq"])) if len(found) > limit else None
+    return {"items": items, "commits": items, "next": following}
+
+
+@datastore_router.get("/log/{seq}", **for_role("viewer", CommitPaths))
+def commit(server: Asked, seq: int, limit: Limit = 1000) -> Any:
+    """One commit with the paths that it added, changed and deleted."""
+    return server.repo.datastore.maintenance.commit(seq, limit)
+
+
+@datastore_router.get("/locks", **for_role("viewer", document("Locks", Lock, models=list[Members])))
+def locks(server: Asked) -> Any:
+    """Who holds the global lease, and which models are leased."""
+    return server.repo.datastore.maintenance.lock_status()
+
+
+@datastore_router.post(
+    "/locks/release", **for_role("admin", document("Released", released=bool, previousHolder=(str | None, None)))
+)
+def release(server: Asked, model: Annotated[str | None, Body(embed=True)] = None) -> Any:
+    """Takes a lease away from its holder: the global one, or that of a model `TYPE/ID`."""
+    return server.repo.datastore.maintenance.lock_release(model)
+
+
+@datastore_router.get("/conflicts", **for_role("viewer", listing(ConflictItem, total=int)))
+def conflicts(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
+    """What was changed here and elsewhere: the local side is kept aside, the store's is in place."""
+    found = Conflicts(server.repo).list()
+    return page_of(found, lambda one: one.id, cursor, limit, lambda one: one.to_json())
+
+
+@datastore_router.get("/conflicts/compare", **for_role("viewer", ComparedConflict))
+def compared(server: Asked, id: str) -> Any:  # noqa: A002
+    """Both sides of one conflict, their lines beside each other."""
+    return sides_of(Conflicts(server.repo), id)
+
+
+@datastore_router.post("/conflicts/resolve", **for_role("operator", document("Resolved", id=str, path=str, keep=str)))
+def resolve(server: Asked, id: Annotated[str, Body()], keep: Annotated[Keep, Body()]) -> Any:  # noqa: A002
+    """Keeps mine, theirs or both."""
+    done = Conflicts(server.repo).resolve(id, keep)
+    server.puller.soon()
+    return done
+
+
+@datastore_router.get("/doctor", **for_role("viewer", document("Examined", checks=many(Check), ok=bool)))
+def doctor(server: Asked) -> Any:
+    """Examines everything the datastore rests on; changes nothing."""
+    from swamp.repo.doctor import Doctor
+
+    checks = Doctor(server.repo).examine()
+    return {"checks": [check.to_json() for check in checks], "ok": all(check.ok for check in checks)}
+
+
+@datastore_router.post("/undelete", **for_role("operator", document("Restored", restored=list[str], gone=list[str])))
+def undelete(
+    server: Asked, paths: Annotated[list[str] | None, Body()] = None, since: Annotated[str | None, Body()] = None
+) -> Any:
+    """Brings back what was deleted, while the undo window lasts."""
+    moment = None if since is None else parse_since(since, server.repo.env.clock.now())
+    done = server.repo.datastore.maintenance.undelete(paths or (), since=moment)
+    server.puller.soon()
+    return as_document(done)

@@ -75,8 +75,7 @@ def deliveries(
     """What was accepted and what became of it, newest first."""
     if cursor is not None and not cursor.isdigit():
         raise UsageError("this is not a place in a list", hint="use `next` of the page before")
-    found, following = server.queue.page(cursor, limit, kinds=(kind,) if kind else (), status=status)
-    return {"items": found, "next": following}
+    return server.queue.page(cursor, limit, kinds=(kind,) if kind else (), status=status)
 
 
 @router.get("/deliveries/{delivery:path}", **for_role("operator", Delivery))

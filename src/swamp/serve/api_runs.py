@@ -22,8 +22,9 @@ from swamp.serve.dispatch import driving, trigger_of
 from swamp.serve.queue import QueuedDelivery
 from swamp.serve.respond import STATUS, ApiRouter, Cursor, Limit, document, for_role, listing, page_of
 from swamp.serve.state import Asked, Server
+from swamp.values import as_document
 from swamp.workflows.decide import as_seen, cancel_run, decide
-from swamp.workflows.state import decided_document, history_document, must_be_resumable, workflow_item
+from swamp.workflows.state import history_document, must_be_resumable
 
 router = ApiRouter(prefix="/api/v1", tags=["runs"])
 models_router = ApiRouter(prefix="/api/v1", tags=["models"])
@@ -66,10 +67,9 @@ MethodRun = document(
 def workflows(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     """All workflows; those that cannot be read are in `broken`."""
     with driving(server.repo) as driver:
-        found = [workflow_item(one) for one in driver.files.all()]
-        broken = [{"file": file, "error": error} for file, error in driver.files.broken()]
-    part, following = page_of(found, lambda item: str(item["name"]), cursor, limit)
-    return {"items": part, "total": len(found), "next": following, **({"broken": broken} if broken else {})}
+        found = [one.to_json() for one in driver.files.all()]
+        broken = list(driver.files.broken())
+    return {**page_of(found, lambda item: str(item["name"]), cursor, limit), **({"broken": broken} if broken else {})}
 
 
 @router.get(
@@ -152,7 +152,7 @@ def run_document_of(server: Server, run_id: str) -> dict[str, Any]:
     server.repo.freshen()
     with driving(server.repo) as driver:
         try:
-            found = as_seen(driver, driver.find(run_id))
+            found = as_seen(driver, driver.runs.get(run_id))
         except NotFound:
             waiting = server.queue.of_run(run_id)
             if waiting is None:
@@ -167,7 +167,7 @@ def logs(server: Asked, run: str) -> Any:
     """What the steps of a run said."""
     with driving(server.repo) as driver:
         try:
-            text = driver.logs.text(driver.find(run))
+            text = driver.logs.text(driver.runs.get(run))
         except NotFound:
             if server.queue.of_run(run) is None:
                 raise
@@ -180,10 +180,9 @@ def _decided(
 ) -> Any:
     with driving(server.repo) as driver:
         found = decide(driver, run_id, decision, step=step, reason=reason)
-    document = decided_document(run_id, decision, found)
     if found.left_waiting:
         server.enqueue_resume(run_id, found.run.workflow_name, None, {})
-    return {**document, "resumed": found.left_waiting}
+    return {**found.to_json(), "resumed": found.left_waiting}
 
 
 @router.post("/runs/{run}/approve", **for_role("operator", Decided))
@@ -233,7 +232,7 @@ def types(server: Asked) -> Any:
     """Every model type, built in and plugged in."""
     registry = load_registry(server.repo.path)
     found = [type_item(kind) for kind in registry]
-    broken = [{"name": plugin.name, "error": plugin.error} for plugin in registry.broken]
+    broken = [as_document(plugin) for plugin in registry.broken]
     return {"items": found, "types": found, "total": len(found), "broken": broken}
 
 
@@ -249,9 +248,9 @@ def models(server: Asked, limit: Limit = 100, cursor: Cursor = None) -> Any:
     with driving(server.repo) as driver:
         known = driver.context.models
         found = sorted((model_item(one) for one in known.all()), key=lambda item: (item["name"], item["type"]))
-        broken = [{"file": file, "error": error} for file, error in known.broken()]
-    part, following = page_of(found, lambda item: f"{item['name']}\x00{item['type']}", cursor, limit)
-    return {"items": part, "total": len(found), "next": following, **({"broken": broken} if broken else {})}
+        broken = list(known.broken())
+    page = page_of(found, lambda item: f"{item['name']}\x00{item['type']}", cursor, limit)
+    return {**page, **({"broken": broken} if broken else {})}
 
 
 @models_router.get("/models/{model}", **for_role("viewer", Model))

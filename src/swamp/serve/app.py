@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from swamp import __version__
 from swamp.errors import NotFound, SwampError
-from swamp.serve import api_data, api_datastore, api_events, api_runs
+from swamp.serve import api_data, api_events, api_runs
 from swamp.serve.guard import COOKIE, Guard
 from swamp.serve.pages import show
 from swamp.serve.pages.render import HERE, error_page, login_page, wants_page
@@ -42,9 +42,9 @@ def build(server: Server) -> ASGIApp:
         title="swamp", version=__version__, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     app.state.server = server
-    for module in (api_events, api_data, api_datastore, api_runs, show):
+    for module in (api_events, api_data, api_runs, show):
         app.include_router(module.router)
-    for router in (api_runs.models_router, api_events.hooks_router, plain):
+    for router in (api_data.datastore_router, api_runs.models_router, api_events.hooks_router, plain):
         app.include_router(router)
     _errors(app, server)
     return Guard(app, server)

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +19,6 @@ from swamp.serve.spawn import Spawner, WorkerJob, events_file
 from swamp.workflows.decide import note_interrupted, seen_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from swamp.repo.repository import Repo
     from swamp.serve.config import ServeConfig
     from swamp.workflows.run import Driver
@@ -36,7 +34,7 @@ _log = logging.getLogger("swamp.serve")
 @contextmanager
 def driving(repo: Repo) -> Iterator[Driver]:
     """A driver for one question or decision about runs."""
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.workflows.run import Driver
 
     repo.changes.next_command()
@@ -91,10 +89,6 @@ class Dispatcher:
         self._wake.set()
 
     @property
-    def running(self) -> int:
-        return len(self._active)
-
-    @property
     def active(self) -> set[str]:
         """The runs that are under way."""
         return set(self._active)
@@ -104,19 +98,14 @@ class Dispatcher:
         self._stopping = True
         self.wake()
 
-    def drained(self, seconds: float, hurry: Callable[[], bool]) -> bool:
+    def drained(self, seconds: float) -> bool:
         """Waits for the runs to end, at most so long."""
         clock = self.repo.env.clock
         deadline = clock.monotonic() + seconds
-        while self._active and clock.monotonic() < deadline and not hurry():
+        while self._active and clock.monotonic() < deadline:
             self._wake.set()
             clock.sleep(0.1)
         return not self._active
-
-    def interrupt_all(self) -> None:
-        """As `workflow cancel` does: each run ends its steps, writes its record and pushes it."""
-        for run_id in list(self._active):
-            self.spawner.signal(run_id)
 
     def close(self) -> None:
         self.stop()

@@ -60,8 +60,9 @@ class OpenStream:
 class Events:
     """The events of one server. The newest stay in memory; readers that fell behind read from the file."""
 
-    def __init__(self, db: Database, env: Env) -> None:
-        self._db, self._env = db, env
+    def __init__(self, db: Database, env: Env, clean: Callable[[Any], Any] = lambda data: data) -> None:
+        """`clean`: leaves paths of this machine out of whatever is told."""
+        self._db, self._env, self._clean = db, env, clean
         self._adding, self._lock = threading.Lock(), threading.Lock()
         self._ring: deque[Event] = deque(maxlen=RING)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +81,9 @@ class Events:
         """Numbers, writes and announces events, in this order; `also` is a statement of the same transaction."""
         now = rfc3339(self._env.clock.now())
         # As JSON that a file and a wire can hold: half of a surrogate pair is not Unicode.
-        texts = ((kind, run, json.dumps({"at": now, **data}, ensure_ascii=False)) for kind, run, data in drafts)
+        texts = (
+            (kind, run, json.dumps({"at": now, **self._clean(data)}, ensure_ascii=False)) for kind, run, data in drafts
+        )
         rows = [(now, kind, run, text.encode("utf-8", "replace").decode()) for kind, run, text in texts]
         if not rows and also is None:
             return

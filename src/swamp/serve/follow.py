@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,8 +37,8 @@ _log = logging.getLogger("swamp.serve")
 class Follower:
     """Follows the files that workers write. How far it has read is kept with the events: no gap, nothing twice."""
 
-    def __init__(self, repo: Repo, db: Database, events: Events, clean: Callable[[Any], Any]) -> None:
-        self._repo, self._db, self._events, self._clean = repo, db, events, clean
+    def __init__(self, repo: Repo, db: Database, events: Events) -> None:
+        self._repo, self._db, self._events = repo, db, events
         self._directory = runs_directory(repo.path)
         self._over: set[str] = set()
         self._own: set[str] = set()
@@ -78,7 +78,7 @@ class Follower:
             try:
                 self.look()
                 if turn % RECORDS_EVERY == 0:
-                    self._events.add(self._clean(list(self._records.changed(self._own))))
+                    self._events.add(self._records.changed(self._own))
                 self._told.discard("")
             except Exception as error:  # noqa: BLE001 - told, and tried again: the stream must not end silently
                 self._tell("", f"events are late: {error}")
@@ -112,9 +112,8 @@ class Follower:
         whole = found[: found.rfind(b"\n") + 1]
         if not whole:
             return
-        drafts = self._clean(self._drafts(file.stem, whole))
         sql = "INSERT OR REPLACE INTO followed (run_id, place) VALUES (?, ?)"
-        self._events.add(drafts, also=(sql, (file.stem, place + len(whole))))
+        self._events.add(self._drafts(file.stem, whole), also=(sql, (file.stem, place + len(whole))))
 
     def _drafts(self, run_id: str, whole: bytes) -> list[Draft]:
         """The events of these lines. A line that is none (a torn write, somebody's editor) is left out, and told."""
@@ -159,8 +158,8 @@ def _draft(run_id: str, line: bytes) -> Draft:
 class Puller:
     """Keeps this machine in step with the store, and tells of commits and of trouble."""
 
-    def __init__(self, repo: Repo, events: Events, every: float, clean: Callable[[Any], Any]) -> None:
-        self._repo, self._events, self._every, self._clean = repo, events, every, clean
+    def __init__(self, repo: Repo, events: Events, every: float) -> None:
+        self._repo, self._events, self._every = repo, events, every
         self._wake, self._stopping = threading.Event(), False
         self._seq = 0
         self._told: dict[str, Any] = {}
@@ -219,12 +218,12 @@ class Puller:
         found = [commit.to_json() for commit in self._repo.datastore.maintenance.log(limit)]
         fresh = [commit for commit in reversed(found) if commit["seq"] > self._seq]
         self._seq = newest
-        self._events.add(self._clean([("commit", None, commit) for commit in fresh]))
+        self._events.add(("commit", None, commit) for commit in fresh)
 
     def _tell(self, status: dict[str, Any]) -> None:
         if status != self._told:
             self._told = status
-            self._events.add(self._clean([("status", None, status)]))
+            self._events.add([("status", None, status)])
 
 
 # -- the records of all runs, in one line each; a record is read again only when its file has changed

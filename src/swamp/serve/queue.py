@@ -171,11 +171,11 @@ class Queue:
 
     def page(
         self, cursor: str | None, limit: int, *, kinds: Sequence[str] = (), status: str | None = None
-    ) -> tuple[Sequence[dict[str, Any]], str | None]:
-        """The documents of the newest that fit, behind the place that `cursor` is, and the place behind them."""
+    ) -> dict[str, Any]:
+        """The newest that fit, behind the place that `cursor` is, as a document with the place behind them."""
         found = self.list(kinds=kinds, status=status, before=int(cursor) if cursor else None, limit=limit + 1)
         following = str(found[limit - 1].n) if len(found) > limit else None
-        return [one.to_json() for one in found[:limit]], following
+        return {"items": [one.to_json() for one in found[:limit]], "next": following}
 
     def replay(self, identity: str, repo_id: str) -> QueuedDelivery:
         """The same event once more, as a new delivery with a run of its own."""

@@ -201,8 +201,14 @@ def for_role(role: Role, model: type[BaseModel], status: int = 200) -> dict[str,
     return {"dependencies": [needs(role)], "responses": ok(model, status), "status_code": status}
 
 
-def page_of(items: Sequence[T], key: Callable[[T], str], cursor: str | None, limit: int) -> tuple[list[T], str | None]:
-    """A part of an ordered list, and the cursor behind it; stays right while the list grows."""
+def page_of(
+    items: Sequence[T],
+    key: Callable[[T], str],
+    cursor: str | None,
+    limit: int,
+    shown: Callable[[T], Any] = lambda item: item,
+) -> dict[str, Any]:
+    """A part of an ordered list as a document, with the cursor behind it; stays right while the list grows."""
     begin = 0
     if cursor is not None:
         last = decode_cursor(cursor)
@@ -211,7 +217,8 @@ def page_of(items: Sequence[T], key: Callable[[T], str], cursor: str | None, lim
         begin = at + 1 if at is not None else next(later, len(items))
     part = list(items[begin : begin + limit])
     more = begin + limit < len(items)
-    return part, encode_cursor(key(part[-1])) if part and more else None
+    following = encode_cursor(key(part[-1])) if part and more else None
+    return {"items": [shown(item) for item in part], "total": len(items), "next": following}
 
 
 def encode_cursor(text: str) -> str:

@@ -120,7 +120,7 @@ class Process:
     def _tell_killed(self, run: RunState) -> None:
         self._say(f"run {run.id} of {run.workflow_name} was interrupted: swamp workflow resume {run.id}")
         told = {"runId": run.id, "workflow": run.workflow_name, "status": run.status, "error": run.error}
-        self._server.events.add(self._server.clean([("run", run.id, {**told, "interrupted": True})]))
+        self._server.events.add([("run", run.id, {**told, "interrupted": True})])
 
     def _look(self) -> None:
         """A store that is away does not keep the server from starting: it says so, /readyz too, and what became of
@@ -195,14 +195,13 @@ class Process:
 
     def _drain(self) -> None:
         """Runs may finish; those that take longer are ended as `workflow cancel` does; then everything is pushed."""
-        server = self._server
-        if server.dispatcher.running:
-            self._say(
-                f"Waiting up to {server.config.drain:g} s for {server.dispatcher.running} run(s); again to end now"
-            )
-        if not server.dispatcher.drained(server.config.drain, lambda: self._signals > 1):
-            server.dispatcher.interrupt_all()
-            server.dispatcher.drained(CANCEL_SECONDS, lambda: self._signals > 1)
+        server, dispatcher = self._server, self._server.dispatcher
+        if runs := len(dispatcher.active):
+            self._say(f"Waiting up to {server.config.drain:g} s for {runs} run(s); again to end now")
+        if not dispatcher.drained(server.config.drain):
+            for run_id in dispatcher.active:  # each ends its steps, writes its record and pushes it
+                dispatcher.spawner.signal(run_id)
+            dispatcher.drained(CANCEL_SECONDS)
         try:
             if server.repo.datastore.synced:
                 server.repo.datastore.push()

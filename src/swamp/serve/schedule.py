@@ -18,15 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo
 
 from swamp.data.run_record import path_of
-from swamp.env import parse_rfc3339, rfc3339
+from swamp.env import UTC, parse_rfc3339, rfc3339
 from swamp.errors import ConditionFailed, NotFound, ObjectMissing, SwampError
 from swamp.serve.dispatch import driving
 from swamp.serve.queue import Queue, run_id_of
 from swamp.store.port import CREATE, Condition, Match, ObjectStore, Token
 from swamp.workflows.decide import cancel_run, seen_summary
-from swamp.workflows.schema import WorkflowFile, tick_after, tick_before
+from swamp.workflows.schema import WorkflowFile
 
 if TYPE_CHECKING:
     from swamp.repo.repository import Repo
@@ -342,3 +343,21 @@ class Scheduler:
 
 def _spelled(workflow: WorkflowFile) -> str:
     return f"{workflow.schedule} {workflow.timezone}"
+
+
+def tick_after(schedule: str, timezone: str, moment: dt.datetime) -> dt.datetime:
+    """The first tick behind `moment`, in UTC."""
+    from cronsim import CronSim
+
+    return next(CronSim(schedule, moment.astimezone(ZoneInfo(timezone)))).astimezone(UTC)
+
+
+def tick_before(schedule: str, timezone: str, moment: dt.datetime) -> dt.datetime | None:
+    """The last tick at or before `moment`, in UTC; None if there was none for years."""
+    from cronsim import CronSim
+
+    later = moment.astimezone(ZoneInfo(timezone)) + dt.timedelta(seconds=1)
+    try:
+        return next(CronSim(schedule, later.replace(microsecond=0), reverse=True)).astimezone(UTC)
+    except StopIteration:
+        return None

@@ -30,7 +30,7 @@ from swamp.trace import flush
 LOCK_MS: Final = 600_000
 _NEEDED: Final = """
 yaml swamp.data.artifacts swamp.wiring swamp.cache.outbox swamp.catalog.catalog swamp.locks.leases
-getpass swamp.models.run swamp.models.run_context swamp.bulk.choose swamp.repo.transaction
+getpass swamp.models.builtin swamp.models.run swamp.bulk.choose swamp.repo.transaction
 swamp.repo.definitions swamp.repo.leases swamp.repo.maintain swamp.repo.conflicts swamp.repo.put
 swamp.repo.ask swamp.store.directory swamp.store.objects swamp.store.open swamp.sync.engine
 swamp.workflows.decide swamp.workflows.run
@@ -58,12 +58,10 @@ def _import_everything() -> None:
     """What a run needs, once and before the fork: a run imports only the plug-ins of its repository."""
     from swamp.extras import names
     from swamp.index.pack import zstd
-    from swamp.models.declare import builtin_types
     from swamp.models.inputs import check_inputs, check_schema
 
     for name in _NEEDED:
         importlib.import_module(name)
-    builtin_types()
     names("models")
     zstd()
     check_schema({"type": "object", "properties": {"name": {"type": "string", "default": ""}}})
@@ -228,7 +226,7 @@ def work(job: WorkerJob) -> int:
 
 
 def _run(job: WorkerJob, repo: Path, teller: Teller, cancel: Cancel) -> int:
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.repo.open import COMMAND
     from swamp.wiring import open_repo
     from swamp.workflows.run import Driver

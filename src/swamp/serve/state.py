@@ -46,10 +46,10 @@ class Server:
         self.db = Database(self.repo.path / ".swamp" / FILE)
         self.tokens = Tokens(self.db, env)
         self.queue = Queue(self.db, env, self.config.queue)
-        self.events = Events(self.db, env)
         self.clean = Clean.of(self.repo)
-        self.follower = Follower(self.repo, self.db, self.events, self.clean)
-        self.puller = Puller(self.repo, self.events, self.config.pull, self.clean)
+        self.events = Events(self.db, env, self.clean)
+        self.follower = Follower(self.repo, self.db, self.events)
+        self.puller = Puller(self.repo, self.events, self.config.pull)
         self.dispatcher = Dispatcher(self.repo, self.config, self.queue, self.told, self._over)
         self.index = RunIndex(self.repo)
         self.scheduler = Scheduler(self.repo, self.queue, self.dispatcher, self.index, self.told, self.config.claim)
@@ -57,7 +57,7 @@ class Server:
 
     def told(self, delivery: QueuedDelivery) -> None:
         """Everybody who listens hears how far a delivery is."""
-        self.events.add([("delivery", delivery.run_id, self.clean(delivery.to_json()))])
+        self.events.add([("delivery", delivery.run_id, delivery.to_json())])
         if delivery.status in ("done", "failed"):
             self.metrics.delivered(delivery)
 
@@ -174,7 +174,7 @@ class Metrics:
         """Asks for the states and writes everything down. The store is asked for its newest commit, briefly."""
         server = self._server
         self._queue.set(server.queue.length())
-        self._active.set(server.dispatcher.running)
+        self._active.set(len(server.dispatcher.active))
         engine = server.repo.datastore.engine
         if engine is not None:
             known = engine.status()

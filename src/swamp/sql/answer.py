@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,6 +24,7 @@ from swamp.sql.relations import Query, Relation, parse, place_in, written
 from swamp.values import value
 
 if TYPE_CHECKING:
+    from swamp.bulk.settings import SparkSettings
     from swamp.repo.repository import Repo
     from swamp.sync.progress import Progress
 
@@ -80,9 +82,7 @@ def answered(
     choice = choose_sql_engine(engine, _loads(repo, prepared), live=_spark_is_live(repo))
     if choice.engine == "spark":
         needs("pyspark", "--engine spark", "spark")
-        from swamp.sql.spark import on_spark
-
-        with on_spark(repo, prepared, choice, master=master, progress=progress, warn=warn) as answer:
+        with _on_spark(repo, prepared, choice, master=master, progress=progress, warn=warn) as answer:
             yield answer
         return
     with _on_duckdb(repo, prepared, choice, warn) as answer:
@@ -156,9 +156,68 @@ def _on_duckdb(
             duck.add_table(table, table_rows(repo, table))
         for dataset in datasets:
             duck.add_dataset(dataset)
-        _warn_of_absent(repo, prepared, warn)
+        if any(table.name in ("data", "versions") for table in prepared.tables):
+            for ref, why in repo.artifacts.elsewhere().items():  # in the store only, and not to be fetched (S23)
+                warn(f"version {ref.version} of {ref.data.name} is not here and not among the rows: {why}")
         found = duck.run(query, prepared.query.text, lambda: [*TABLES, *known_datasets(repo)])
         yield Answer(choice, found.columns, found.rows, found.write_parquet)
+
+
+@contextmanager
+def _on_spark(
+    repo: Repo,
+    prepared: Prepared,
+    choice: SqlEngineChoice,
+    *,
+    master: str | None,
+    progress: Progress | None,
+    warn: Callable[[str], None],
+) -> Iterator[Answer]:
+    """Asks in the live session, or in one that ends with the block."""
+    from swamp.bulk.executors import check_plugin
+    from swamp.bulk.jobs import Jobs
+    from swamp.bulk.keep import with_server
+    from swamp.bulk.session import live_session, open_session, stop_session
+    from swamp.bulk.settings import resolve_settings
+    from swamp.datasets import sql
+    from swamp.datasets.source import register
+
+    own = live_session() is None
+    settings = with_server(resolve_settings(repo.settings.spark, master=master), os.environ)
+    fresh = not _only_what_is_here(repo, prepared, settings, warn)
+    session = register(open_session(settings))
+    jobs = Jobs(session, progress) if progress is not None else Jobs(session)
+    idle_timeout = repo.datastore.idle_timeout()
+    try:
+        check_plugin(session, settings, idle_timeout, repo.datastore.plugin if fresh else None)
+        sql.register_tables(session, repo.path, [table.name for table in prepared.tables], fresh=fresh)
+        for view, version in prepared.by_view.items():
+            sql.register_dataset(session, repo.path, view, version.ref)
+        query = written(prepared.query, prepared.views, "spark")
+        frame = sql.query(session, query.text, lambda offset: place_in(prepared.query.text, query.origin(offset)))
+        rows = partial(sql.rows_of, frame, jobs, idle_timeout)
+        yield Answer(choice, list(frame.columns), rows, partial(sql.write_parquet, frame, jobs, idle_timeout))
+    finally:
+        jobs.close()
+        if own:
+            stop_session(session)
+
+
+def _only_what_is_here(repo: Repo, prepared: Prepared, settings: SparkSettings, warn: Callable[[str], None]) -> bool:
+    """Whether nobody is to be asked (`--cached`, SWAMP_FRESH=never). Raises UsageError where tasks cannot see the cache
+    of this machine, and for datasets, which Spark reads from the store."""
+    if repo.settings.fresh != "never" or not repo.datastore.synced:
+        return False
+    if prepared.versions:
+        raise UsageError("with --cached Spark reads tables and no datasets", hint="add --engine duckdb")
+    if not settings.sees_cache:
+        raise UsageError(
+            f"--cached shows what is on this machine, and Spark works on {settings.where}",
+            hint="leave out --cached, or add --master 'local[*]'",
+        )
+    if not repo.datastore.is_hydrated:
+        warn("this machine has not fetched all that the store holds: `swamp datastore sync --pull` does")
+    return True
 
 
 def _local(repo: Repo, version: DataVersion) -> Artifact:
@@ -167,13 +226,6 @@ def _local(repo: Repo, version: DataVersion) -> Artifact:
     raw = version.ref.raw_path
     listed = [FileRef(f"{raw}/{one.name}".rstrip("/"), str(one.path), one.size) for one in files]
     return Artifact(version.ref, version.meta, tuple(sorted(listed, key=lambda file: file.path)))
-
-
-def _warn_of_absent(repo: Repo, prepared: Prepared, warn: Callable[[str], None]) -> None:
-    """Versions that the store has and this machine could not fetch are in no table (S23)."""
-    if any(table.name in ("data", "versions") for table in prepared.tables):
-        for ref, why in repo.artifacts.elsewhere().items():
-            warn(f"version {ref.version} of {ref.data.name} is not here and not among the rows: {why}")
 
 
 def known_datasets(repo: Repo) -> Iterator[str]:

@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from swamp.data.document import RecordFiles
-from swamp.data.run_record import RUNS, RunState, RunSummary, StepState, path_of
+from swamp.data.run_record import RUNS, RunState, RunSummary, StepState
 from swamp.env import rfc3339, user_name
 from swamp.errors import CorruptData, Failed, LockTimeout, NotFound, StoreError, SwampError, UsageError
-from swamp.locks.flock import Verdict
 from swamp.models.expressions import evaluate
-from swamp.models.inputs import check_inputs, secret_values
+from swamp.models.inputs import check_inputs
 from swamp.values import value
 from swamp.workflows.execute import Instance
-from swamp.workflows.locks import RunLocks
 from swamp.workflows.perform import TaskRunner
 from swamp.workflows.recorder import NullWatcher, RunRecorder
 from swamp.workflows.run import Driver
@@ -31,7 +29,13 @@ class DecidedRun:
 
     run: RunState
     step: str
+    decision: Decision
     left_waiting: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """What became of a run that waited for a person."""
+        known = {"step": self.step, "decision": self.decision, "status": self.run.status}
+        return {"id": self.run.id, "workflowName": self.run.workflow_name, **known, "resumable": self.left_waiting}
 
 
 def decide(
@@ -41,13 +45,13 @@ def decide(
     known = driver.find_anywhere(run_id)
     with (
         driver.locks.hold(known.workflow_id, run_id) as hold,
-        driver.shared_record("", f"workflow {decision}"),  # guards of the steps behind it may ask for any data
+        driver.shared_record(f"workflow {decision}"),  # guards of the steps behind it may ask for any data
     ):
         run = driver.runs.get(run_id, known.workflow_id)
         state = _gate(run, step)
         if "approval" not in state.extra:  # the question is asked by a nested run: it is answered there
             inner = decide(driver, str(state.extra["childRunId"]), decision, reason=reason)
-            return DecidedRun(run, inner.step, True)
+            return DecidedRun(run, inner.step, decision, True)
         workflow = driver.workflow_of(run)
         recorder = driver.recorder(run)
         with recorder.change():
@@ -57,8 +61,8 @@ def decide(
                 "decidedAt": rfc3339(driver.context.env.clock.now()),
             }
             state.extra["approval"] |= {**words, "reason": reason} if reason else words
-        left = driver.settle(recorder, workflow, hold)
-    return DecidedRun(run, state.name, left)
+        left = driver.settle(TaskRunner(driver, workflow, recorder, hold))
+    return DecidedRun(run, state.name, decision, left)
 
 
 def _gate(run: RunState, wanted: str | None) -> StepState:
@@ -106,27 +110,26 @@ def cancel_run(driver: Driver, run_id: str) -> CancelStatus:
 
 def _asked_or_stopped(driver: Driver, workflow_id: str, run_id: str) -> CancelStatus | None:
     """None if the run was taken up, or let go of, between the look and the act: look again."""
-    path = path_of(workflow_id, run_id)
     known = driver.runs.get(run_id, workflow_id)
-    with driver.shared_record(path, "workflow cancel", known):
+    with driver.shared_record("workflow cancel", known, and_request=True):
         run = _not_over(driver, workflow_id, run_id, "is over")
         # One that says `running` and that nobody can judge is asked, not overruled.
-        verdict = _verdict(driver.locks, run, fresh=True)
+        verdict = driver.locks.verdict(run.workflow_id, run.id, fresh=True)
         alive = verdict == "alive" or (run.status == "running" and verdict != "dead")
         if alive:
             said = f"{rfc3339(driver.context.env.clock.now())}\n"
-            RecordFiles(driver.context.repo.tree, RUNS).write(stop_path(workflow_id, run_id), said.encode())
+            RecordFiles(driver.context.repo.tree, RUNS).write(stop_path(run), said.encode())
     return _acknowledged(driver, run) if alive else _stopped(driver, run)
 
 
 def _acknowledged(driver: Driver, asked: RunState) -> CancelStatus | None:
     """The request is in the store. Whoever ends the run after that commit sees it; whoever ended it before is seen."""
-    path, clock = path_of(asked.workflow_id, asked.id), driver.context.env.clock
+    clock = driver.context.env.clock
     until = clock.monotonic() + ANSWER_SECONDS
     while True:
-        with driver.shared_record(path, "workflow cancel", asked):
+        with driver.shared_record("workflow cancel", asked, and_request=True):
             run = driver.runs.get(asked.id, asked.workflow_id)
-        alive = _verdict(driver.locks, run, fresh=True) != "dead"
+        alive = driver.locks.verdict(run.workflow_id, run.id, fresh=True) != "dead"
         if run.status == "cancelled":
             return "cancelled"
         if not run.over:
@@ -134,24 +137,23 @@ def _acknowledged(driver: Driver, asked: RunState) -> CancelStatus | None:
         if not alive or clock.monotonic() > until:
             break
         clock.sleep(0.3)  # it has ended, and its process has yet to look for a request that came at the last moment
-    with driver.shared_record(path, "workflow cancel", asked):
-        RecordFiles(driver.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+    with driver.shared_record("workflow cancel", asked, and_request=True):
+        driver.withdraw_request(run)
     raise Failed(f"run {run.id} had ended before it could be cancelled: {run.status}", hint="what it wrote is there")
 
 
 def _stopped(driver: Driver, seen: RunState) -> CancelStatus | None:
     """Nobody runs it: its record says so, under its lock until that is in the store."""
-    path = path_of(seen.workflow_id, seen.id)
     try:
         with (
             driver.locks.hold(seen.workflow_id, seen.id),
-            driver.shared_record(path, "workflow cancel", seen),
+            driver.shared_record("workflow cancel", seen, and_request=True),
         ):
             run = _not_over(driver, seen.workflow_id, seen.id, "has just ended")
             with driver.recorder(run).change():
                 stop_all(run, "cancelled", "cancelled before it ran")
                 run.status, run.completed_at = "cancelled", rfc3339(driver.context.env.clock.now())
-                RecordFiles(driver.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+                driver.withdraw_request(run)
     except LockTimeout:
         return None
     return "cancelled"
@@ -167,16 +169,11 @@ def _not_over(driver: Driver, workflow_id: str, run_id: str, words: str) -> RunS
 # -- runs whose process is gone
 
 
-def _verdict(locks: RunLocks, run: RunState | RunSummary, *, fresh: bool) -> Verdict:
-    run_id = run.id if isinstance(run, RunState) else run.run_id
-    return locks.verdict(run.workflow_id, run_id, fresh=fresh)
-
-
 def as_seen(driver: Driver, run: RunState) -> RunState:
     """The run as it is: one that says `running` and has no process was interrupted. Nothing is written."""
-    if run.status != "running" or _verdict(driver.locks, run, fresh=False) != "dead":
+    if run.status != "running" or driver.locks.verdict(run.workflow_id, run.id, fresh=False) != "dead":
         return run
-    again = driver.find(run.id)
+    again = driver.runs.get(run.id)
     if again.status == "running":  # else it ended between the two looks
         interrupt(again)
     return again
@@ -197,16 +194,16 @@ def note_interrupted(driver: Driver) -> list[RunState]:
     noted: list[RunState] = []
     for run_id in driver.locks.here():
         try:
-            run = driver.find(run_id)
+            run = driver.runs.get(run_id)
         except (NotFound, UsageError, CorruptData):
             continue  # not of this repository, or its record never came to be
-        if run.status != "running" or _verdict(driver.locks, run, fresh=False) != "dead":
+        if run.status != "running" or driver.locks.verdict(run.workflow_id, run.id, fresh=False) != "dead":
             continue
         with (
             driver.locks.hold(run.workflow_id, run.id),
-            driver.shared_record(path_of(run.workflow_id, run.id), "workflow interrupted"),
+            driver.shared_record("workflow interrupted", run),
         ):
-            run = driver.find(run_id)  # it may have ended after it was read, and then nobody had its lock either
+            run = driver.runs.get(run_id)  # it may have ended after it was read, and then nobody had its lock either
             if run.status != "running":
                 continue
             with driver.recorder(run).change():
@@ -217,7 +214,7 @@ def note_interrupted(driver: Driver) -> list[RunState]:
 
 def seen_summary(driver: Driver, summary: RunSummary) -> tuple[RunSummary, bool]:
     """A line of a search, and whether it is of a run that was interrupted."""
-    if summary.status != "running" or _verdict(driver.locks, summary, fresh=False) != "dead":
+    if summary.status != "running" or driver.locks.verdict(summary.workflow_id, summary.run_id, fresh=False) != "dead":
         return summary, False
     again = driver.runs.get(summary.run_id, summary.workflow_id)
     if again.status != "running":
@@ -278,7 +275,7 @@ def followed(driver: Driver, run_id: str, notify: Callable[[str], None]) -> Iter
     told = 0
     away = False
     while True:
-        run = as_seen(driver, driver.find(run_id))  # first: what was said before its end is then all there
+        run = as_seen(driver, driver.runs.get(run_id))  # first: what was said before its end is then all there
         text = driver.logs.text(run)
         whole = text[: text.rfind("\n") + 1] if run.status == "running" else text
         if len(whole) > told:
@@ -286,19 +283,19 @@ def followed(driver: Driver, run_id: str, notify: Callable[[str], None]) -> Iter
             told = len(whole)
         if run.status != "running":
             return
-        here = driver.logs.is_here(run)
+        here = driver.context.log_of(run_id).exists()  # every line of it can be read at once
         driver.context.env.clock.sleep(HERE_SECONDS if here else ELSEWHERE_SECONDS)
         if not here:
-            away = _fetched(driver, path_of(run.workflow_id, run.id), run.id, notify, away)
+            away = _fetched(driver, run, notify, away)
 
 
-def _fetched(driver: Driver, record: str, run_id: str, notify: Callable[[str], None], was_away: bool) -> bool:
+def _fetched(driver: Driver, run: RunState, notify: Callable[[str], None], was_away: bool) -> bool:
     """Brings the record and the log; whether the store was away. One conditional request where nothing has changed."""
     engine = driver.context.repo.datastore.engine
     if engine is None:
         return False
     try:
-        engine.pull((record, f"logs/workflow-runs/{run_id}.log"))
+        engine.pull((run.path, f"logs/workflow-runs/{run.id}.log"))
     except StoreError as error:
         if not was_away:
             notify(f"the store does not answer, trying again: {error.message}")
@@ -315,11 +312,10 @@ def plan_run(driver: Driver, name: str, inputs: Mapping[str, Any]) -> dict[str, 
     Raises UsageError for wrong inputs, as the run would.
     """
     workflow = driver.files.find(name).workflow
-    values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
-    driver.context.masker.learn_inputs(secret_values(values, workflow.inputs))
+    values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}", driver.context.masker)
     run = driver.new_run(workflow, values, dict(workflow.tags), {"kind": "plan"}, None)
     recorder = RunRecorder(run, lambda _: None, driver.context.env, NullWatcher())
-    runner = TaskRunner(driver, recorder, lambda: None)
+    runner = TaskRunner(driver, workflow, recorder, lambda: None)
     order: list[dict[str, Any]] = []
     sorter = build(workflow)
     stage = 0

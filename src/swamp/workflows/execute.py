@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +12,7 @@ from swamp.env import Env
 from swamp.errors import Interrupted, NotFound, StoreError, SwampError, UsageError
 from swamp.sync.progress import Cancel
 from swamp.values import mutable, value
-from swamp.workflows.recorder import RunRecorder
-from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, WorkflowFile, build, holds
+from swamp.workflows.schema import ApprovalTask, GraphNode, Job, Step, build, holds
 from swamp.workflows.state import job_outcome, overall, run_outcome
 
 if TYPE_CHECKING:
@@ -51,26 +49,16 @@ class _Group:
 class Execution:
     """One pass over a run. Steps that are done stay done, so a later pass continues where this one stopped."""
 
-    def __init__(
-        self,
-        workflow: WorkflowFile,
-        recorder: RunRecorder,
-        runner: TaskRunner,
-        *,
-        env: Env,
-        stop: Callable[[], bool] = lambda: False,
-        launch: bool = True,
-        retry: bool = True,
-    ) -> None:
-        self._workflow, self._recorder, self._runner, self._env = workflow, recorder, runner, env
-        self._stop, self._launching, self._retry = stop, launch, retry
+    def __init__(self, runner: TaskRunner, *, launch: bool = True, retry: bool) -> None:
+        self._workflow, self._recorder, self._runner = runner.workflow, runner.recorder, runner
+        self._launching, self._retry = launch, retry
         self._cancel = Cancel()
         self._waiting: list[tuple[_Group, Instance, JobState, StepState]] = []
         self._running = 0
         self._ended: queue.Queue[tuple[_Group, BaseException | None]] = queue.Queue()
         self._fatal: BaseException | None = None
-        self._sorter = build(workflow)
-        self._limit = workflow.concurrency or DEFAULT_CONCURRENCY
+        self._sorter = build(self._workflow)
+        self._limit = self._workflow.concurrency or DEFAULT_CONCURRENCY
 
     def run(self) -> None:
         """Leaves the recorder's run in its new state; raises what made it impossible to go on."""
@@ -105,7 +93,7 @@ class Execution:
 
     def _await_one(self) -> None:
         while True:
-            if self._stop():
+            if self._runner.asked_to_stop():
                 self._cancel.request()
             try:
                 group, error = self._ended.get(timeout=LOOK_AGAIN_SECONDS)
@@ -122,24 +110,16 @@ class Execution:
     # -- arriving at nodes
 
     def _arrive(self, node: GraphNode) -> None:
-        if node.kind == "start":
-            self._begin_job(node)
-        elif node.kind == "end":
-            self._end_job(node)
-        else:
+        if node.kind == "step":
             self._begin_step(node)
-
-    def _begin_job(self, node: GraphNode) -> None:
+            return
         job, state = self._workflow.job(node.job), self._recorder.run.job(node.job)
-        met = all(holds(d.condition, self._recorder.run.job(d.job).status) for d in job.depends_on)
         with self._recorder.change():
-            state.status = "running" if met else "skipped"
-        self._sorter.done(node)
-
-    def _end_job(self, node: GraphNode) -> None:
-        state = self._recorder.run.job(node.job)
-        with self._recorder.change():
-            state.status = "skipped" if state.status == "skipped" else job_outcome(state)
+            if node.kind == "start":
+                met = all(holds(d.condition, self._recorder.run.job(d.job).status) for d in job.depends_on)
+                state.status = "running" if met else "skipped"
+            elif state.status != "skipped":
+                state.status = job_outcome(state)
         self._sorter.done(node)
 
     def _begin_step(self, node: GraphNode) -> None:
@@ -147,7 +127,11 @@ class Execution:
         step = job.step(node.step)
         met = all(holds(d.condition, overall(state.of_template(d.step))) for d in step.depends_on)
         if state.status == "skipped" or not met:
-            self._skip(state, step)
+            with self._recorder.change():
+                for before in state.of_template(step.name):
+                    if before.status != "succeeded":
+                        before.reset()
+                        before.status = "skipped"
             self._sorter.done(node)
             return
         group = _Group(node, step, [])
@@ -164,13 +148,6 @@ class Execution:
         for instance, found in pairs:
             self._admit(group, instance, state, found)
         self._settle(group)
-
-    def _skip(self, job: JobState, step: Step) -> None:
-        with self._recorder.change():
-            for state in job.of_template(step.name):
-                if state.status != "succeeded":
-                    state.reset()
-                    state.status = "skipped"
 
     def _place(self, job: JobState, step: Step, instances: list[Instance]) -> list[tuple[Instance, StepState]]:
         """One state per instance in the place of the step's placeholder; what an earlier pass did is kept."""
@@ -225,7 +202,7 @@ class Execution:
     # -- doing the work
 
     def _start_waiting(self, pool: ThreadPoolExecutor) -> None:
-        if self._launching and self._stop():
+        if self._launching and self._runner.asked_to_stop():
             self._cancel.request()
         if not self._launching or self._halted:
             return

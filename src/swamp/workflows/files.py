@@ -5,25 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from swamp.cache.files import write_atomic
 from swamp.catalog.expression import OPEN, Expression, compile_expression, parse_template
 from swamp.catalog.syntax import Node, walk
+from swamp.data.document import keys_of, values_of
 from swamp.data.names import check_name, meant, suggest
 from swamp.env import Env
 from swamp.errors import NotFound, SwampError, UsageError
+from swamp.models.builtin import SHELL
 from swamp.models.declare import Method, argument_names
 from swamp.models.define import Definition, ModelDefinitions
 from swamp.models.document import ParsedFile, Problem, parse, read_text, refuse
 from swamp.models.document import Path as Place
 from swamp.models.expressions import has_expression, texts_in
-from swamp.models.shell import SHELL
 from swamp.values import value
-from swamp.workflows.parse import RESERVED_NAMES, inspect, parse_workflow
-from swamp.workflows.schema import ModelTask, Step, WorkflowFile, WorkflowTask
+from swamp.workflows.schema import RESERVED_NAMES, ModelTask, Task, WorkflowFile, WorkflowTask, inspect, parse_workflow
 
 FOLDER = "workflows"
 PREFIX = "workflow-"
@@ -57,6 +56,11 @@ class FoundWorkflow:
 
     workflow: WorkflowFile
     file: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As a line of a list."""
+        known = values_of(self.workflow, keys_of("id name version description tags"))
+        return {**known, "jobs": [job.name for job in self.workflow.jobs], "file": self.file}
 
 
 @value
@@ -95,13 +99,13 @@ class WorkflowFiles:
             with suppress(UsageError):
                 yield self._load(file)
 
-    def broken(self) -> Iterator[tuple[str, str]]:
+    def broken(self) -> Iterator[dict[str, str]]:
         """The files that cannot be read as a workflow, and why."""
         for file in self.paths():
             try:
                 self._load(file)
             except UsageError as error:
-                yield self._source(file), error.message
+                yield {"file": self._source(file), "error": error.message}
 
     def paths(self) -> list[Path]:
         return sorted(file for file in (self.repo / FOLDER).glob("*.y*ml") if file.suffix in (".yaml", ".yml"))
@@ -171,30 +175,45 @@ class WorkflowFiles:
         return workflow, problems + (self._against_models(workflow, document) if workflow is not None else [])
 
     def _against_models(self, workflow: WorkflowFile, document: ParsedFile) -> list[Problem]:
-        found: list[Problem] = []
-        for i, job in enumerate(workflow.jobs):
-            for j, step in enumerate(job.steps):
-                place = ("jobs", i, "steps", j, "task")
-                found += [
-                    document.problem((*place, *inner), message, meant)
-                    for inner, message, meant in self._task_problems(step, workflow)
-                ]
-        return [*found, *self._data_problems(workflow, document)]
+        found = [
+            document.problem(("jobs", i, "steps", j, "task", *inner), message, meant)
+            for i, job in enumerate(workflow.jobs)
+            for j, step in enumerate(job.steps)
+            for inner, message, meant in self._task_problems(step.task, workflow)
+        ]
+        return found + self._data_problems(workflow, document)
 
     def _data_problems(self, workflow: WorkflowFile, document: ParsedFile) -> list[Problem]:
         """Data that an expression asks for by name and that nothing makes, and nobody has."""
         asked = list(asked_for(document.value))
         if not asked:
             return []
-        makers = Makers.of([workflow, *(found.workflow for found in self.all())], self.models, self.known_data())
-        return [
-            document.problem(path, message, meant)
-            for path, model, name in asked
-            for message, meant in makers.problems(model, name)
-        ]
+        made, patterns = made_on_the_spot([workflow, *(found.workflow for found in self.all())])
+        known = self.known_data()
+        found: list[Problem] = []
+        for path, model, name in asked:
+            if any(pattern.fullmatch(model) for pattern in patterns):
+                continue
+            kind = made.get(model) or self._type_of(model)
+            if kind is None and model not in known:
+                names = {*made, *known, *(one.name for one in self.models.all())}
+                message = f"there is no model `{model}`, and no step makes one"
+                found.append(document.problem(path, message, suggest(model, names)))
+            elif name is not None and kind == SHELL.name:
+                writes = {spec.name for method in SHELL.methods for spec in method.writes} | known.get(model, set())
+                message = f"`{model}` ({kind}) writes no data `{name}`: it writes {', '.join(sorted(writes))}"
+                found += [] if name in writes else [document.problem(path, message, suggest(name, writes))]
+        return found
 
-    def _task_problems(self, step: Step, workflow: WorkflowFile) -> Iterator[TaskProblem]:
-        task = step.task
+    def _type_of(self, model: str) -> str | None:
+        try:
+            return self.models.find(model).type
+        except NotFound:
+            return None
+        except UsageError:
+            return ""  # several are called so: there is one
+
+    def _task_problems(self, task: Task, workflow: WorkflowFile) -> Iterator[TaskProblem]:
         if isinstance(task, WorkflowTask) and not has_expression(task.workflow_id_or_name):
             yield from self._nested_problems(task, workflow)
         if isinstance(task, ModelTask):
@@ -275,55 +294,19 @@ def _calls(expression: Expression) -> Iterator[tuple[str, str | None]]:
                 yield model, name.word if name.kind == "string" else None
 
 
-@value
-class Makers:
-    """Who makes data: models that are defined, steps that make models on the spot, and whoever made what is there."""
+def pattern_of(name: str) -> re.Pattern[str]:
+    """`check-${{ self.host }}` as an expression that fits every name it can become."""
+    return re.compile(".*".join(map(re.escape, re.split(r"\$\{\{.*?\}\}", name))), re.DOTALL)
 
-    models: ModelDefinitions
-    known: Mapping[str, set[str]]
-    made: Mapping[str, str] = field(default_factory=dict)
-    """Model name -> type, of steps that name their model plainly."""
-    patterns: tuple[re.Pattern[str], ...] = ()
-    """What the names of other such models look like."""
 
-    @classmethod
-    def of(cls, workflows: Iterable[WorkflowFile], models: ModelDefinitions, known: Mapping[str, set[str]]) -> Makers:
-        made: dict[str, str] = {}
-        patterns: list[re.Pattern[str]] = []
-        for task in (step.task for one in workflows for job in one.jobs for step in job.steps):
-            if isinstance(task, ModelTask) and task.model_name and task.model_type:
-                if OPEN in task.model_name:
-                    # `check-${{ self.host }}` as an expression that fits every name it can become.
-                    pieces = re.split(r"\$\{\{.*?\}\}", task.model_name)
-                    patterns.append(re.compile(".*".join(map(re.escape, pieces)), re.DOTALL))
-                else:
-                    made[task.model_name] = task.model_type
-        return cls(models, known, made, tuple(patterns))
-
-    def problems(self, model: str, name: str | None) -> Iterator[tuple[str, str | None]]:
-        """What is wrong with asking for this data, and what was probably meant."""
-        if any(pattern.fullmatch(model) for pattern in self.patterns):
-            return
-        kind = self._type_of(model)
-        if kind is None and model not in self.known:
-            names = {*self.made, *self.known, *(found.name for found in self.models.all())}
-            yield f"there is no model `{model}`, and no step makes one", suggest(model, names)
-            return
-        if name is None or kind != SHELL.name:
-            return
-        writes = {spec.name for method in SHELL.methods for spec in method.writes} | self.known.get(model, set())
-        if name not in writes:
-            yield (
-                f"`{model}` ({kind}) writes no data `{name}`: it writes {', '.join(sorted(writes))}",
-                suggest(name, writes),
-            )
-
-    def _type_of(self, model: str) -> str | None:
-        if model in self.made:
-            return self.made[model]
-        try:
-            return self.models.find(model).type
-        except NotFound:
-            return None
-        except UsageError:
-            return ""  # several are called so: there is one
+def made_on_the_spot(workflows: Iterable[WorkflowFile]) -> tuple[dict[str, str], list[re.Pattern[str]]]:
+    """The types of models that steps make, by name; and what the names look like that only a run knows."""
+    made: dict[str, str] = {}
+    patterns: list[re.Pattern[str]] = []
+    for task in (step.task for one in workflows for job in one.jobs for step in job.steps):
+        if isinstance(task, ModelTask) and task.model_name and task.model_type:
+            if OPEN in task.model_name:
+                patterns.append(pattern_of(task.model_name))
+            else:
+                made[task.model_name] = task.model_type
+    return made, patterns

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from swamp.data.document import RecordFiles, keys_of, values_of
 from swamp.data.metadata import Owner
-from swamp.data.names import DataName
 from swamp.data.records import Output, Reads, decode_output, noting
 from swamp.data.run_record import JobState, RunState, StepState
+from swamp.data.versions import DataVersion
 from swamp.errors import Failed, Interrupted, NotFound, StoreError, SwampError, UsageError
+from swamp.models.context import RunContext
 from swamp.models.define import Definition
 from swamp.models.expressions import Evaluated, Scope, evaluate, has_expression, truth
 from swamp.models.run import Hooks, Request, Result, run_method
-from swamp.models.run_context import RunContext
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
 from swamp.values import mutable
 from swamp.workflows.execute import Instance, Limit, attempts_left, attempts_of, pause
 from swamp.workflows.recorder import RunRecorder
 from swamp.workflows.schema import ApprovalTask, AssertTask, Job, ModelTask, Step, WorkflowTask
+from swamp.workflows.state import stop_path
 
 if TYPE_CHECKING:
     from swamp.workflows.locks import StillOurs
     from swamp.workflows.run import Driver
+    from swamp.workflows.schema import WorkflowFile
 
 
 @mutable
@@ -34,20 +36,20 @@ class TaskRunner:
     """Does the tasks of one run's steps: methods of models, assertions, nested workflows."""
 
     driver: Driver
+    workflow: WorkflowFile
     recorder: RunRecorder
     hold: StillOurs
-    scope_paths: tuple[str, ...] = ()
-    """Where a request to cancel may lie: each step looks there when it begins."""
-    share_log: Callable[[RunState], object] = lambda run: None
-    """Called before a step's push: what the run has said so far travels with it."""
-    make_known: Callable[[], None] = lambda: None
-    """Called before anything happens because of this run: its record is in the store then. inv[run.known]"""
     shown_tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The evaluated task of each step, as a record may show it."""
 
     @property
     def context(self) -> RunContext:
         return self.driver.context
+
+    def asked_to_stop(self) -> bool:
+        """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
+        told = self.driver.cancel.requested or self.context.repo.cancel.requested
+        return told or self.driver.requested(self.recorder.run) is not None
 
     # -- what there is to do
 
@@ -185,9 +187,6 @@ class TaskRunner:
             state.allowed_failure = instance.step.allow_failure
             self.recorder.ended(state, "failed", error=said, **extra)
 
-    def _show(self, instance: Instance, shown: Any) -> None:
-        self.shown_tasks[instance.job.name, instance.name] = shown
-
     def _evaluated(self, instance: Instance, task: Any, *, inputs: bool = True) -> Evaluated:
         document = task.model_dump(mode="json", by_alias=True, exclude_none=True)
         if not inputs:
@@ -195,7 +194,7 @@ class TaskRunner:
             if any(has_expression(text) for text in document.values()):
                 self._take_in()
         found = evaluate(document, self.scope_of(instance), ("task",))
-        self._show(instance, found.shown)
+        self.shown_tasks[instance.job.name, instance.name] = found.shown
         return found
 
     # -- a method of a model
@@ -214,7 +213,8 @@ class TaskRunner:
                 "model-method", definition.id, run.workflow_id, run.id, run.workflow_name, job.name, instance.name
             ),
             run_facts=self._facts(instance.job, instance.name),
-            scope=(*self.scope_paths, *([last] if (last := state.extra.get("outputFile")) else [])),
+            # A request to cancel, and what an earlier attempt has recorded: both come with the step's pull.
+            scope=(stop_path(run), *([last] if (last := state.extra.get("outputFile")) else [])),
             read_before=instance.read,
             waiting=self._known_while_it_waits,
             resolved=lambda asked: self._resolved(instance, task, asked),
@@ -257,7 +257,7 @@ class TaskRunner:
                     )
             else:
                 self._failed(instance, state, result.error, artifacts=result.artifacts, **extra)
-            self.share_log(self.recorder.run)
+            self.driver.logs.share(self.recorder.run)  # what the run has said so far travels with the step's push
 
         return Hooks(
             begin=begin,
@@ -268,13 +268,13 @@ class TaskRunner:
 
     def _known_while_it_waits(self) -> None:
         with suppress(StoreError):  # it is said again, and has to be heard, when the wait is over
-            self.make_known()
+            self.driver.make_known()
 
     def _before_it_runs(self, last: str | None, definition: Definition, instance: Instance) -> Output | None:
         """A request to cancel that the step's own pull has brought is heard; work that was done is taken over."""
-        if any((self.context.repo.tree.root / path).exists() for path in self.scope_paths):
+        if self.driver.requested(self.recorder.run) is not None:
             raise Interrupted("cancelled before it ran")
-        self.make_known()
+        self.driver.make_known()
         return self._left_by_last(last, definition, instance)
 
     def _left_by_last(self, path: str | None, definition: Definition, instance: Instance) -> Output | None:
@@ -297,7 +297,10 @@ class TaskRunner:
     def _discard(self, output: Output, definition: Definition, instance: Instance) -> None:
         data = self.context.data
         for name in list(data.names(f"data/{definition.type}/{definition.id}")):
-            for version in self._versions(name):
+            known: list[DataVersion] = []
+            with suppress(NotFound):  # the name is there, and no version of it was finished
+                known = data.versions(name)
+            for version in known:
                 owner = version.meta.owner
                 mine = (owner.workflow_run_id, owner.job_name, owner.step_name)
                 if mine == (self.recorder.run.id, instance.job.name, instance.name) and (
@@ -308,18 +311,12 @@ class TaskRunner:
             replace(output, status="failed", error="interrupted: the process was killed; the step ran again")
         )
 
-    def _versions(self, name: DataName) -> list[Any]:
-        try:
-            return self.context.data.versions(name)
-        except NotFound:
-            return []
-
     # -- assertions and nested workflows
 
     def _check(self, instance: Instance, task: AssertTask, state: StepState) -> None:
         self._take_in()
         scope = self.scope_of(instance)
-        self._show(instance, {"type": "assert", "expression": task.expression})
+        self.shown_tasks[instance.job.name, instance.name] = {"type": "assert", "expression": task.expression}
         if truth(task.expression, scope, ("expression",)):
             self.recorder.ended(state, "succeeded")
             return
@@ -328,7 +325,7 @@ class TaskRunner:
 
     def _run_nested(self, instance: Instance, task: WorkflowTask, state: StepState, cancel: Limit) -> None:
         found = self._evaluated(instance, task)
-        self.make_known()
+        self.driver.make_known()
         child_id = state.extra.get("childRunId") or self.context.env.uuid()
         with self.recorder.change():  # known to this run's record before the child begins
             state.extra["childRunId"] = child_id
@@ -337,7 +334,7 @@ class TaskRunner:
             child = self.driver.run_child(name, inputs, self.recorder.run, child_id, cancel)
         except StoreError:
             with suppress(NotFound):  # else nothing of it began
-                if (done := self.driver.find(child_id)).status == "succeeded":  # and could not be shared
+                if (done := self.driver.runs.get(child_id)).status == "succeeded":  # and could not be shared
                     self._nested_ended(instance, done, state, cancel)
             raise
         self._nested_ended(instance, child, state, cancel)

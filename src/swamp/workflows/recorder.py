@@ -18,7 +18,7 @@ from swamp.models.mask import Masker
 from swamp.values import mutable
 
 if TYPE_CHECKING:
-    from swamp.models.run_context import RunContext
+    from swamp.models.context import RunContext
     from swamp.workflows.schema import WorkflowFile
 
 
@@ -55,22 +55,17 @@ class RunRecorder:
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.run, self._save, self._env, self._watcher, self._log = run, save, env, watcher, log
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Who holds it changes the state alone; a change takes it by itself."""
         self._started: dict[int, float] = {}
 
     @contextmanager
     def change(self) -> Iterator[RunState]:
         """Change the state inside; it is saved when the block ends."""
-        with self._lock:
+        with self.lock:
             yield self.run
             self._save(self.run)
             self._watcher.changed(self.run)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Whoever else would change the state waits until the block ends."""
-        with self._lock:
-            yield
 
     def save(self) -> None:
         """The record as it is."""
@@ -98,7 +93,7 @@ class RunRecorder:
                 step.duration_ms = round((self._env.clock.monotonic() - begun) * 1000)
 
     def said(self, job: JobState, step: StepState, line: str) -> None:
-        with self._lock:
+        with self.lock:
             self._log(f"{job.name}/{step.name} | {line}")
             self._watcher.said(job.name, step.name, line)
 
@@ -163,7 +158,7 @@ class RunLogs:
         """The run's log on this machine, from the first line on; a resumed run goes on in it."""
         if run.id not in self._open:
             text = self._kept(run)
-            log = Log(self.context.local / "run-logs" / f"{run.id}.log", self.context.masker, lambda line: None)
+            log = Log(self.context.log_of(run.id), self.context.masker, lambda line: None)
             if text:
                 log.write(text.rstrip("\n"))
             self._open[run.id] = log
@@ -171,7 +166,7 @@ class RunLogs:
 
     def text(self, run: RunState) -> str:
         """What the steps of a run said: from the tree when it is over, from this machine while it runs."""
-        live = self.context.local / "run-logs" / f"{run.id}.log"
+        live = self.context.log_of(run.id)
         return live.read_text(encoding="utf-8") if live.exists() else self._kept(run)
 
     def share(self, run: RunState) -> None:
@@ -182,10 +177,6 @@ class RunLogs:
         log = self._open.get(run.id)
         if log is not None and log.file.exists() and log.file.stat().st_size <= MOST_SHARED:
             self.context.keep_log(log.file, f"workflow-runs/{run.id}.log", self.context.repo.datastore.tree)
-
-    def is_here(self, run: RunState) -> bool:
-        """Whether this machine writes the log, so that every line of it can be read at once."""
-        return (self.context.local / "run-logs" / f"{run.id}.log").exists()
 
     def close(self, run: RunState) -> None:
         """Into the tree, where the other machines find it."""
@@ -213,7 +204,12 @@ def keep_evaluated(
     """
     path = f"{EVALUATED}/{run.workflow_id}/{run.id}.yaml"
     files = RecordFiles(context.repo.tree, EVALUATED)
-    known = {**_tasks_of(files.read(path) or {}), **{place: task for place, task in tasks.items() if task}}
+    before = {
+        (job["name"], step["name"]): step.get("task")
+        for job in (files.read(path) or {}).get("jobs") or ()
+        for step in job.get("steps") or ()
+    }
+    known = before | {place: task for place, task in tasks.items() if task}
     jobs = [
         {"name": job.name, "steps": [{"name": s.name, "task": known.get((job.name, s.name))} for s in job.steps]}
         for job in run.jobs
@@ -233,12 +229,3 @@ def forget_evaluated(context: RunContext, workflow_id: str) -> None:
     """Removes what `keep_evaluated` wrote of a workflow's runs: they go with their records."""
     files = RecordFiles(context.repo.tree, EVALUATED)
     files.remove(list(files.paths(check_id(workflow_id))), confirmed=True)
-
-
-def _tasks_of(document: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """(job, step) -> task, of a document that `keep_evaluated` wrote."""
-    return {
-        (job["name"], step["name"]): step.get("task")
-        for job in document.get("jobs") or ()
-        for step in job.get("steps") or ()
-    }

@@ -6,23 +6,23 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from swamp.data.document import RecordFiles
-from swamp.data.run_record import RUNS, JobState, RunRepository, RunState, StepState, path_of
+from swamp.data.run_record import RUNS, JobState, RunRepository, RunState, StepState
 from swamp.env import rfc3339
 from swamp.errors import Interrupted, NotFound, OutcomeUnknown, StoreError, SwampError, UsageError
-from swamp.models.inputs import check_inputs, secret_values
-from swamp.models.run_context import RunContext
+from swamp.models.context import RunContext
+from swamp.models.inputs import check_inputs
 from swamp.sync.progress import Cancel
 from swamp.trace import traced
 from swamp.values import mutable
 from swamp.workflows.execute import Execution
 from swamp.workflows.files import WorkflowFiles
-from swamp.workflows.locks import RunLocks, StillOurs, run_locks_of
+from swamp.workflows.locks import RunLocks, run_locks_of
 from swamp.workflows.perform import TaskRunner
 from swamp.workflows.recorder import NullWatcher, Once, RunEncoder, RunLogs, RunRecorder, Watcher, keep_evaluated
 from swamp.workflows.schema import WorkflowFile
@@ -32,7 +32,6 @@ from swamp.workflows.state import (
     mark_resumed,
     must_be_resumable,
     must_not_be_cancelled_since,
-    requested,
     stop_all,
     stop_path,
 )
@@ -51,7 +50,8 @@ class Driver:
     ancestors: tuple[str, ...] = ()
     _sharing: int | None = None
     """The thread that makes a record known to others: only its own saves are its push's to answer for."""
-    _make_known: Callable[[], None] = lambda: None
+    make_known: Callable[[], None] = lambda: None
+    """Called before anything happens because of a run: its record is in the store then. inv[run.known]"""
 
     @cached_property
     def files(self) -> WorkflowFiles:
@@ -95,43 +95,38 @@ class Driver:
         workflow = self.files.find(name).workflow
         if workflow.id in self.ancestors or len(self.ancestors) >= DEEPEST_NESTING:
             raise UsageError(f"workflow {workflow.name} would run inside itself", hint="untangle the nesting")
-        values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}")
-        self.context.masker.learn_inputs(secret_values(values, workflow.inputs))
+        values = check_inputs(inputs, workflow.inputs, f"workflow {workflow.name}", self.context.masker)
         run = self.new_run(workflow, values, {**workflow.tags, **(tags or {})}, trigger or {"kind": "cli"}, run_id)
         with self.locks.hold(run.workflow_id, run.id, new=run_id is None) as hold:
             recorder = self.recorder(run)
             with self._not_left_running(recorder):
                 if run_id is None and (store := self.context.repo.datastore).synced and store.capabilities.safe:
-                    self._begin_here(workflow, recorder, hold)
+                    self._begin_here(TaskRunner(self, workflow, recorder, hold))
                     return run
-                with self.shared_record(path_of(run.workflow_id, run.id), "workflow run"):
-                    known = self._already(run) if run_id is not None else None
+                with self.shared_record("workflow run", run):
+                    known = None
+                    if run_id is not None:
+                        with suppress(NotFound):  # asked just now, while nobody else can be its process
+                            known = self.runs.get(run.id, run.workflow_id)
                     if known is None:
                         recorder.save()
                 if known is None:
-                    self._go(workflow, recorder, hold, "workflow run")
+                    self._go(TaskRunner(self, workflow, recorder, hold), "workflow run")
         return known or run
 
-    def _begin_here(self, workflow: WorkflowFile, recorder: RunRecorder, hold: StillOurs) -> None:
+    def _begin_here(self, runner: TaskRunner) -> None:
         """Of a new run nobody else can have a record: others hear of it before its first step begins, or waits for its
         lease, with the answer that this step gets from the store under its lease. inv[run.known]"""
-        path = path_of(recorder.run.workflow_id, recorder.run.id)
+        recorder = runner.recorder
 
         def share() -> None:
             # A parallel step that says that it begins would change the record under the push that answers for it.
-            with recorder.alone(), self.shared_record(path, "workflow run"):
+            with recorder.lock, self.shared_record("workflow run", recorder.run):
                 recorder.save()
 
         recorder.save()
-        self._make_known = Once(share)
-        self._go(workflow, recorder, hold, "workflow run")
-
-    def _already(self, run: RunState) -> RunState | None:
-        """The record that this run has, pulled just now, while nobody else can be its process."""
-        try:
-            return self.runs.get(run.id, run.workflow_id)
-        except NotFound:
-            return None
+        self.make_known = Once(share)
+        self._go(runner, "workflow run")
 
     @contextmanager
     def _not_left_running(self, recorder: RunRecorder) -> Iterator[None]:
@@ -180,10 +175,9 @@ class Driver:
         if known.status == "running":
             self.context.repo.notify(f"Making sure that the process of run {run_id} on {known.host} is gone")
         with self.locks.hold(workflow_id, run_id) as hold:
-            path = path_of(workflow_id, run_id)
-            with self.shared_record("", "workflow resume"):  # only pulls: what was done elsewhere is built on here
+            with self.shared_record("workflow resume"):  # only pulls: what was done elsewhere is built on here
                 run = self.runs.get(run_id, workflow_id)
-            if requested(self.context.repo.tree.root, run) and not run.over:
+            if self.requested(run) and not run.over:
                 return self._cancelled_instead(run)
             must_not_be_cancelled_since(known, run)
             workflow = self.workflow_of(run)
@@ -194,27 +188,23 @@ class Driver:
             retry = run.status != "suspended"
             recorder = self.recorder(run)
             with self._not_left_running(recorder):
-                with self.shared_record(path, "workflow resume"), recorder.change():
+                with self.shared_record("workflow resume", run), recorder.change():
                     mark_resumed(run, rfc3339(self.context.env.clock.now()))
-                    self._withdraw_request(run)
-                self._go(workflow, recorder, hold, "workflow resume", retry=retry)
+                    self.withdraw_request(run)
+                self._go(TaskRunner(self, workflow, recorder, hold), "workflow resume", retry=retry)
         return run
 
     def _cancelled_instead(self, run: RunState) -> RunState:
         """Somebody was told that this run would be cancelled, and the process that should have heard of it is gone: the
         decision comes first. It can be resumed once more, by who wants that in spite of it. inv[run.decided]"""
         self.context.repo.notify(f"run {run.id} was asked to stop: it is cancelled now, and `resume` again goes on")
-        with self.shared_record(path_of(run.workflow_id, run.id), "workflow resume", run), self.recorder(run).change():
+        with self.shared_record("workflow resume", run, and_request=True), self.recorder(run).change():
             self._answer_request(run)
         return run
 
-    def find(self, run_id: str) -> RunState:
-        """The run as this machine knows it. Raises NotFound."""
-        return self.runs.get(run_id)
-
     def find_anywhere(self, run_id: str) -> RunState:
-        """The same; a run of another machine that is not known here yet is looked for in the datastore."""
-        return self._anywhere(lambda: self.find(run_id))
+        """The run; one of another machine that is not known here yet is looked for in the datastore."""
+        return self._anywhere(lambda: self.runs.get(run_id))
 
     def resolve(self, wanted: str) -> str:
         """The id of the run that `wanted` means: an id, the beginning of one, `latest`; looked for like a run."""
@@ -241,45 +231,31 @@ class Driver:
 
     # -- the run itself
 
-    @traced(lambda driver, workflow, recorder, *_, **__: ("run", {"workflow": workflow.name, "run": recorder.run.id}))
-    def _go(
-        self, workflow: WorkflowFile, recorder: RunRecorder, hold: StillOurs, command: str, *, retry: bool = True
-    ) -> None:
+    @traced(lambda driver, runner, *_, **__: ("run", {"workflow": runner.workflow.name, "run": runner.recorder.run.id}))
+    def _go(self, runner: TaskRunner, command: str, *, retry: bool = True) -> None:
         """One pass, then the final record and its push. The error that stopped a run is raised after that."""
-        run, stopped = recorder.run, None
+        run, stopped = runner.recorder.run, None
         began = self.context.env.clock.monotonic()
-        runner = self._task_runner(recorder, hold)
-        execution = Execution(
-            workflow, recorder, runner, env=self.context.env, stop=lambda: self._asked_to_stop(run), retry=retry
-        )
         try:
-            execution.run()
+            Execution(runner, retry=retry).run()
         except SwampError as error:
             stopped = error
         except BaseException as error:
-            self._end(workflow, recorder, runner, began, command, f"{type(error).__name__}: {error}")
+            self._end(runner, began, command, f"{type(error).__name__}: {error}")
             raise
         done = run.status == "succeeded" and isinstance(stopped, StoreError)  # only lost when all was done
-        self._end(workflow, recorder, runner, began, command, stopped.message if stopped and not done else None)
+        self._end(runner, began, command, stopped.message if stopped and not done else None)
         if stopped is not None and (not done or self.context.repo.changes.wait_here()):
             raise stopped
 
-    def _end(
-        self,
-        workflow: WorkflowFile,
-        recorder: RunRecorder,
-        runner: TaskRunner,
-        began: float,
-        command: str,
-        error: str | None,
-    ) -> None:
+    def _end(self, runner: TaskRunner, began: float, command: str, error: str | None) -> None:
         """The final record, its log and its evaluated workflow, in one push; after a signal, or with the store away,
         they stay for the next."""
-        run, path = recorder.run, path_of(recorder.run.workflow_id, recorder.run.id)
+        run = runner.recorder.run
         offline = self.context.repo.cancel.requested
-        close = Once(lambda: self._close(workflow, recorder, runner, began, error))
+        close = Once(lambda: self._close(runner, began, error))
         try:
-            with nullcontext() if offline else self.shared_record(path, command, run):
+            with nullcontext() if offline else self.shared_record(command, run, and_request=True):
                 close()
         except SwampError as lost:
             close()
@@ -289,42 +265,31 @@ class Driver:
                 lost.args = (lost.message,)
             raise
         if not offline:
-            self._answer_latecomer(recorder, command)
+            self._answer_latecomer(runner.recorder, command)
         if self.context.repo.cancel.requested:
-            hint = f"`swamp workflow resume {recorder.run.id}` goes on; `swamp datastore sync` tells the others"
-            raise Interrupted(f"interrupted: run {recorder.run.id} is {recorder.run.status}", hint=hint)
+            hint = f"`swamp workflow resume {run.id}` goes on; `swamp datastore sync` tells the others"
+            raise Interrupted(f"interrupted: run {run.id} is {run.status}", hint=hint)
 
-    def _close(
-        self, workflow: WorkflowFile, recorder: RunRecorder, runner: TaskRunner, began: float, error: str | None
-    ) -> None:
+    def _close(self, runner: TaskRunner, began: float, error: str | None) -> None:
         """Writes down how the run ended. It is true whether or not it can be shared now. C18"""
-        with recorder.change() as run:
+        with runner.recorder.change() as run:
             if error is not None:
                 run.status, run.error = "failed", self.context.masker.text(error)
             if run.over:
                 run.completed_at = rfc3339(self.context.env.clock.now())
             run.duration_ms = (run.duration_ms or 0) + round((self.context.env.clock.monotonic() - began) * 1000)
-            keep_evaluated(self.context, workflow, run, runner.shown_tasks)
+            keep_evaluated(self.context, runner.workflow, run, runner.shown_tasks)
             self.logs.close(run)
             self._answer_request(run)
 
-    def _task_runner(self, recorder: RunRecorder, hold: StillOurs) -> TaskRunner:
-        stop_file = stop_path(recorder.run.workflow_id, recorder.run.id)
-        return TaskRunner(self, recorder, hold, (stop_file,), self.logs.share, self._make_known)
-
-    def _asked_to_stop(self, run: RunState) -> bool:
-        """By a signal to this process, or by `workflow cancel` from anywhere: its request is a file of the tree."""
-        request = self.context.repo.tree.root / stop_path(run.workflow_id, run.id)
-        return self.cancel.requested or self.context.repo.cancel.requested or request.exists()
-
     @contextmanager
-    def shared_record(self, path: str, command: str, asked: RunState | None = None) -> Iterator[None]:
+    def shared_record(self, command: str, run: RunState | None = None, *, and_request: bool = False) -> Iterator[None]:
         """Pull the record, change it, push it. What stays behind is an error: success is said only after this. C08
 
-        Without a path everything is pulled: another machine's run goes on with the data and logs of its steps. With
-        `asked` a request to cancel that run comes along.
+        Without a run everything is pulled: another machine's run goes on with the data and logs of its steps.
+        `and_request`: a request to cancel the run comes along.
         """
-        scope = (path, *((stop_path(asked.workflow_id, asked.id),) if asked else ())) if path else ()
+        scope = () if run is None else (run.path, stop_path(run)) if and_request else (run.path,)
         with self.context.repo.changes.records(command, scope) as change:
             self._sharing = threading.get_ident()
             try:
@@ -337,16 +302,24 @@ class Driver:
         # While steps run in parallel the record changes under everyone's push: no step answers for its arrival.
         # The pushes at the start and at the end do.
         aside, own = (RecordFiles(tree, RUNS) for tree in (self.context.repo.datastore.tree, self.context.repo.tree))
-        encoder, path = RunEncoder(self.context.masker), path_of(run.workflow_id, run.id)
+        encoder = RunEncoder(self.context.masker)
 
         def save(run: RunState) -> None:
-            (own if self._sharing == threading.get_ident() else aside).write(path, encoder.encode(run))
+            (own if self._sharing == threading.get_ident() else aside).write(run.path, encoder.encode(run))
 
         return RunRecorder(run, save, self.context.env, self.watcher, lambda line: self.logs.of(run).write(line))
 
+    def requested(self, run: RunState) -> str | None:
+        """When somebody asked this run to stop, as far as this machine knows; None if nobody did."""
+        try:
+            said = (self.context.repo.tree.root / stop_path(run)).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        return said.strip() or "at some time"
+
     def _answer_request(self, run: RunState) -> None:
         """A request to cancel is answered in the record, and only then withdrawn. inv[run.decided]"""
-        said = requested(self.context.repo.tree.root, run)
+        said = self.requested(run)
         if said is None:
             return
         if not run.over:
@@ -354,7 +327,7 @@ class Driver:
         if not run.over or run.status == "succeeded":  # who asked was told so; its steps say what they did
             run.status, run.completed_at = "cancelled", rfc3339(self.context.env.clock.now())
         run.extra["cancelRequested"] = {"at": said, "answer": run.status}
-        self._withdraw_request(run)
+        self.withdraw_request(run)
 
     def _answer_latecomer(self, recorder: RunRecorder, command: str) -> None:
         """A request that was committed between the last look and the last push: who made it may have seen the run still
@@ -363,14 +336,14 @@ class Driver:
         if engine is None:
             return
         if not engine.knows_all():
-            engine.pull((stop_path(run.workflow_id, run.id),))
-        if requested(self.context.repo.tree.root, run):
-            with self.shared_record(path_of(run.workflow_id, run.id), command, run), recorder.change():
+            engine.pull((stop_path(run),))
+        if self.requested(run):
+            with self.shared_record(command, run, and_request=True), recorder.change():
                 self._answer_request(run)
 
-    def _withdraw_request(self, run: RunState) -> None:
+    def withdraw_request(self, run: RunState) -> None:
         """A request to cancel is answered once: a later resume must not be stopped by it."""
-        RecordFiles(self.context.repo.tree, RUNS).remove([stop_path(run.workflow_id, run.id)], confirmed=True)
+        RecordFiles(self.context.repo.tree, RUNS).remove([stop_path(run)], confirmed=True)
 
     # -- nesting
 
@@ -381,19 +354,18 @@ class Driver:
         inner = Driver(self.context, cancel=cancel, ancestors=(*self.ancestors, parent.workflow_id))
         trigger = {"kind": "workflow", "runId": parent.id}  # not the parent's own: a delivery belongs to one run
         try:
-            known = inner.find(child_run_id)
+            known = inner.runs.get(child_run_id)
         except NotFound:
             return inner.start(name, inputs, trigger=trigger, run_id=child_run_id)
         return known if known.status == "succeeded" else inner.resume(known.id, inputs=inputs)
 
     # -- passes without work: after a decision
 
-    def settle(self, recorder: RunRecorder, workflow: WorkflowFile, hold: StillOurs) -> bool:
+    def settle(self, runner: TaskRunner) -> bool:
         """Let a decision take effect as far as nothing has to run for it; whether steps are left to run."""
-        runner = self._task_runner(recorder, hold)
-        execution = Execution(workflow, recorder, runner, env=self.context.env, launch=False, retry=False)
+        execution, run = Execution(runner, launch=False, retry=False), runner.recorder.run
         execution.run()
-        if recorder.run.over:
-            with recorder.change():
-                recorder.run.completed_at = rfc3339(self.context.env.clock.now())
+        if run.over:
+            with runner.recorder.change():
+                run.completed_at = rfc3339(self.context.env.clock.now())
         return execution.left_waiting

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from swamp.data.document import keys_of, values_of
 from swamp.data.run_record import RUNS, JobState, RunState, RunStatus, StepState, StepStatus
 from swamp.errors import Failed, UsageError
-from swamp.models.inputs import check_inputs, secret_values
+from swamp.models.inputs import check_inputs
 from swamp.models.mask import MASK, Masker
-from swamp.workflows.schema import WorkflowFile, after
-
-if TYPE_CHECKING:
-    from swamp.workflows.decide import DecidedRun
-    from swamp.workflows.files import FoundWorkflow
+from swamp.workflows.schema import WorkflowFile
 
 
 def overall(states: list[StepState]) -> StepStatus:
@@ -76,24 +71,6 @@ def history_document(run: RunState, *, waits: bool = False) -> dict[str, Any]:
     return {**document, "shared": False} if waits else document
 
 
-def workflow_item(found: FoundWorkflow) -> dict[str, Any]:
-    """A workflow as a line of a list."""
-    known = values_of(found.workflow, keys_of("id name version description tags"))
-    return {**known, "jobs": [job.name for job in found.workflow.jobs], "file": found.file}
-
-
-def decided_document(run_id: str, decision: str, found: DecidedRun) -> dict[str, Any]:
-    """What became of a run that waited for a person."""
-    return {
-        "id": run_id,
-        "workflowName": found.run.workflow_name,
-        "step": found.step,
-        "decision": decision,
-        "status": found.run.status,
-        "resumable": found.left_waiting,
-    }
-
-
 def must_be_resumable(run: RunState, from_step: str | None) -> None:
     """Raises UsageError for a run in which nothing is left to do."""
     if run.status == "succeeded" and from_step is None:
@@ -118,9 +95,7 @@ def inputs_again(masker: Masker, workflow: WorkflowFile, run: RunState, given: M
         raise UsageError(
             f"the input `{lost[0]}` was a secret and is not in the record", hint=f"add --input {lost[0]}=…"
         )
-    values = check_inputs(known, workflow.inputs, f"workflow {workflow.name}")
-    masker.learn_inputs(secret_values(values, workflow.inputs))
-    return values
+    return check_inputs(known, workflow.inputs, f"workflow {workflow.name}", masker)
 
 
 def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
@@ -141,6 +116,23 @@ def do_again(workflow: WorkflowFile, run: RunState, wanted: str) -> None:
             step.reset()
 
 
+def after(workflow: WorkflowFile, targets: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The steps named and every step that runs because of them: what `resume --from` does again."""
+    again = set(targets)
+    while True:
+        jobs = {job for job, _ in again}
+        grown = again | {
+            (job.name, step.name)
+            for job in workflow.jobs
+            for step in job.steps
+            if any(one.job in jobs for one in job.depends_on)
+            or any((job.name, one.step) in again for one in step.depends_on)
+        }
+        if grown == again:
+            return again
+        again = grown
+
+
 def mark_resumed(run: RunState, now: str) -> None:
     """Running again, in this process: what was under way when it stopped is still to be done."""
     run.status, run.completed_at, run.error = "running", None, None
@@ -154,17 +146,9 @@ def mark_resumed(run: RunState, now: str) -> None:
                 step.status, step.error = "pending", None
 
 
-def stop_path(workflow_id: str, run_id: str) -> str:
+def stop_path(run: RunState) -> str:
     """The request to cancel a run: a file of the tree, so that it reaches the run wherever it is."""
-    return f"{RUNS}/{workflow_id}/cancel-{run_id}.request"
-
-
-def requested(root: Path, run: RunState) -> str | None:
-    """When somebody asked this run to stop, as far as this machine knows; None if nobody did."""
-    try:
-        return (root / stop_path(run.workflow_id, run.id)).read_text(encoding="utf-8").strip() or "at some time"
-    except FileNotFoundError:
-        return None
+    return f"{RUNS}/{run.workflow_id}/cancel-{run.id}.request"
 
 
 def stop_all(run: RunState, status: Literal["cancelled", "failed"], error: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -22,10 +21,18 @@ from swamp.repo.maintain import commit_items
 from swamp.repo.preview import preview
 from swamp.serve.api_runs import logs, run_document_of
 from swamp.serve.dispatch import driving
-from swamp.serve.pages.draw import Needs, bars_of_runs, graph_of_lineage, graph_of_run, line_of_sizes
-from swamp.serve.pages.render import compact, page
+from swamp.serve.pages.render import (
+    Needs,
+    bars_of_runs,
+    compact,
+    graph_of_lineage,
+    graph_of_run,
+    line_of_sizes,
+    page,
+)
 from swamp.serve.respond import Cursor, needs, page_of
 from swamp.serve.state import Asked, Server
+from swamp.workflows.files import pattern_of
 from swamp.workflows.schema import Job, Step
 
 router = APIRouter(include_in_schema=False, dependencies=[needs("viewer")])
@@ -169,10 +176,7 @@ def _needs_of_steps(job: Job, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _is_made_from(name: str, step: Step) -> bool:
-    if step.for_each is None:
-        return name == step.name
-    pattern = ".*".join(re.escape(part) for part in re.split(r"\$\{\{.*?\}\}", step.name))
-    return re.fullmatch(pattern, name) is not None
+    return name == step.name if step.for_each is None else pattern_of(step.name).fullmatch(name) is not None
 
 
 # -- data
@@ -181,21 +185,19 @@ def _is_made_from(name: str, step: Step) -> bool:
 @router.get("/data")
 def data(request: Request, server: Asked, q: str = "", cel: str = "", cursor: Cursor = None) -> Response:
     """All names, found by text or by a CEL predicate."""
-    error, following, items, total = None, None, [], 0
+    error, found = None, dict[str, Any](items=[], total=0, next=None)
     try:
         if cel:
             rows: list[dict[str, Any]] = server.repo.data.query(cel, limit=1000).to_json()["results"]
         else:
             rows = [row.listed() for row in server.repo.data.list()]
             rows = [row for row in rows if q.lower() in f"{row['modelName']}/{row['name']}".lower()]
-        part, following = page_of(
-            rows, lambda row: f"{row['modelName']}\x00{row['name']}\x00{row['version']}", cursor, PAGE
-        )
-        items, total = part, len(rows)
+        found = page_of(rows, lambda row: f"{row['modelName']}\x00{row['name']}\x00{row['version']}", cursor, PAGE)
     except SwampError as problem:
         error = {"error": problem.message, "hint": problem.hint}
-    more = compact({"q": q, "cel": cel, "cursor": following}) if following else None
-    return page(request, "data.html", "Data", q=q, cel=cel, items=items, total=total, more=more, problem=error)
+    more = compact({"q": q, "cel": cel, "cursor": found["next"]}) if found["next"] else None
+    told = {"items": found["items"], "total": found["total"], "more": more, "problem": error}
+    return page(request, "data.html", "Data", q=q, cel=cel, **told)
 
 
 @router.get("/data/{model}/{name}")
@@ -329,7 +331,7 @@ def _locks(server: Server) -> list[dict[str, Any]]:
 
 @router.get("/events")
 def events(request: Request, server: Asked, cursor: Cursor = None) -> Response:
-    found, following = server.queue.page(cursor if cursor and cursor.isdigit() else None, PAGE)
+    found = server.queue.page(cursor if cursor and cursor.isdigit() else None, PAGE)
     return page(
         request,
         "events.html",
@@ -337,6 +339,6 @@ def events(request: Request, server: Asked, cursor: Cursor = None) -> Response:
         schedules=server.scheduler.items(),
         active=server.config.schedule,
         hooks=server.config.webhooks,
-        deliveries=found,
-        more={"cursor": following} if following else None,
+        deliveries=found["items"],
+        more={"cursor": found["next"]} if found["next"] else None,
     )

@@ -1,4 +1,8 @@
-"""`command/shell` and `python/script`: run a command or a Python script, keep what it said, left and how it ended."""
+"""The types of models that come with swamp.
+
+`command/shell` and `python/script` run a process and keep what it said, left and how it ended; `spark/sql` and
+`spark/python` work on the run's one session.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import mimetypes
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
@@ -17,7 +21,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from swamp.data.document import keys_of, values_of
 from swamp.env import SYSTEM
 from swamp.errors import Failed, Interrupted, UsageError
-from swamp.models.declare import Arguments, Method, ModelType, OutputSpec
+from swamp.models.declare import Arguments, Method, ModelType, OutputSpec, import_file
 from swamp.models.process import Finished, run_process
 
 if TYPE_CHECKING:
@@ -69,6 +73,9 @@ def run_and_keep(command: Sequence[str], args: Any, context: Context, *, shown: 
 
 def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Finished:
     """Everything it says goes to the screen and to `log` as it comes, without secrets and without limit."""
+    cwd = (context.repo_dir / args.working_dir).resolve() if args.working_dir else context.repo_dir
+    if not cwd.is_dir():
+        raise UsageError(f"the working directory {cwd} does not exist", hint="correct `workingDir`")
     lock = threading.Lock()
 
     def on_line(stream: str, line: str) -> None:
@@ -78,7 +85,7 @@ def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Fi
 
     return run_process(
         command,
-        cwd=working_dir(args.working_dir, context),
+        cwd=cwd,
         environment={**context.environment, **args.env},
         cancel=context.cancel,
         env=SYSTEM,
@@ -86,13 +93,6 @@ def _run(command: Sequence[str], args: Any, context: Context, log: TextIO) -> Fi
         on_line=on_line,
         new_filter=context.mask_stream,
     )
-
-
-def working_dir(wanted: str | None, context: Context) -> Path:
-    found = (context.repo_dir / wanted).resolve() if wanted else context.repo_dir
-    if not found.is_dir():
-        raise UsageError(f"the working directory {found} does not exist", hint="correct `workingDir`")
-    return found
 
 
 def _judge(finished: Finished, timeout: float | None, context: Context) -> None:
@@ -217,3 +217,148 @@ SCRIPT = ModelType(
     methods=(replace(_RUN, name="execute"), _RUN),
     description="A Python script in a process of its own.",
 )
+
+
+# -- on Spark: inputs by data name, datasets out
+
+_READERS = {
+    PARQUET: ("parquet", {}),
+    "application/x-parquet": ("parquet", {}),
+    "application/parquet": ("parquet", {}),
+    "application/x-ndjson": ("json", {}),
+    "application/jsonl": ("json", {}),
+    "application/json": ("json", {"multiLine": "true"}),
+    "text/csv": ("csv", {"header": "true", "inferSchema": "true"}),
+    "text/plain": ("text", {}),
+}
+
+
+class DataInput(Arguments):
+    """A version of somebody's data."""
+
+    model: str
+    name: str
+    version: int | None = None
+    format: str | None = Field(None, description="parquet, json, csv or text; by content type when not given.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """`model/name` is short for {model, name}."""
+        if not isinstance(value, str):
+            return value
+        model, _, name = value.rpartition("/")
+        if not model or not name:
+            raise ValueError("an input is {model, name, version?} or the text model/name")
+        return {"model": model, "name": name}
+
+
+class _WithInputs(Arguments):
+    inputs: dict[str, DataInput] = Field(
+        default_factory=dict, description="Views by name: {model, name, version?} or model/name."
+    )
+    output: str = Field("table", description="The name of the dataset that is written.")
+
+
+class Sql(_WithInputs):
+    """A query over named inputs."""
+
+    query: str = Field(min_length=1, description="Spark SQL; each input is a view.")
+
+
+class Python(Code, _WithInputs):
+    """A function of the session, the context and its inputs, which the code defines."""
+
+    function: str = Field("run", description="Called as function(spark, context); a DataFrame it returns is written.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the function.")
+
+
+def run_sql(args: Sql, context: Context) -> None:
+    session = _session(args, context)
+    context.log(f"query: {' '.join(context.mask(args.query).split())[:500]}")
+    _write(_spoken(lambda: session.sql(args.query), context), args.output, context)
+
+
+def run_python(args: Python, context: Context) -> None:
+    session = _session(args, context)
+    module = import_file(source_file(args, context))
+    function = getattr(module, args.function, None)
+    if not callable(function):
+        raise UsageError(f"the code defines no function `{args.function}`", hint="define it, or name another one")
+    returned = _spoken(lambda: function(session, context, **args.arguments), context)
+    if returned is not None:
+        _write(returned, args.output, context)
+
+
+def _session(args: _WithInputs, context: Context) -> Any:
+    """A session of its own names on the run's one Spark application: parallel steps do not see each other's views."""
+    session = _of_its_own(context.spark())
+    for name, source in args.inputs.items():
+        frame = _read(session, source, context)
+        frame.createOrReplaceTempView(name)
+        context.log(f"input {name}: {source.model}/{source.name}, {len(frame.columns)} columns")
+    return session
+
+
+def _of_its_own(shared: Any) -> Any:
+    """Spark looks formats up in the thread's active session, so that must be the one that knows ours."""
+    from swamp.datasets.source import data_source
+
+    session = shared.newSession()
+    if hasattr(session, "_jsparkSession"):
+        java = type(session)._get_j_spark_session_class(session._jvm)
+        java.setActiveSession(session._jsparkSession)
+    session.dataSource.register(data_source())
+    return session
+
+
+def _read(session: Any, source: DataInput, context: Context) -> Any:
+    """From this machine's cache where Spark runs here; straight from the datastore where it does not."""
+    spark = getattr(session, "_sc", None)
+    if spark is None or not str(spark.master).startswith("local"):
+        version = context.note(source.model, source.name, source.version)
+        options = {"repo": str(context.repo_dir), "model": source.model, "name": source.name, "version": str(version)}
+        return _spoken(lambda: session.read.format("swamp").options(**options).load(), context)
+    path, content_type = context.locate(source.model, source.name, source.version)
+    plain = content_type.partition(";")[0].strip().lower()
+    reader, options = (source.format, {}) if source.format else _READERS.get(plain, (None, {}))
+    if reader is None:
+        raise UsageError(
+            f"{source.model}/{source.name} has the type {content_type}, which is no table",
+            hint="say how to read it: `format: parquet`, json, csv or text",
+        )
+    return _spoken(lambda: session.read.format(reader).options(**options).load(str(path)), context)
+
+
+def _write(frame: Any, name: str, context: Context) -> None:
+    written = _spoken(lambda: context.write_dataset(name, frame, spec="dataset"), context)
+    context.log(f"wrote {name} version {written.version}")
+
+
+def _spoken(work: Callable[[], Any], context: Context) -> Any:
+    """Spark's errors in one line: the cause in its own words, without the Java stack around it."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return work()
+    except (PySparkException, Py4JError) as error:
+        text = context.mask(str(error)).split("\n\nJVM stacktrace")[0].strip()
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+        telling = [line for line in lines if not line.startswith(("An error occurred while calling", "Traceback"))]
+        said = (telling or lines or [type(error).__name__])[0].removeprefix(": ")
+        raise Failed(said[:1000], details={"spark": text[:8000]}) from error
+
+
+DATASET = OutputSpec("dataset", content_type=PARQUET, description="The rows, as Parquet.")
+
+_SQL = Method("run", Sql, run_sql, "Run a query over named inputs; write its rows as a dataset.", (DATASET,), "spark")
+SPARK_SQL = ModelType("spark/sql", "2026.11.15", methods=(_SQL,), description="A Spark SQL query.")
+
+_PYTHON = Method(
+    "run", Python, run_python, "Call a function with the Spark session and the context.", (DATASET,), "spark"
+)
+SPARK_PYTHON = ModelType("spark/python", "2026.11.15", methods=(_PYTHON,), description="A Python function on Spark.")
+
+MANUAL = ModelType("manual/data", "2026.11.15", methods=(), description="Data put there by hand.")
+BUILTIN = (SHELL, SCRIPT, SPARK_SQL, SPARK_PYTHON, MANUAL)
