@@ -45,6 +45,7 @@ from swamp.datasets.parts import write_parts
 from swamp.datasets.place import Bucket, FileRef, open_place
 from swamp.datasets.source import data_source, find_asked, register
 from swamp.index.root import Root
+from swamp.models.spark import _of_its_own
 from swamp.repo.config import init_repo, write_config
 from swamp.store.open import StoreSpec
 
@@ -243,7 +244,7 @@ def readers_of(spark, home, repo, name):
             over_http = [lent_copy(file) for file in sorted(links.iterdir())]
             yield "http", lambda case: spark.read.option(BY_POSITION, "false").schema(schema).parquet(*over_http)
 
-    session = swamp.spark.register(spark.newSession())  # the other one keeps the Python source
+    session = _of_its_own(spark)  # the other one keeps the Python source
     yield "format", lambda case: session.read.format("swamp").options(**options).load()
 
     def source(case):

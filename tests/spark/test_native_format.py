@@ -1,5 +1,6 @@
 """`format("swamp")` over Spark's own Parquet reader: the same rows as the Python source, and nothing else changed."""
 
+import json
 import logging
 import os
 import threading
@@ -9,7 +10,7 @@ from test_datasets import load, save, table
 from test_like_spark import put_parts, rows
 
 import swamp.spark
-from swamp.datasets.compile import make_native
+from swamp.datasets.compile import ContentPlanner, make_native
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -68,6 +69,7 @@ def test_columns_and_filters_reach_sparks_reader_and_rows_are_the_same(spark, na
     assert native.read.format("SWAMP").options(repo=str(shared_repo), model="web", name="events").load().count() == 1000
 
 
+@pytest.mark.inv("source.whole")
 def test_no_scan_of_a_relation_sees_the_filters_of_another(native, shared_repo):
     """The query that was wrong with filters in a Python source, and others of its kind."""
     save(make(native), shared_repo)
@@ -125,6 +127,7 @@ def test_a_write_never_reaches_the_parts_that_are_read(native, shared_repo, part
     assert {name: after[name] for name in before} == before and load(native, shared_repo, version=1).count() == 10
 
 
+@pytest.mark.inv("read.snapshot")
 def test_one_snapshot_for_all_scans_of_a_read(native, shared_repo):
     save(make(native, 10), shared_repo)
     latest = load(native, shared_repo)
@@ -255,3 +258,11 @@ def test_a_failure_of_the_planner_costs_speed_and_no_rows(native, shared_repo, m
     monkeypatch.setattr("swamp.datasets.compile.native_table", lambda *_: 1 / 0)
     assert not is_native(load(native, shared_repo)) and load(native, shared_repo).count() == 10
     assert "left to the Python source" in caplog.text
+
+
+def test_only_java_is_told_what_a_read_opens(native, shared_repo):
+    """py4j's port, once something has opened it, takes questions from whoever finds it."""
+    save(make(native, 10), shared_repo)
+    read = json.dumps({"options": {"repo": str(shared_repo), "model": "web", "name": "events"}, "columns": None})
+    planner = ContentPlanner(native, "secret")
+    assert planner.apply("guess", read) is None and planner.apply("secret", read) is not None

@@ -1,7 +1,11 @@
 package swamp;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.Map;
+import java.util.UUID;
 import java.util.WeakHashMap;
 import java.util.function.BiFunction;
 import org.apache.spark.sql.SparkSession;
@@ -17,15 +21,20 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.sources.DataSourceRegister;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import py4j.PythonClient;
+import scala.Tuple2;
 
 /**
  * The format "swamp" in sessions that have a planner: the registered Python source, except that a batch read of Parquet
  * content which Spark can open is a scan of Spark's own. Compiled while Spark runs (compile.py); decision 0026.
  */
 public class NativeFormat extends PythonDataSourceV2 implements DataSourceRegister {
-    /** By session: a function of Python from options and columns to a ParquetTable, or to null. */
+    /** By session: a function of Python from a read, as JSON, to a ParquetTable or null; and the way to Python. */
     public static final Map PLANNERS = Collections.synchronizedMap(new WeakHashMap());
+    /** Shown with each question: py4j lets anybody ask who finds the port that foreachBatch opens. */
+    public static final String SECRET = UUID.randomUUID().toString();
 
+    private static final ObjectMapper JSON = new ObjectMapper();
     private String name;
     private ParquetTable planned;
 
@@ -49,13 +58,21 @@ public class NativeFormat extends PythonDataSourceV2 implements DataSourceRegist
     }
 
     static ParquetTable plan(CaseInsensitiveStringMap options, StructType columns) {
-        BiFunction planner = (BiFunction) PLANNERS.get(SparkSession.active());
-        if (planner == null || !options.containsKey("model") || options.containsKey("table")) {
+        Tuple2 known = (Tuple2) PLANNERS.get(SparkSession.active());
+        if (known == null || !options.containsKey("model") || options.containsKey("table")) {
             return null;
         }
+        if (((PythonClient) known._2()).getPerThreadConnection() == null) {  // no thread of Python's, nobody to ask
+            return null;
+        }
+        Map asked = new HashMap();
+        asked.put("options", options.asCaseSensitiveMap());
+        asked.put("columns", columns == null ? null : columns.json());
         try {
-            return (ParquetTable) planner.apply(options.asCaseSensitiveMap(), columns == null ? null : columns.json());
+            return (ParquetTable) ((BiFunction) known._1()).apply(SECRET, JSON.writeValueAsString(asked));
         } catch (py4j.Py4JException error) {  // Python has gone, or cannot answer
+            return null;
+        } catch (JsonProcessingException error) {
             return null;
         }
     }

@@ -8,19 +8,19 @@ keeps a session from that stands in its log, and the Python source reads, as it 
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.clientserver import ClientServer
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
 from swamp.bulk.settings import NATIVE_FORMAT
@@ -52,8 +52,7 @@ def make_native(session: SparkSession) -> bool:
         try:
             with _LOCK:
                 known = _class_of(session)
-            ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
-            known.getField("PLANNERS").get(None).put(session._jsparkSession, ContentPlanner(session))
+            _introduce(session, known)
             return True
         except (Py4JError, PySparkException, OSError) as error:
             why = f"its class cannot be made: {str(error)[:300]}"
@@ -98,6 +97,16 @@ def _class_of(session: SparkSession) -> Any:
     return loader.loadClass(CLASS)
 
 
+def _introduce(session: SparkSession, known: Any) -> None:
+    """Has the class ask this process for reads of that session, on the connection of the thread that reads: it opens no
+    port."""
+    jvm: Any = session._jvm
+    gateway: Any = session.sparkContext._gateway
+    planner = ContentPlanner(session, str(known.getField("SECRET").get(None)))
+    to_python = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
+    known.getField("PLANNERS").get(None).put(session._jsparkSession, jvm.scala.Tuple2(planner, to_python))
+
+
 def _temporary(jvm: Any) -> str:
     return str(jvm.java.lang.System.getProperty("java.io.tmpdir"))
 
@@ -113,17 +122,19 @@ class ContentPlanner:
     Java: Final = SimpleNamespace(implements=["java.util.function.BiFunction"])
     """What the JVM takes it for (py4j)."""
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, secret: str) -> None:
+        self._secret = secret
         self._session = weakref.ref(session)  # the JVM keeps this as long as it keeps the session
         self._reads = file_of_run()
 
-    def apply(self, options: Mapping[str, str], columns: str | None) -> Any:
-        """A ParquetTable; None where the Python source has to read, or to say what is wrong."""
+    def apply(self, secret: str, read: str) -> Any:
+        """A ParquetTable; None where the Python source has to read, or to say what is wrong. What the JVM asks is JSON:
+        every look into a Java map is a question back."""
         session = self._session()
-        if session is None or not _is_wanted(session):
+        if not hmac.compare_digest(secret, self._secret) or session is None or not _is_wanted(session):
             return None
         try:
-            return self._table(session, dict(options), columns)
+            return self._table(session, **json.loads(read))
         except SwampError as error:
             log.debug("the Python source says what is wrong with a read: %s", error)
         except Exception:
