@@ -6,7 +6,8 @@
 One session (`local[2]`), 9 columns. Plain Spark reads copies of the very parts of the dataset, on this machine's disk.
 Each run does every case once for each reader, one after the other, after one round that is thrown away (a tenth of the
 rows, for writes); medians of the time and of the CPU of all processes (JVM and Python workers). The Python source is
-told the columns of a query (`columns`, and an empty schema for a count), because Spark does not tell it. `floor` is
+told the columns of a query (`columns`, and an empty schema for a count), because Spark does not tell it. `format` is
+`format("swamp")` after `swamp.spark.register`, which is told nothing (decision 0026). `floor` is
 what Spark's API for Python sources costs by itself: a source that hands over the same ready batch again and again, as
 many rows, the same columns, nothing read.
 
@@ -44,6 +45,7 @@ from swamp.datasets.parts import write_parts
 from swamp.datasets.place import Bucket, FileRef, open_place
 from swamp.datasets.source import data_source, find_asked, register
 from swamp.index.root import Root
+from swamp.models.builtin import _of_its_own
 from swamp.repo.config import init_repo, write_config
 from swamp.store.open import StoreSpec
 
@@ -242,6 +244,9 @@ def readers_of(spark, home, repo, name):
             over_http = [lent_copy(file) for file in sorted(links.iterdir())]
             yield "http", lambda case: spark.read.option(BY_POSITION, "false").schema(schema).parquet(*over_http)
 
+    session = _of_its_own(spark)  # the other one keeps the Python source
+    yield "format", lambda case: session.read.format("swamp").options(**options).load()
+
     def source(case):
         chosen = {"columns": SAID[case]} if case in SAID else {}
         reader = spark.read.format("swamp").options(**options, **chosen)
@@ -335,15 +340,15 @@ def report(found, asked, loads):
         f"it ran: {min(loads):.1f} to {max(loads):.1f}, so that of the times only the ratios say something; CPU is of "
         "the JVM and of all Python processes.",
         "",
-        "| store | case | plain | native | lent | plain over HTTP | Python source | floor of its API |",
-        "|---|---|---|---|---|---|---|---|",
+        "| store | case | plain | native | format | lent | plain over HTTP | Python source | floor of its API |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for (store, case), by_reader in cells.items():
         if "plain" not in by_reader:
             continue
         plain = [statistics.median(column) for column in zip(*by_reader["plain"], strict=True)]
         shown = [f"{plain[0]:.2f} s, CPU {plain[1]:.2f} s"]
-        for reader in ("native", "lent", "http", "source", "floor"):
+        for reader in ("native", "format", "lent", "http", "source", "floor"):
             middle = medians(by_reader.get(reader))
             beside = [f"{m:.2f} s ({m / p:.2f})" for m, p in zip(middle, plain, strict=False) if p]
             if beside and reader in ("native", "lent") and "http" in by_reader:

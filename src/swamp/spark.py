@@ -8,7 +8,7 @@
 
 `read` looks up root and version once. The bytes are then read by Spark's own readers wherever the JVM can open the
 parts or runs on this machine, and by this package's Python source elsewhere; the plan shows which (`FileScan` or
-`BatchScan swamp`), the logger `swamp.spark` says why.
+`BatchScan swamp`), the logger `swamp.spark` says why. After `register` the format `swamp` does the same for Parquet.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ def session() -> SparkSession:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes `format("swamp")` known to a session. Sessions that swamp starts have it already."""
+    """Makes `format("swamp")` known to a session; Parquet is read by Spark's own reader where that is possible."""
+    from swamp.datasets.compile import make_native
     from swamp.datasets.source import data_source
 
     spark.dataSource.register(data_source())
+    make_native(spark)
     return spark
 
 
@@ -79,6 +81,7 @@ def write(
     With `partition_by` rows are brought together by these columns first, and each part holds one combination of them.
     """
     from swamp.data.records import read_so_far
+    from swamp.datasets.source import data_source
 
     asked = _options(repo, model, name, options, writeId=write_id, lifetime=lifetime)
     if partition_by:
@@ -89,7 +92,7 @@ def write(
     made_from = read_so_far()
     if made_from:
         asked["inputs"] = json.dumps([dict(one) for one in made_from])
-    register(frame.sparkSession)
+    frame.sparkSession.dataSource.register(data_source())
     frame.write.format("swamp").mode("append").options(**asked).save()
 
 

@@ -284,18 +284,24 @@ native._path_of = lambda *_: ""
 session = open_session(SparkSettings("local[1]", None, {"spark.ui.enabled": "true", "spark.ui.port": "0"}))
 swamp.spark.write(session.range(0, 100, 1, 3), "web", "events", repo=sys.argv[1])
 found = swamp.spark.read(session, "web", "events", repo=sys.argv[1])
-assert found.where("id > 10").count() == 89
+by_format = swamp.spark.register(session).read.format("swamp")
+by_format = by_format.options(repo=sys.argv[1], model="web", name="events").load()
+assert found.where("id > 10").count() == by_format.where("id > 10").count() == 89
 ui = session.sparkContext.uiWebUrl
 rest = f"{ui}/api/v1/applications/{session.sparkContext.applicationId}/sql"
 asked = [f"{rest}?details=true&planDescription=true", f"{ui}/SQL/", f"{ui}/jobs/", f"{ui}/stages/"]
 asked += [f"{ui}/SQL/execution/?id={one['id']}" for one in json.load(urllib.request.urlopen(rest))]
 pages = [urllib.request.urlopen(one).read().decode() for one in asked]
-plan = found._jdf.queryExecution().toString() + found._jdf.queryExecution().explainString(
-    session._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended"))
+modes = [session._jvm.org.apache.spark.sql.execution.ExplainMode.fromString(one) for one in ("extended", "formatted")]
+runs = [frame._jdf.queryExecution() for frame in (found, by_format)]
+plan = "".join(run.toString() + "".join(run.explainString(mode) for mode in modes) for run in runs)
 secret = lender()._secret
 print(json.dumps({
     "read there": all(secret in path for path in found.inputFiles()),
-    "scans shown": "FileScan parquet" in plan and any("Scan parquet" in page for page in pages),
+    "scans shown": all(
+        mark in plan and any(mark.removeprefix("File") in page for page in pages)
+        for mark in ("FileScan parquet", "NativeParquetScan")
+    ),
     "hidden": "*********(redacted)" in plan and any("(redacted)" in page for page in pages),
     "told": [one for one, page in zip(["plan", *asked], [plan, *pages]) if secret in page or secret[:8] in page],
 }))

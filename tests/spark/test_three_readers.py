@@ -1,9 +1,10 @@
-"""Odd types, odd parts and odd queries: Spark's own reader, the same over lent parts and over copies of them, and the
-Python source answer as a plain DataFrame of the same rows does."""
+"""Odd types, odd parts and odd queries: Spark's own reader, the same over lent parts and over copies of them, the
+format over it, and the Python source answer as a plain DataFrame of the same rows does."""
 
 from decimal import Decimal
 
 import pytest
+from spark_files import native_format
 from test_datasets import load
 
 import swamp.spark
@@ -40,7 +41,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def three(spark, tmp_path_factory):
-    """The same rows under five names. One task of eight has no rows; some columns are null throughout a part."""
+    """The same rows under several names. One task of eight has no rows; some columns are null throughout a part."""
     from swamp.repo.config import init_repo, write_config
 
     home = tmp_path_factory.mktemp("three")
@@ -54,10 +55,14 @@ def three(spark, tmp_path_factory):
         patched.setattr(native, "_path_of", lambda *_: "")
         patched.setattr(native, "_never_changes", lambda *_: False)  # nothing of it is kept for the next one
         views["lent"] = swamp.spark.read(spark, "web", "events", repo=home / "repo")
+        with native_format(spark):
+            views["format_lent"] = load(spark, home / "repo")
         patched.setenv("SWAMP_HOME", str(home / "home"))
         views["copies"] = read_copies(spark, home)
     views["native"] = swamp.spark.read(spark, "web", "events", repo=home / "repo")
     views["again"] = swamp.spark.read(spark, "web", "events", repo=home / "repo")
+    with native_format(spark):
+        views["format"] = load(spark, home / "repo")
     for name, view in views.items():
         view.createOrReplaceTempView(f"three_{name}")
     yield spark
@@ -109,23 +114,20 @@ def answers(spark, text, name):
 @pytest.mark.inv("source.whole")
 def test_every_reader_answers_as_a_plain_dataframe_does(three):
     marks = {"native": "FileScan", "lent": "webhdfs:", "copies": "/home/parts/used/", "again": "FileScan"}
+    marks |= {"format": "NativeParquetScan", "format_lent": "NativeParquetScan"}
     for name, mark in {**marks, "source": "BatchScan"}.items():
         table = three.table(f"three_{name}")  # a plan cuts long paths off
         assert mark in "\n".join((table._jdf.queryExecution().executedPlan().toString(), *table.inputFiles()))
     wrong = []
     for text in QUERIES:
         plain = answers(three, text, "plain")
-        wrong += [
-            (name, text)
-            for name in ("native", "lent", "copies", "again", "source")
-            if answers(three, text, name) != plain
-        ]
+        wrong += [(name, text) for name in (*marks, "source") if answers(three, text, name) != plain]
     assert not wrong
 
 
 @pytest.mark.inv("source.whole")
 def test_a_cached_reader_and_its_filters_stay_apart(three):
-    for name in ("native", "lent", "copies", "source"):
+    for name in ("native", "lent", "copies", "format", "format_lent", "source"):
         whole = three.table(f"three_{name}")
         kept = whole.where("n = 1").cache()
         try:

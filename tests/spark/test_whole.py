@@ -7,6 +7,7 @@ Spark reuses a Python reader that has taken a filter for other scans of the rela
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from spark_files import native_format
 from test_datasets import load, put, table
 
 import swamp.spark
@@ -110,7 +111,8 @@ def test_every_query_has_the_answer_of_a_plain_dataframe(both, shape, first, sec
 
 @pytest.fixture(scope="module")
 def contents(spark, tmp_path_factory):
-    """A dataset by the Python source, by Spark's own reader, and as a plain DataFrame of the same rows."""
+    """A dataset by the Python source, by the format over Spark's own reader, by that reader, and as a plain DataFrame
+    of the same rows."""
     from swamp.repo.config import init_repo
 
     made = tmp_path_factory.mktemp("contents") / "repo"
@@ -119,6 +121,8 @@ def contents(spark, tmp_path_factory):
     plain = spark.createDataFrame(rows, "name string, version bigint, size double")
     swamp.spark.write(plain.repartition(3), "web", "events", repo=made)
     load(spark, made).createOrReplaceTempView("by_source")
+    with native_format(spark):
+        load(spark, made).createOrReplaceTempView("by_format")
     swamp.spark.read(spark, "web", "events", repo=made).createOrReplaceTempView("by_native")
     plain.createOrReplaceTempView("by_hand")
     return spark
@@ -144,9 +148,11 @@ def test_every_query_of_content_has_the_answer_of_a_plain_dataframe(contents, sh
     text = shape.format(first, second)
     if kept:
         contents.catalog.cacheTable("by_source")
+        contents.catalog.cacheTable("by_format")
     try:
-        found = {view: answers(contents, text, view) for view in ("by_source", "by_native", "by_hand")}
+        found = {view: answers(contents, text, view) for view in ("by_source", "by_format", "by_native", "by_hand")}
     finally:
         if kept:
             contents.catalog.uncacheTable("by_source")
-    assert found["by_source"] == found["by_native"] == found["by_hand"]
+            contents.catalog.uncacheTable("by_format")
+    assert found["by_source"] == found["by_format"] == found["by_native"] == found["by_hand"]

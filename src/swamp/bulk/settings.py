@@ -20,6 +20,7 @@ SHARED_CACHE: Final = "spark.swamp.sharedCache"
 ARCHIVE: Final = "spark.swamp.archive"
 COMPARE_ROWS: Final = "spark.swamp.compareRows"
 COPY_BYTES: Final = "spark.swamp.copyBytes"
+NATIVE_FORMAT: Final = "spark.swamp.nativeFormat"
 COPIED_HERE: Final = 4 << 30
 """Bytes of parts that are kept on this machine's disk once Spark has read them from a bucket (`datasets/copies.py`)."""
 COMPARED_HERE: Final = 300_000

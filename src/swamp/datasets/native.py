@@ -23,7 +23,7 @@ from swamp.datasets.copies import shelf_at
 from swamp.datasets.lend import Room, lender
 from swamp.datasets.options import check_content_options
 from swamp.datasets.place import Bucket, FileRef, Folder, open_place
-from swamp.datasets.reuse import frame_again, identity_of, keep
+from swamp.datasets.reuse import frame_again, identity_of, keep, keep_frame, kept
 from swamp.datasets.source import data_source, find_asked, note_read
 from swamp.errors import UsageError
 from swamp.index.entry import is_payload_key, object_of
@@ -33,6 +33,7 @@ from swamp.store.walk import plain_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger("swamp.spark")
 _SCHEMES: Final = {"s3": "s3a", "gcs": "gs"}
@@ -78,18 +79,64 @@ def read_native(
         known = identity_of(place, artifact, tuple(copies.here.values()))
         if (again := frame_again(session, known)) is not None:
             return again
+    found = _opened(session, place, artifact, kind, copies)
+    if found is None:
+        return None
+    with _listed_by_the_driver(session, len(found.paths)):
+        reader = session.read.option(BY_POSITION, "false") if found.are_lent else session.read
+        frame = _frame(reader, artifact, kind, options, found.paths)
+    if known is not None:
+        keep_frame(session, known, frame)
+    return frame
+
+
+def native_table(session: SparkSession, place: Bucket | Folder, artifact: Artifact, columns: StructType) -> Any | None:
+    """Parquet content with these columns as a ParquetTable of the JVM, which every scan of the format is made of
+    (`compile`); None with the reason in the log."""
+    filled = [file for file in artifact.files if file.size]
+    copies = _copies_of(session, place, filled)
+    known = None
+    if _never_changes(session, place, artifact, "parquet"):
+        known = identity_of(place, artifact, tuple(copies.here.values()), columns.json())
+        if (again := kept(session, known)) is not None:
+            return again
+    found = _opened(session, place, artifact, "parquet", copies)
+    if found is None:
+        return None
+    table = _table_of(session, found, columns)
+    with _listed_by_the_driver(session, len(found.paths)):
+        table.schema()  # looks at the parts; what Spark refuses is told here, and not to the user
+    if known is not None:
+        keep(session, known, table)
+    return table
+
+
+def _table_of(session: SparkSession, found: _Reachable, columns: StructType) -> Any:
+    jvm: Any = session._jvm
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    options = {BY_POSITION: "false"} if found.are_lent else {}
+    return sources.v2.parquet.ParquetTable(
+        "swamp",
+        session._jsparkSession,
+        jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(options),
+        jvm.PythonUtils.toSeq(list(found.paths)),
+        jvm.scala.Some(session._jsparkSession.parseDataType(columns.json())),
+        jvm.java.lang.Class.forName("org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"),
+    )
+
+
+def _opened(
+    session: SparkSession, place: Bucket | Folder, artifact: Artifact, kind: Format, copies: _Copies
+) -> _Reachable | None:
+    """Which paths Spark's own reader opens, or None; either is told in the log."""
+    filled = [file for file in artifact.files if file.size]
     why = _unfit(session, filled, kind)
     found = why if why is not None else _reachable(session, place, filled, copies)
     if isinstance(found, str):
         log.info("%s is read by the Python source: %s", artifact.ref.path, found)
         return None
     log.info("%s is read by Spark's own %s reader: %d parts%s", artifact.ref.path, kind, len(found.paths), found.how)
-    with _listed_by_the_driver(session, len(found.paths)):
-        reader = session.read.option(BY_POSITION, "false") if found.are_lent else session.read
-        frame = _frame(reader, artifact, kind, options, found.paths)
-    if known is not None:
-        keep(session, known, frame)
-    return frame
+    return found
 
 
 class _Reachable(NamedTuple):

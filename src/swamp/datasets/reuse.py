@@ -33,34 +33,49 @@ class Identity(NamedTuple):
     parts: tuple[tuple[str, int], ...]
     copies: tuple[str, ...]
     """Which of them are read as files of this machine instead."""
+    columns: str
+    """Of a table of `format("swamp")`, as JSON; "" of a relation, which has all of them."""
 
 
-def identity_of(place: Bucket | Folder, artifact: Artifact, copies: tuple[str, ...] = ()) -> Identity:
+def identity_of(
+    place: Bucket | Folder, artifact: Artifact, copies: tuple[str, ...] = (), columns: str = ""
+) -> Identity:
     where = place.tree if isinstance(place, Folder) else repr(place.spec)
-    return Identity(where, artifact.meta.id, tuple((file.key, file.size) for file in artifact.files), copies)
+    parts = tuple((file.key, file.size) for file in artifact.files)
+    return Identity(where, artifact.meta.id, parts, copies, columns)
 
 
 def frame_again(session: SparkSession, identity: Identity) -> DataFrame | None:
     """A DataFrame of the relation that this session has kept of it; None if it has none."""
     from pyspark.sql.classic.dataframe import DataFrame
 
-    with _LOCK:
-        kept = _kept.get(session)
-        if kept is None or identity not in kept:
-            return None
-        kept.move_to_end(identity)
-        relation = kept[identity]
+    relation = kept(session, identity)
+    if relation is None:
+        return None
     made: Any = session._jsparkSession.baseRelationToDataFrame(relation)
     return DataFrame(made, session)
 
 
-def keep(session: SparkSession, identity: Identity, frame: DataFrame) -> None:
+def keep_frame(session: SparkSession, identity: Identity, frame: DataFrame) -> None:
     """Keeps the relation of a DataFrame that was just read and that is nothing else."""
     plan: Any = frame._jdf.queryExecution().analyzed()
-    if plan.nodeName() != "LogicalRelation":
-        return
+    if plan.nodeName() == "LogicalRelation":
+        keep(session, identity, plan.relation())
+
+
+def kept(session: SparkSession, identity: Identity) -> Any | None:
+    """The relation or table of the JVM that this session has kept; None if it has none."""
     with _LOCK:
-        kept = _kept.setdefault(session, OrderedDict())
-        kept[identity] = plan.relation()
-        while len(kept) > MOST_KEPT:
-            kept.popitem(last=False)
+        known = _kept.get(session)
+        if known is None or identity not in known:
+            return None
+        known.move_to_end(identity)
+        return known[identity]
+
+
+def keep(session: SparkSession, identity: Identity, made: Any) -> None:
+    with _LOCK:
+        known = _kept.setdefault(session, OrderedDict())
+        known[identity] = made
+        while len(known) > MOST_KEPT:
+            known.popitem(last=False)

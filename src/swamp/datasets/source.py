@@ -8,6 +8,8 @@
 `.option("columns", "a,b")` (or `.schema(…)`) reads only those columns of Parquet content. Spark's Python data sources
 have no automatic column pruning, and they take no filters: Spark gives a reader that took one to other scans of the
 same relation too, which then miss rows (Spark 4.3). inv[source.whole]
+
+After `swamp.spark.register` reads of Parquet do not come here where Spark's own reader can be used (`compile`).
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class SwampDataSource(DataSource):
-    """The `swamp` format. Register it with `spark.dataSource.register(SwampDataSource)`."""
+    """The `swamp` format. Register it with `swamp.spark.register(spark)`."""
 
     @classmethod
     def name(cls) -> str:

@@ -302,6 +302,7 @@ def _session(args: _WithInputs, context: Context) -> Any:
 
 def _of_its_own(shared: Any) -> Any:
     """Spark looks formats up in the thread's active session, so that must be the one that knows ours."""
+    from swamp.datasets.compile import make_native
     from swamp.datasets.source import data_source
 
     session = shared.newSession()
@@ -309,6 +310,7 @@ def _of_its_own(shared: Any) -> Any:
         java = type(session)._get_j_spark_session_class(session._jvm)
         java.setActiveSession(session._jsparkSession)
     session.dataSource.register(data_source())
+    make_native(session)
     return session
 
 
