@@ -160,14 +160,16 @@ def accepted(value: Puttable) -> Iterator[tuple[Path | bytes | BinaryIO, str]]:
     elif isinstance(value, bytes | bytearray | memoryview):
         yield bytes(value), guess_type(bytes(value))
     elif isinstance(value, str):
-        yield value.encode(), "text/plain"
+        yield _encoded(value), "text/plain"
     else:
-        yield _json(value), JSON
+        yield _encoded(value), JSON
 
 
-def _json(value: Any) -> bytes:
+def _encoded(value: Any) -> bytes:
+    """Text as it is, anything else as JSON."""
     try:
-        return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False).encode()
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+        return text.encode()
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"a {type(value).__name__} cannot be saved: {error}",
