@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from swamp.repo.repository import Repo
 
 KEPT: Final = "kept here, not shared: delivered when the store answers"
+STILL_WAITS: Final = "; what was kept before still waits"
 AT_ONCE: Final = 64 << 20
 """What a read delivers before it shows anything: more than this waits for a command that writes, or a sync."""
 
@@ -141,6 +142,7 @@ class Keeper:
 
     def _deliver_all(self, outbox: Outbox, done: Delivered) -> None:
         from swamp.repo.put import Putting
+        from swamp.repo.transaction import NOTHING_KEPT
 
         stuck: set[tuple[str, str]] = set()
         for kept in outbox.entries():
@@ -148,7 +150,9 @@ class Keeper:
                 continue
             try:
                 version = Putting(self._repo).put_kept(kept)
-            except StoreError:
+            except StoreError as error:
+                error.message = f"{error.message.removesuffix(NOTHING_KEPT)}{STILL_WAITS}"
+                error.args = (error.message,)
                 raise
             except SwampError as error:
                 stuck.add((kept.model, kept.name))
