@@ -126,6 +126,15 @@ def test_C18_methods_and_workflows_do_not_start_and_say_that_nothing_was_kept(te
     assert waiting(a) == 0
 
 
+def test_C18_a_sync_that_cannot_deliver_does_not_say_that_nothing_was_kept(team: Team, bucket):
+    a = team.machine("a")
+    a.put("web", "x", "1")
+    away(bucket)
+    a("data", "put", "web", "x", str(a.home / "input")).failed(69)
+    error = a("datastore", "sync").failed(69)["error"]
+    assert error.endswith("what was kept before still waits") and "nothing" not in error
+
+
 def test_C18_a_run_whose_store_goes_away_meanwhile_does_not_say_that_nothing_ran(team: Team, bucket):
     """Who believed it would run it again, and do everything twice: the versions of its steps are here."""
     a = team.machine("a")

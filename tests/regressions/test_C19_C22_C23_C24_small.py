@@ -119,6 +119,26 @@ def test_C22_a_name_that_is_not_utf8_leaves_json_valid(team: Team):
         json.loads(done.stdout.decode("utf-8") or done.stderr.decode("utf-8").splitlines()[-1])
 
 
+def test_L08_a_name_that_is_not_utf8_in_the_tree_stops_nothing_else(team: Team):
+    """It is named by each full sync; what is beside it, and every later command, goes on."""
+    a, b = team.machine("a"), team.machine("b")
+    a.put("web", "first", "1")
+    (a.tree / "files").mkdir()
+    with open(os.fsencode(a.tree / "files") + b"/by-hand\xff.txt", "w") as file:
+        file.write("x")
+    (a.tree / "files" / "beside.txt").write_text("y")
+    for expected in (1, 0):
+        done = bytes_of(a, "datastore", "sync", "--full", "--json")
+        told = json.loads(done.stdout.decode("utf-8"))
+        assert (done.returncode, told["filesPushed"], len(told["failed"])) == (1, expected, 1), done
+    a.put("web", "second", "2")
+    a.sync()
+    b.put("web", "third", "3")
+    a.sync()
+    assert [name for _, name in a.names()] == ["first", "second", "third"]
+    assert any(path == "files/beside.txt" for path in team.place.root()["entries"])
+
+
 def test_C22_a_narrow_terminal_gets_json_that_is_valid(team: Team):
     a = team.machine("a")
     a.put("wäb", "söite", "x")

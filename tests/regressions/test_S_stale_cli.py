@@ -125,6 +125,13 @@ def test_S10_a_payload_with_other_bytes_is_never_handed_out(team: Team):
     assert verified.code == 65 and len(verified.json["corrupt"]) == 1
 
 
+def test_S13_a_namespace_that_is_set_has_a_name(team: Team):
+    """An empty variable in a script does not move everything out of the namespace."""
+    a = team.machine("a", "--namespace", "blue")
+    assert "''" in a("datastore", "namespace", "set", "").failed(2)["error"]
+    assert a("datastore", "namespace", "list").ok()["current"] == "blue"
+
+
 def test_S13_a_namespace_is_not_called_like_a_directory(team: Team):
     a = team.machine("a", joined=False)
     for name in ("data", "outputs", "audit", "a/b", "..", "_index"):

@@ -238,3 +238,12 @@ def test_many_at_once_with_random_kills(machine: Machine) -> None:
     assert sorted(found) == sorted(accepted)
     assert server.stop() == 0
     assert machine("data", "versions", "deploy-hello", "log").ok()["total"] == total
+
+
+def test_deliveries_of_a_status_or_kind_that_there_is_not_are_refused(server: Serving) -> None:
+    """An empty list would say that nothing failed."""
+    for option, word in (("status", "fail"), ("kind", "hook")):
+        error = server.machine("serve", "deliveries", "list", f"--{option}", word).failed(2)
+        assert f"`{word}` is not a {option}" in error["error"]
+        asked = server.ask("GET", f"/api/v1/deliveries?{option}={word}")
+        assert asked.status_code == 400 and asked.json()["code"] == "usage"

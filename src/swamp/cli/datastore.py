@@ -323,10 +323,10 @@ def namespace_unset() -> None:
 
 
 def _renamespaced(s: CommandSession, name: str | None) -> SetUp:
-    from swamp.repo.config import check_namespace
+    from swamp.commit.namespace import validate_name
 
     s.repo.datastore.must_sync()
-    moved = replace(s.repo.config.datastore, namespace=check_namespace(name))
+    moved = replace(s.repo.config.datastore, namespace=None if name is None else validate_name(name))
     return s.repo.set_up(moved, hydrate=s.repo.datastore.chosen)
 
 

@@ -127,7 +127,9 @@ def revoke(identity: Annotated[str, typer.Argument(metavar="ID", help="A token's
 @deliveries.command("list")
 def list_deliveries(
     kind: Annotated[str | None, typer.Option(metavar="K", help="webhook, schedule or api.")] = None,
-    status: Annotated[str | None, typer.Option(metavar="S", help="queued, started, done, failed, cancelled.")] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="S", help="queued, started, done, failed, cancelled, skipped.")
+    ] = None,
     limit: Limit = 100,
 ) -> None:
     """List deliveries, newest first."""

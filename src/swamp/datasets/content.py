@@ -228,7 +228,14 @@ def _parquet_schema(place: Bucket | Folder, files: Sequence[FileRef]) -> pa.Sche
 
     def schema(file: FileRef) -> pa.Schema:
         with place.open(file) as opened:
-            return pq.read_schema(opened).remove_metadata()
+            try:
+                return pq.read_schema(opened).remove_metadata()
+            except (pa.ArrowInvalid, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                raise CorruptData(
+                    f"{file.path} is not Parquet: {error}", hint="`swamp data cat` writes its bytes as they are"
+                ) from error
 
     try:
         return pa.unify_schemas(list(pooled(files, schema, READERS)), promote_options="permissive")

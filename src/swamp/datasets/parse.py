@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from swamp.datasets.infer import PATTERNS, settled, type_of_text, widened
@@ -190,7 +190,9 @@ def csv_texts(open_file: Callable[[], BinaryIO], path: str, dialect: Dialect) ->
             null_values=[dialect.null],
         )
         with open_file() as file, csv.open_csv(file, reading, parsing, convert) as reader:
-            for batch in reader:
+            none = [pa.nulls(0, field.type) for field in reader.schema]
+            bare = pa.RecordBatch.from_arrays(none, schema=reader.schema)  # a header without rows has columns, too
+            for batch in chain([next(reader, bare)], reader):
                 yield batch if dialect.header else batch.rename_columns([f"_c{n}" for n in range(len(names))])
     except pa.ArrowInvalid as error:
         raise CorruptData(

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -143,19 +144,44 @@ def read_range(repo: Repo, file: File, start: int, end: int) -> bytes:
 DELIMITERS: Final = {"csv": ",", "tsv": "\t"}
 
 
+class NotAsCalled(ValueError):
+    """The bytes are those that were put, and not of the format that they are called."""
+
+
+@contextmanager
+def reading_table() -> Iterator[None]:
+    """Raises NotAsCalled for what pyarrow or `json` cannot read; what the disk refuses stays what it is."""
+    try:
+        yield
+    except (ValueError, OSError) as error:  # an ArrowInvalid is a ValueError
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise NotAsCalled(str(error)) from error
+
+
 def arrow_table(contents: Contents, version: DataVersion, columns: Sequence[str] | None = None) -> Any:
     """The rows as a `pyarrow.Table`. Raises UsageError for what is no table, CorruptData for damaged bytes."""
     needs("pyarrow", "reading a version as a table", "arrow")
     files = list(contents.files(version))
     kind = format_of(version, files)
     own = [contents.verified(version, file) for file in data_files(files)]
+    try:
+        with reading_table():
+            return _table(contents, version, kind, own, columns)
+    except NotAsCalled as error:
+        raise _no_table(version, f"it cannot be read as {kind}: {error}") from error
+
+
+def _table(
+    contents: Contents, version: DataVersion, kind: str, own: Sequence[File], columns: Sequence[str] | None
+) -> Any:
     if kind == "parquet":
         return _parquet(version, contents, own, columns)
     if kind in DELIMITERS:
         from pyarrow import csv
 
         dialect = csv.ParseOptions(delimiter=DELIMITERS[kind], newlines_in_values=True)
-        found = _joined([csv.read_csv(file.path, parse_options=dialect) for file in own])
+        found = _joined([csv.read_csv(file.path, parse_options=dialect) for file in own if file.size])
     elif kind == "ndjson":
         from pyarrow import json as lines
 

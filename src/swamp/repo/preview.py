@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from swamp.data.versions import DataVersion
 from swamp.extras import needs
-from swamp.repo.contents import DELIMITERS, Contents, File, data_files, format_of
+from swamp.repo.contents import DELIMITERS, Contents, File, NotAsCalled, data_files, format_of, reading_table
 from swamp.values import mutable
 
 Kind = Literal["table", "json", "text", "binary", "directory"]
@@ -84,7 +84,10 @@ def _looked_at(contents: Contents, version: DataVersion, files: list[File], limi
         return Preview("directory" if kind == "directory" else "binary", kind)
     own = [contents.verified(version, file) for file in data_files(files)]
     if kind == "parquet":
-        return _parquet(own, limit)
+        try:
+            return _parquet(own, limit)
+        except NotAsCalled:
+            return Preview("binary", "binary")
     if kind in ("csv", "tsv"):
         return _csv(own, DELIMITERS[kind], kind, limit)
     if kind == "ndjson":
@@ -104,7 +107,7 @@ def _parquet(files: Sequence[File], limit: int) -> Preview:
 
     found = Preview("table", "parquet", row_count=0)
     for file in files:
-        with pq.ParquetFile(file.path) as table:
+        with reading_table(), pq.ParquetFile(file.path) as table:
             if not found.columns:
                 found.columns = [PreviewColumn(f.name, str(f.type), 0) for f in table.schema_arrow]
             _add_footer(found, table.metadata)

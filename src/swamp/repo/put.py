@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from swamp.repo.repository import Repo
 
 KEPT: Final = "kept here, not shared: delivered when the store answers"
+STILL_WAITS: Final = "; what was kept before still waits"
 AT_ONCE: Final = 64 << 20
 """What a read delivers before it shows anything: more than this waits for a command that writes, or a sync."""
 
@@ -248,7 +249,9 @@ class Keeper:
                 continue
             try:
                 version = Putting(self._repo).deliver(kept)
-            except StoreError:
+            except StoreError as error:
+                error.message = f"{error.message.removesuffix(NOTHING_KEPT)}{STILL_WAITS}"
+                error.args = (error.message,)
                 raise
             except SwampError as error:
                 stuck.add((kept.model, kept.name))
@@ -299,14 +302,16 @@ def accepted(value: Puttable) -> Iterator[tuple[Path | bytes | BinaryIO, str]]:
     elif isinstance(value, bytes | bytearray | memoryview):
         yield bytes(value), guess_type(bytes(value))
     elif isinstance(value, str):
-        yield value.encode(), "text/plain"
+        yield _encoded(value), "text/plain"
     else:
-        yield _json(value), JSON
+        yield _encoded(value), JSON
 
 
-def _json(value: Any) -> bytes:
+def _encoded(value: Any) -> bytes:
+    """Text as it is, anything else as JSON."""
     try:
-        return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False).encode()
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+        return text.encode()
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"a {type(value).__name__} cannot be saved: {error}",

@@ -11,11 +11,11 @@ import sqlite3
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from swamp.data.document import keys_of, values_of
 from swamp.env import Env, rfc3339
-from swamp.errors import Failed, NotFound
+from swamp.errors import Failed, NotFound, UsageError
 from swamp.serve.database import Database
 
 Kind = Literal["webhook", "schedule", "api"]
@@ -155,7 +155,9 @@ class Queue:
     def list(
         self, *, kinds: Sequence[str] = (), status: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[QueuedDelivery]:
-        """The newest that fit; `before` is the number of the last one of an earlier page."""
+        """The newest that fit; `before` is the number of the last one of an earlier page. Raises UsageError."""
+        _check("kind", kinds, get_args(Kind))
+        _check("status", [] if status is None else [status], get_args(Status))
         clauses, args = ["1"], []
         if kinds:
             clauses.append(f"kind IN ({', '.join('?' * len(kinds))})")
@@ -198,6 +200,12 @@ _INSERT: Final = (
     "INSERT INTO deliveries (kind, route, id, workflow, run_id, action, received_at, event, status) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued')"
 )
+
+
+def _check(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for word in given:
+        if word not in known:
+            raise UsageError(f"`{word}` is not a {what}", hint=f"there is {', '.join(known)}")
 
 
 def _row(row: sqlite3.Row) -> QueuedDelivery:

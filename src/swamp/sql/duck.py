@@ -20,7 +20,7 @@ from swamp.datasets.content import Artifact, arrow_schema, format_of, pieces, re
 from swamp.datasets.parse import PLAIN
 from swamp.datasets.place import Folder, open_tables
 from swamp.datasets.tables import TABLES, Row, Table, rows
-from swamp.errors import Failed, SwampError, UsageError
+from swamp.errors import CorruptData, Failed, SwampError, UsageError
 from swamp.extras import needs
 from swamp.sql.relations import EngineQuery, place_in, quoted
 from swamp.values import value
@@ -126,7 +126,7 @@ class Duck:
         view = quoted(dataset.view, "duckdb")
         if dataset.in_place and dataset.files:
             reading = f"read_parquet({_texts(dataset.files)}, union_by_name = true, hive_partitioning = false)"
-            with self._bounded():
+            with self._bounded(), _of_parquet(dataset):
                 self._db.execute(f"CREATE VIEW {view} AS SELECT * FROM {reading}")
             return
         needs("pyarrow", "reading JSON, CSV and text with SQL", "duckdb")
@@ -135,6 +135,10 @@ class Duck:
         kind = format_of(dataset.artifact)
         schema = arrow_schema(dataset.place, dataset.artifact, kind, PLAIN)
         batches = read_pieces(dataset.place, pieces(dataset.place, dataset.artifact, kind), schema)
+        if not schema.names:  # no rows, or empty ones: DuckDB has no table without a column
+            rows = sum(batch.num_rows for batch in batches)
+            self._db.execute(f"CREATE TABLE {view} AS SELECT NULL::VARCHAR AS value FROM range({rows})")
+            return
         self._db.register("~rows", pa.RecordBatchReader.from_batches(schema, batches))
         with self._bounded():
             self._db.execute(f'CREATE TABLE {view} AS SELECT * FROM "~rows"')
@@ -199,6 +203,23 @@ class Duck:
         finally:
             timer.cancel()
             timer.join()  # a thread that still knows the connection when Python ends makes DuckDB complain on stderr
+
+
+@contextmanager
+def _of_parquet(dataset: Dataset) -> Iterator[None]:
+    """Bytes that are not the Parquet that they are called are told as other formats tell theirs."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        if isinstance(error, duckdb.IOException | duckdb.InterruptException | duckdb.OutOfMemoryException):
+            raise
+        said = _details(error).get("exception_message") or str(error)
+        raise CorruptData(
+            f"{dataset.artifact.ref.path} is not Parquet: {_first(said)}",
+            hint="`swamp data cat` writes its bytes as they are",
+        ) from error
 
 
 def _texts(values: Sequence[str]) -> str:

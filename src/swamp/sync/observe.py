@@ -125,6 +125,11 @@ class Planner:
         certain = self.context.committer.enforced or not state.staged_keys()  # see `_nothing_pending`
         return read if seen and certain else None
 
+    def unused(self, read: RootRead) -> None:
+        """Nothing was built on a root that was handed out: who comes next within the same moments may have it."""
+        recent = self.context.recent
+        recent.read = recent.read or read
+
     def bootstrapped(self, *, create: bool) -> Bootstrapped:
         """The root, made from a listing, an older format or the log where there is none."""
         found = self._bootstrapped(create=create)

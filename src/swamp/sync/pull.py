@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from swamp.cache.paths import is_safe
 from swamp.cache.places import FLUSH_TOGETHER, Places, can_flush_together, flush_together
 from swamp.cache.rows import BaseRow, Transaction
 from swamp.commit.commit import RootRead
@@ -229,7 +230,8 @@ class Pull:
 
     def _remember_deferred(self, tx: Transaction) -> None:
         """What is left to a later sync keeps what this root says of it, and nothing that an older root said."""
-        owed = [(path, row, "it could not be read here") for path, row in self.compared.hidden.items()]
+        hidden = self.compared.hidden.items()  # names that no index can hold among them: nothing is owed for those
+        owed = [(path, row, "it could not be read here") for path, row in hidden if is_safe(path)]
         left = (*(a.facts for a in self.compared.planned.actions("push", "delete")), *self.compared.planned.waiting)
         owed += [(f.path, f.remote, "left to the next push") for f in left]
         for path, row, why in owed:

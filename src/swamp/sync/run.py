@@ -125,10 +125,12 @@ class SyncRun:
                 found = self.planner.bootstrapped(create=self._something_to_push())
                 read, warnings, discovered = found.read, found.warnings, discovered or found.discovered
             if read.root is None or (turn == 0 and self._nothing_to_push(read.root)):
+                self.planner.unused(read)
                 self._note(read)
                 seq = read.root.seq if read.root else 0
                 return SyncResult("push", fast_path=True, seq=seq, discovered=discovered, warnings=warnings)
-            stats, root = self._push_once(read)
+            stats, now = self._push_once(read)
+            root = now.root
             again = stats.again or (stats.changed and turn < CHANGED_ROUNDS)
             if again and turn + 1 == ROUNDS:
                 stats.leave_moving()
@@ -136,7 +138,7 @@ class SyncRun:
             total = result if total is None else _joined(total, result)
             if not again:
                 break
-            read = None
+            read = None if now.root is read.root else self.planner.just_read()  # what was committed a moment ago
         assert total is not None
         return replace(total, discovered=discovered, warnings=total.warnings + warnings)
 
@@ -163,7 +165,7 @@ class SyncRun:
             with state.transaction() as tx:
                 remember(tx, self.engine.context, read.root, read.token, read.body)
 
-    def _push_once(self, read: RootRead) -> tuple[SyncStats, Root | None]:
+    def _push_once(self, read: RootRead) -> tuple[SyncStats, RootRead]:
         engine = self.engine
         if read.root is not None and read.root.extra:
             refuse_old_client(engine.committer, read.root)
@@ -181,7 +183,7 @@ class SyncRun:
             stats=stats,
             complete=compared.view.full and not self.scope and not owed and not compared.planned.held,
         )
-        return stats, push.run().root
+        return stats, push.run()
 
     def _journal_found(self, compared: Comparison) -> None:
         """What a comparison found and will push is announced first, so that a crash forgets none of it."""
