@@ -156,6 +156,15 @@ class Nursery:
         self._forks: subprocess.Popen[bytes] | None = None
         self._born: dict[str, str] = {}
 
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whoever forks ends when nobody is left to ask. That of a worker does so with the worker."""
+        if self._channel is not None and self._forks is not None:
+            self._channel.close()
+            self._forks.wait()
+
     def start(
         self, args: Sequence[str], env: Mapping[str, str], cwd: Path, *, group: bool = False, first: Path | None = None
     ) -> Process | subprocess.Popen[str]:
