@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,16 +46,6 @@ _FIRST = (
 )
 
 
-_NO_WARNING = (
-    *("tests/unit/", "tests/property/", "tests/models/", "tests/cache/", "tests/catalog/", "tests/data/"),
-    *("tests/simulation/test_seeds.py", "tests/seeds/", "tests/contract/", "tests/recipes/"),
-)
-"""Where a warning is an error, also of a file, a connection or a process that was left open (pytest hears of those when
-they are freed). Not where a rule is broken on purpose (the rest of tests/simulation): broken code may leave what it
-likes. The other rooms run servers, Spark and browsers; they have not been read for this yet. From 3.13 on Python also
-warns of SQLite connections, and tests/cache leaves some open."""
-
-
 MEMORY = Path("/dev/shm")
 """Where tests write, if there is room: swamp flushes every rename and every row, and half of the processor time of a
 short command, and most of its waiting, was the disk's."""
@@ -88,9 +77,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long ones first: workers begin at different places and steal from the end of each other's list, so that Spark
     stays in the worker that has a session, and nobody is left alone with a long one at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
-    for item in items:
-        if sys.version_info < (3, 13) and item.nodeid.startswith(_NO_WARNING):
-            item.add_marker(pytest.mark.filterwarnings("error"))
 
 
 @pytest.fixture
@@ -256,4 +242,3 @@ ministack = _fixture_of("ministack")
 azurite = _fixture_of("azurite")
 rclone = _fixture_of("rclone")
 gcs = _fixture_of("gcs")
-gcs_emulator = _fixture_of("gcs-emulator")

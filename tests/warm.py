@@ -51,7 +51,10 @@ class Process:
         self.args, self.returncode = args, None
         self.stdin, self.stdout, self.stderr = ends.get("stdin"), ends.get("stdout"), ends.get("stderr")
         self._status, self._lock = status.detach(), threading.Lock()
-        weakref.finalize(self, os.close, self._status)  # threads may ask at any time, so nobody closes it sooner
+        # Threads may ask at any time, and who lets a command run on may not ask at all: nobody closes these sooner.
+        weakref.finalize(self, os.close, self._status)
+        for stream in filter(None, (self.stdin, self.stdout, self.stderr)):
+            weakref.finalize(self, stream.close)
         self._readers: dict[Any, _Reader] = {}
         self.pid = int.from_bytes(_exactly(self._status, 4), "little")
 
@@ -152,6 +155,15 @@ class Nursery:
         self._channel: socket.socket | None = None
         self._forks: subprocess.Popen[bytes] | None = None
         self._born: dict[str, str] = {}
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whoever forks ends when nobody is left to ask. That of a worker does so with the worker."""
+        if self._channel is not None and self._forks is not None:
+            self._channel.close()
+            self._forks.wait()
 
     def start(
         self, args: Sequence[str], env: Mapping[str, str], cwd: Path, *, group: bool = False, first: Path | None = None

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+import threading
+from contextlib import closing
 
 import pytest
 
 from swamp.cache.rows import BaseRow, StagedRow
 from swamp.cache.state import State
+
+
+def test_a_new_file_that_another_process_is_just_making_is_waited_for(tmp_path):
+    """Both would have it written through a log: SQLite refuses the second at once, whatever its patience is."""
+    path = tmp_path / "state.db"
+    opened: list[str] = []
+
+    def open_too() -> None:
+        with closing(State.open(path)) as state:
+            opened.append(state.meta("storeId") or "open")
+
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as making:
+        making.execute("BEGIN IMMEDIATE")
+        second = threading.Thread(target=open_too)
+        second.start()
+        second.join(0.2)
+        assert second.is_alive(), "it did not wait"
+        making.execute("COMMIT")
+        second.join(30)
+    assert opened == ["open"]
 
 
 @pytest.fixture

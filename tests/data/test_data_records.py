@@ -181,7 +181,9 @@ def test_C12_searching_a_long_history_does_not_hold_it_in_memory(tmp_path, run):
         path.write_bytes(record.replace(b"run-00000", b"run-%05d" % number))
     repo = RunRepository(PlainTree(tmp_path))
     assert repo.search(limit=5).total == 5000
-    searching = peak_of(lambda: repo.search(limit=5))
+    # The least of three: one of them may find the interpreter's table of interned strings (path names are) full, and
+    # its growth is as large as the process has become: 1 MB in a young one, 4 MB in one that has run a thousand tests.
+    searching = min(peak_of(lambda: repo.search(limit=5)) for _ in range(3))
     holding = peak_of(lambda: list(repo.list()))
     assert searching < holding / 3
 

@@ -39,6 +39,7 @@ def test_C02_a_killed_rename_to_a_name_that_somebody_else_took_meanwhile_is_refu
     a.put("web", "old", "bytes")
     pushed = next(n for n, step in enumerate(steps) if "/bucket/_" in step)
     assert killer.kill(a, pushed, "data", "rename", "web", "old", "new").killed
+    local_team.place.shorten_leases()
     b.put("web", "new", "others")
     assert "already" in a("data", "rename", "web", "old", "new").failed(2)["error"]
     a("datastore", "sync").ok()

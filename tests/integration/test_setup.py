@@ -221,7 +221,6 @@ def test_killed_at_any_moment_setup_can_be_run_again(local_team: Team):
 
 
 @pytest.mark.usefixtures("one_object_each")
-@pytest.mark.usefixtures("one_object_each")
 @pytest.mark.parametrize("damage", ["gone", "rotten"])
 def test_a_payload_that_the_store_has_lost_keeps_nobody_out(local_team: Team, damage):
     """L22, S06: it is told (exit 1) and the rest is there; a healthy machine puts it back."""

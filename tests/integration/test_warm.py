@@ -85,9 +85,10 @@ def test_another_interpreter_is_started_as_one(machine):
 
 
 def test_an_odd_interpreter_that_is_asked_for_first_does_not_make_all_others_start_the_long_way(machine, tmp_path):
-    nursery, usual = Nursery(SWAMP), machine.environment()
-    with nursery.start(("--version",), {**usual, "PYTHONPATH": str(tmp_path)}, machine.repo) as odd:
-        odd.communicate(timeout=60)
-    with nursery.start(("--version",), usual, machine.repo) as plain:
-        plain.communicate(timeout=60)
+    usual = machine.environment()
+    with Nursery(SWAMP) as nursery:
+        with nursery.start(("--version",), {**usual, "PYTHONPATH": str(tmp_path)}, machine.repo) as odd:
+            odd.communicate(timeout=60)
+        with nursery.start(("--version",), usual, machine.repo) as plain:
+            plain.communicate(timeout=60)
     assert not isinstance(odd, Process) and isinstance(plain, Process)

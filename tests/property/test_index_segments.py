@@ -45,10 +45,6 @@ _drops = st.builds(Unreferenced, _text, st.one_of(st.just(""), _paths), _numbers
 _rows = st.lists(st.one_of(_entries, _tombs, _drops), max_size=30)
 
 
-def by_order(row):
-    return row.path, isinstance(row, Unreferenced), row.seq, row.key
-
-
 def numbered(rows, seq):
     return [r if r.seq else r.at(seq) for r in rows]
 

@@ -380,18 +380,17 @@ def test_K09_a_child_of_nobody_waits(bucket, tmp_path):
 
 @pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])
 def test_K10_an_interrupted_holder_releases_at_once(bucket, tmp_path, signal_name):
-    process = Child(tmp_path / "bucket", tmp_path / "locks").start()
-    assert process.stdout.readline() == "held False\n"
-    process.send_signal(getattr(signal, signal_name))
-    assert process.wait(20) != 0
+    with Child(tmp_path / "bucket", tmp_path / "locks").start() as process:
+        assert process.stdout.readline() == "held False\n"
+        process.send_signal(getattr(signal, signal_name))
+        assert process.wait(20) != 0
     assert body_of(bucket)["state"] == "released"
 
 
 def test_K10_a_killed_holder_costs_its_own_machine_no_ttl(bucket, tmp_path):
-    process = Child(tmp_path / "bucket", tmp_path / "locks").start()
-    assert process.stdout.readline() == "held False\n"
-    process.kill()
-    process.wait(20)
+    with Child(tmp_path / "bucket", tmp_path / "locks").start() as process:
+        assert process.stdout.readline() == "held False\n"
+        process.kill()
     begun = time.monotonic()
     with StoreLeases(bucket, BOB, SYSTEM, timeout_s=20, local_lock_dir=tmp_path / "locks").acquire(KEY):
         assert time.monotonic() - begun < 10, "the TTL is 30 s"

@@ -31,10 +31,6 @@ def old_swamp(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     return old_code(tmp_path_factory.mktemp("old"))
 
 
-def log_of(team: Team) -> list[str]:
-    return sorted(team.place.objects("_index/log/"))
-
-
 def content(machine: Machine) -> dict[str, str]:
     return {name: machine.get("web", name)["content"] for _, name in machine.names()}
 

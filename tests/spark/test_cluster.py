@@ -77,10 +77,11 @@ class Cluster:
     def _run(self, kind, *arguments):
         environ = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         environ.pop("SPARK_TEST_WORKERS", None)  # here workers start from nothing, in the session of their executor
-        log = (self.folder / f"{kind}{len(self.processes)}.log").open("wb")
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
-        # A session of its own, so that a worker can be killed together with its executors.
-        self.processes.append(subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True))
+        with (self.folder / f"{kind}{len(self.processes)}.log").open("wb") as log:
+            # A session of its own, so that a worker can be killed together with its executors.
+            process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+        self.processes.append(process)
 
     def stop(self):
         for process in self.processes:

@@ -48,6 +48,10 @@ class Machine:
         more = {"pick": self.chooser, "cancel": cancel, "policy": policy}
         self.engine = Engine.open(self.store, self.cache, writer=WRITER, **more)
 
+    def close(self):
+        self.engine.close()
+        self.chooser.close()
+
     @property
     def tree(self):
         return self.engine.root
@@ -67,7 +71,21 @@ def machine(tmp_path, bucket, spark):
 
     yield make
     for one in made:
-        one.engine.close()
+        one.close()
+
+
+@pytest.fixture
+def on_spark(jobs):
+    """Makes executors whose threads are tasks of the session of these tests."""
+    made = []
+
+    def make(spec):
+        made.append(OnSpark(lambda: at_hand(jobs.session), spec))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close(own=False)
 
 
 def on_store(jobs, spec):
@@ -134,12 +152,12 @@ def test_a_first_pull_holds_a_portion_of_the_index(machine, engine, monkeypatch)
     assert sum(held) == 600 and max(held) <= 101
 
 
-def test_workers_meet_only_in_directories_that_are_there(jobs, bucket, tmp_path, monkeypatch):
+def test_workers_meet_only_in_directories_that_are_there(on_spark, bucket, tmp_path, monkeypatch):
     """Where the server stumbles over directories that two make at once (decision 0007), the driver makes them."""
     write_files(tmp_path / "tree", {f"files/{n % 9}/{n}": b"x" for n in range(60)} | {"files/top": b"y"})
     paths = sorted(p for p in (tmp_path / "tree").rglob("*") if p.is_file())
     uploads = [Upload(p.relative_to(tmp_path / "tree").as_posix(), str(p), 1) for p in paths]
-    executor, seen = OnSpark(lambda: at_hand(jobs.session), replace(bucket, serialize_mkdir=True)), []
+    executor, seen = on_spark(replace(bucket, serialize_mkdir=True)), []
     real = executor._batches
 
     def batches(name, given, *rest):
@@ -201,7 +219,7 @@ def test_both_engines_make_the_same_plan_and_the_same_bucket_of_a_random_tree(
     assert report(here) == report(there)
     assert other.files() == b.files()
     assert truth(other.store) == truth(b.store)
-    other.engine.close()
+    other.close()
 
 
 @pytest.mark.inv("scan.honest", "unit.whole")
@@ -417,7 +435,7 @@ def test_what_a_bulk_command_looks_at_twice_is_read_once(machine, bucket, jobs, 
     assert on.verify(root).checked and reads() == once
 
 
-def test_the_next_batch_is_under_way_while_the_caller_records_one(jobs, bucket, tmp_path):
+def test_the_next_batch_is_under_way_while_the_caller_records_one(on_spark, bucket, tmp_path):
     """And no more than that: the driver holds two batches, however many files there are."""
     taken = []
 
@@ -427,13 +445,13 @@ def test_the_next_batch_is_under_way_while_the_caller_records_one(jobs, bucket, 
             (tmp_path / str(number)).write_bytes(b"x")
             yield Upload(f"files/{number}", str(tmp_path / str(number)), int(FIRST_COST) * 16)  # a batch of its own
 
-    sent = OnSpark(lambda: at_hand(jobs.session), bucket).upload(uploads(), IdleTimeout(SYSTEM, 300))
+    sent = on_spark(bucket).upload(uploads(), IdleTimeout(SYSTEM, 300))
     assert next(sent).path == "files/0"
     assert taken == [0, 1]
     assert [s.path for s in sent] == ["files/1", "files/2", "files/3"]
 
 
-def test_a_transfer_is_no_query(jobs, bucket, tmp_path):
+def test_a_transfer_is_no_query(on_spark, jobs, bucket, tmp_path):
     """A list of files costs four times as much to start when it goes through Spark's optimizer."""
 
     def queries():
@@ -444,7 +462,7 @@ def test_a_transfer_is_no_query(jobs, bucket, tmp_path):
     before = queries()
     assert before, "they are counted"
     (tmp_path / "one").write_bytes(b"x" * 100)
-    sent = OnSpark(lambda: at_hand(jobs.session), bucket).upload(
+    sent = on_spark(bucket).upload(
         [Upload(f"files/{number}", str(tmp_path / "one"), 100) for number in range(50)], IdleTimeout(SYSTEM, 300)
     )
     assert len(list(sent)) == 50 and queries() == before

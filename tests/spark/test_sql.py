@@ -109,7 +109,9 @@ def test_a_file_has_the_format_that_was_asked_for_also_with_json(repo, swamp_her
     )
     rows = {
         "parquet": lambda: pq.read_table(target).to_pylist(),
-        "csv": lambda: [{**row, "version": int(row["version"])} for row in csv.DictReader(target.open())],
+        "csv": lambda: [
+            {**row, "version": int(row["version"])} for row in csv.DictReader(target.read_text().splitlines())
+        ],
         "json": lambda: json.loads(target.read_text()),
     }[written]()
     assert rows == [{"name": "log", "version": 1}]

@@ -139,8 +139,29 @@ def connect(path: Path, durable: bool) -> sqlite3.Connection:
     return db
 
 
+def keep_log(db: sqlite3.Connection) -> None:
+    """Has the file written through a log beside it.
+
+    SQLite waits for another connection at every statement but this one, when both would change a new file: so this one
+    waits for its turn to write, and finds the log there.
+    """
+    for _ in range(10):
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("COMMIT")
+    db.execute("PRAGMA journal_mode = WAL")
+
+
 def _make_ready(db: sqlite3.Connection, durable: bool) -> None:
-    db.execute("PRAGMA journal_mode = WAL" if durable else "PRAGMA journal_mode = MEMORY")
+    if durable:
+        keep_log(db)
+    else:
+        db.execute("PRAGMA journal_mode = MEMORY")
     db.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = OFF")
     db.execute("PRAGMA temp_store = MEMORY")  # what a statement may undo: 1,700 writes in a pull of 10,000
     if _version(db) != SCHEMA_VERSION:

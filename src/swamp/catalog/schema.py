@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from swamp.cache.begin import closed_on_failure
+from swamp.cache.begin import closed_on_failure, keep_log
 from swamp.cache.files import on_disk
 from swamp.data.metadata import artifact_document, version_fields
 from swamp.data.names import DataName, VersionRef
@@ -208,7 +208,7 @@ def _open(path: Path, trace: Callable[[str], None] | None) -> sqlite3.Connection
     if trace is not None:
         db.set_trace_callback(trace)
     with closed_on_failure(db):
-        db.execute("PRAGMA journal_mode = WAL")
+        keep_log(db)
         db.execute("PRAGMA synchronous = NORMAL")
         if _schema_version(db) != SCHEMA_VERSION:
             with immediate(db):

@@ -77,12 +77,13 @@ def json_rows(
 ) -> Iterator[dict[str, Any]]:
     """The objects of JSON lines, or of one document: a list is its rows, anything else is one row."""
     if lines:
-        text = io.TextIOWrapper(file, encoding=encoding)
-        return (_object(_parsed(line, path)) for line in text if line.strip())
+        with io.TextIOWrapper(file, encoding=encoding) as text:
+            yield from (_object(_parsed(line, path)) for line in text if line.strip())
+        return
     if size > JSON_LIMIT:
         raise UsageError(f"{path} is too large for one JSON document", hint="store it as JSON lines")
     found = _parsed(file.read().decode(encoding), path)
-    return (_object(row) for row in (found if isinstance(found, list) else [found]))
+    yield from (_object(row) for row in (found if isinstance(found, list) else [found]))
 
 
 def _parsed(text: str, path: str) -> Any:
@@ -269,6 +270,6 @@ def _cast_one(text: str | None, kind: pa.DataType) -> Any:
 def text_batches(file: BinaryIO, encoding: str) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    lines = iter(io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="\n"))
-    while block := [line.rstrip("\n") for line in islice(lines, BATCH_ROWS)]:
-        yield pa.RecordBatch.from_pydict({"value": block})
+    with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="\n") as lines:
+        while block := [line.rstrip("\n") for line in islice(lines, BATCH_ROWS)]:
+            yield pa.RecordBatch.from_pydict({"value": block})

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from swamp.cache.begin import keep_log
 from swamp.errors import CorruptData, Failed
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class Database:
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
-    db.execute("PRAGMA journal_mode = WAL")
+    keep_log(db)
     db.execute("PRAGMA synchronous = FULL")
     return db
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[TimedConnection] = []
         self._process = os.getpid()
+        # Nobody closes a store: with the last who knows it go the connections that it has kept.
+        weakref.finalize(self, _close_idle, self._idle, self._process).atexit = False
 
     @contextmanager
     def use(self) -> Iterator[TimedConnection]:
@@ -139,6 +142,12 @@ class Connections:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (name,))
                 connection.execute(sql.SQL(TABLES).format(schema=sql.Identifier(self.server.schema)))
+
+
+def _close_idle(idle: list[TimedConnection], process: int) -> None:
+    if process == os.getpid():
+        for connection in idle:
+            connection.close()
 
 
 def _hung_up(connection: TimedConnection) -> bool:
