@@ -98,13 +98,15 @@ def _json(text: str) -> dict[str, object]:
 
 
 class Swamp(Peer):
+    program = str(HERE / "swamp")
+
     def _swamp(self, *args: str, machine: str = "a") -> list[str]:
         self.env["SWAMP_HOME"] = str(self.work / f"home-{machine}")
-        return [str(HERE / "swamp"), *args, "--repo-dir", str(self.work / f"repo-{machine}"), "--json"]
+        return [self.program, *args, "--repo-dir", str(self.work / f"repo-{machine}"), "--json"]
 
     def _machine(self, name: str) -> None:
         repo = self.work / f"repo-{name}"
-        self.timed([str(HERE / "swamp"), "repo", "init", str(repo), "--json"])
+        self.timed([self.program, "repo", "init", str(repo), "--json"])
 
     def prepare(self, source: Path) -> None:
         self._machine("a")
@@ -235,8 +237,15 @@ class Restic(Peer):
         return self.timed(self._run("restore", "latest", "--target", "/"))
 
 
+class SwampBefore(Swamp):
+    """Another version of swamp: the program that SWAMP_BEFORE names, such as one of an older checkout's environment."""
+
+    program = os.environ.get("SWAMP_BEFORE", "swamp")
+
+
 PEERS: dict[str, type[Peer]] = {
     "swamp": Swamp,
+    "swamp-before": SwampBefore,
     "rclone": Rclone,
     "rclone-defaults": RcloneDefaults,
     "s5cmd": S5cmd,
