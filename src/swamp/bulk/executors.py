@@ -257,8 +257,13 @@ def _distribution(name: str) -> metadata.Distribution:
 
 
 def _files_of(name: str) -> Iterator[tuple[Path, str]]:
-    if name == "swamp":
-        yield from _own_files()
+    if name == "swamp":  # from the package itself: an editable installation lists no files
+        import swamp
+
+        root = Path(swamp.__file__).parent
+        for source in sorted(root.rglob("*")):
+            if source.is_file() and "__pycache__" not in source.parts:
+                yield source, f"swamp/{source.relative_to(root).as_posix()}"
         return
     files = _distribution(name).files
     if files is None:
@@ -270,16 +275,6 @@ def _files_of(name: str) -> Iterator[tuple[Path, str]]:
         source = Path(str(entry.locate()))
         if ".." not in entry.parts and source.is_file() and "__pycache__" not in entry.parts:
             yield source, str(entry)
-
-
-def _own_files() -> Iterator[tuple[Path, str]]:
-    """From the package itself: an editable installation lists no files."""
-    import swamp
-
-    root = Path(swamp.__file__).parent
-    for source in sorted(root.rglob("*")):
-        if source.is_file() and "__pycache__" not in source.parts:
-            yield source, f"swamp/{source.relative_to(root).as_posix()}"
 
 
 def _normal(name: str) -> str:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -89,7 +89,16 @@ class FetchFiles:
 
     def __call__(self, jobs: Iterable[Download]) -> Iterator[Got]:
         store = opened(self.store)
-        flush = _Flush()
+        together = cache(lambda staging: can_flush_together(Path(staging)))
+        unflushed: set[str] = set()
+
+        def relieved(job: Download) -> Download:
+            """The job without its own flush, where this machine's file system keeps the promise of one for many."""
+            if not together(job.staging):
+                return job
+            unflushed.add(job.staging)
+            return replace(job, durable=False)
+
         with Beat(self.beacon) as beat:
 
             def bring(group: fetch.Group) -> list[Got]:
@@ -99,30 +108,12 @@ class FetchFiles:
                 return got
 
             room = threading.Semaphore(fetch.AT_ONCE)
-            groups = pooled(fetch.groups(map(flush.later, jobs)), bring, self.threads)
+            groups = pooled(fetch.groups(map(relieved, jobs)), bring, self.threads)
             found = chain.from_iterable(groups)
             while page := list(islice(found, FLUSHED_TOGETHER)):
-                flush.now()
+                for staging in unflushed:
+                    flush_together(Path(staging))
                 yield from page
-
-
-@dataclass
-class _Flush:
-    """One flush for a page of downloads, where this machine's file system keeps that promise."""
-
-    directory: Path | None = None
-
-    def later(self, job: Download) -> Download:
-        """The job, relieved of its own flush if `now` will do it."""
-        if self.directory is None or str(self.directory) != job.staging:
-            if not can_flush_together(Path(job.staging)):
-                return job
-            self.directory = Path(job.staging)
-        return replace(job, durable=False)
-
-    def now(self) -> None:
-        if self.directory is not None:
-            flush_together(self.directory)
 
 
 @dataclass(frozen=True)

@@ -111,20 +111,15 @@ class OnSpark:
     def _moved_here(
         self, jobs: Iterable[J], move: Callable[[Inline, Iterator[J]], Iterator[M]]
     ) -> Generator[M, None, Iterator[J]]:
-        """Moves the first of many files in process while the session starts; says which are left for it."""
-        source, helper = iter(jobs), self._helper(jobs)
-        if helper is not None:
+        """Moves the first of many files in process while the session starts, with few threads because it needs the
+        cores too; says which are left for it. A few files are all Spark's, as the user has said."""
+        source = iter(jobs)
+        if self.here is not None and isinstance(jobs, Sized) and len(jobs) >= MANY_FILES:
+            helper = replace(self.here, threads=min(self.here.threads, HELPER_THREADS))
             yield from self._counted(move(helper, self._until_up(source)))
             if not self.session.done():
                 self.reason += "; moved in process before Spark was up"
         return source
-
-    def _helper(self, jobs: Iterable[J]) -> Inline | None:
-        """Who moves some of many files while the session starts, with few threads because it needs the cores too. A
-        few files are all Spark's, as the user has said."""
-        if self.here is None or not isinstance(jobs, Sized) or len(jobs) < MANY_FILES:
-            return None
-        return replace(self.here, threads=min(self.here.threads, HELPER_THREADS))
 
     def _until_up(self, source: Iterator[J]) -> Iterator[J]:
         """Jobs, as long as the session is not up."""

@@ -38,7 +38,15 @@ def open_plugin(kind: str, config: Mapping[str, Any], env: Env) -> ObjectStore:
     plugin = _find(kind)
     factory = plugin.load()
     check_config(plugin, factory, config)
-    store = _made(plugin, lambda: factory(dict(config), env))
+    try:
+        store: Any = factory(dict(config), env)
+    except SwampError:
+        raise
+    except Exception as error:
+        raise Misconfigured(
+            f"the plug-in {plugin.name} cannot open its datastore: {type(error).__name__}: {error}",
+            hint=f"correct its configuration, or ask the makers of {plugin.package}",
+        ) from error
     missing = [name for name in _CALLS if not callable(getattr(store, name, None))]
     if missing or not isinstance(getattr(store, "url", None), str):
         raise Misconfigured(
@@ -113,18 +121,6 @@ def _find(kind: str) -> Plugin:
             hint=f"install the package that brings it, here and where Spark's executors run (installed: {here})",
         )
     return plugin
-
-
-def _made(plugin: Plugin, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except SwampError:
-        raise
-    except Exception as error:
-        raise Misconfigured(
-            f"the plug-in {plugin.name} cannot open its datastore: {type(error).__name__}: {error}",
-            hint=f"correct its configuration, or ask the makers of {plugin.package}",
-        ) from error
 
 
 class PluginStore(Layer):

@@ -40,15 +40,11 @@ Group = list[tuple[Slice | None, Download]]
 
 def groups(jobs: Iterable[Download]) -> Iterator[Group]:
     """The downloads as they are asked for: files of one pack that one request brings, every other by itself."""
-    return _with_cuts(jobs, lambda job: job.key)
+    return grouped(jobs, lambda job: job.key)
 
 
-def grouped(jobs: Iterable[T], key_of: Callable[[T], str]) -> Iterator[list[T]]:
+def grouped(jobs: Iterable[T], key_of: Callable[[T], str]) -> Iterator[list[tuple[Slice | None, T]]]:
     """Anything with a key in the groups that one request brings, those of a pack in the order of their offsets."""
-    return ([job for _, job in group] for group in _with_cuts(jobs, key_of))
-
-
-def _with_cuts(jobs: Iterable[T], key_of: Callable[[T], str]) -> Iterator[list[tuple[Slice | None, T]]]:
     packs: dict[str, list[tuple[Slice, T]]] = {}
     for job in jobs:
         try:

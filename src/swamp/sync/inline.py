@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -15,10 +16,10 @@ from swamp.env import SYSTEM, Env
 from swamp.store.port import ObjectStore
 from swamp.sync import fetch
 from swamp.sync.bulk import Download, Got, Hash, Hashed, Sent, Upload
-from swamp.sync.progress import Cancel, IdleTimeout
+from swamp.sync.progress import IdleTimeout
 from swamp.sync.result import EngineName
 from swamp.sync.second import second_writer
-from swamp.sync.transfer import LARGE, PACKS_AT_ONCE, hash_one, unwanted, upload_group, upload_groups
+from swamp.sync.transfer import LARGE, PACKS_AT_ONCE, hash_one, upload_group, upload_groups
 from swamp.values import mutable
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ class Inline:
         counts: Callable[[R], bool] = lambda _: True,
     ) -> Iterator[R]:
         """Results as they come; those that `counts` are progress, and without any the work ends by `tick`. C09"""
-        feed = _until_cancelled(jobs, idle_timeout.cancel)
+        # Stop starting work when asked to; what has begun ends by itself.
+        feed = takewhile(lambda _: not idle_timeout.cancel.requested, jobs)
         for result in pooled(feed, work, threads or self.threads, tick, discard):
             if counts(result):
                 idle_timeout.progressed()
@@ -146,16 +148,10 @@ def _arrived(results: Sequence[Sent | Got]) -> bool:
 
 
 def _unwanted(results: list[Got]) -> None:
+    """Files that nobody will place do not stay in staging."""
     for got in results:
-        unwanted(got)
-
-
-def _until_cancelled(jobs: Iterable[J], cancel: Cancel) -> Iterator[J]:
-    """Stop starting work when asked to; what has begun ends by itself."""
-    for job in jobs:
-        if cancel.requested:
-            return
-        yield job
+        if got.file is not None:
+            Path(got.file).unlink(missing_ok=True)
 
 
 def pooled(

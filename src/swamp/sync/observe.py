@@ -59,10 +59,6 @@ class Comparison:
     covers: Covers = "all"
     """How much of what the root may have changed was compared: the mark moves when that was all of it."""
 
-    @property
-    def changing_units(self) -> frozenset[str]:
-        return frozenset(unit_of(path) for path in self.changing)
-
 
 @mutable
 class Planner:

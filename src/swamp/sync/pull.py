@@ -175,13 +175,12 @@ class Pull:
         for action in unit.actions:
             got = self.got.get(action.path)
             if got is not None and got.error is not None:
-                return self._fail(action.path, got)
+                return self._fail(action.path, got, got.error)
             if action.verb in _PULLED and not moment.as_planned(action.facts):
                 return "it was changed here while it was being pulled"
         return None
 
-    def _fail(self, path: str, got: Got) -> str:
-        why = got.error or "the download failed"
+    def _fail(self, path: str, got: Got, why: str) -> str:
         if got.cause in LOST:
             told = f"the store has lost {got.key}" if got.cause == "missing" else f"{got.key}: {why}"
             why = f"{told}; `swamp datastore verify --repair` where it still is"

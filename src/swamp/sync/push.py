@@ -88,11 +88,12 @@ class Push:
     def _report_waiting(self) -> None:
         """What was announced here and does not go now is said by name: no push leaves its own rows silently."""
         unfinished = self.compared.planned.unfinished()
+        changing = {unit_of(path) for path in self.compared.changing}
         self.stats.warnings += [f"{unit} is still being written: it stays here for now" for unit in sorted(unfinished)]
         for facts in self.compared.planned.waiting:
             unit = unit_of(facts.path)
             if unit not in unfinished and facts.path not in self.stats.failed and facts.decision().verb == "push":
-                cause: Cause | None = "changed" if unit in self.compared.changing_units else None
+                cause: Cause | None = "changed" if unit in changing else None
                 self.stats.fail(facts.path, self.compared.planned.held.get(unit, ""), cause)
         for action in self.compared.planned.actions("restore"):
             self.stats.fail(action.path, f"{action.why}: pull first, then delete it again")

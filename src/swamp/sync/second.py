@@ -137,19 +137,12 @@ def _told(cut: Slice, job: Download, stored: memoryview) -> Told:
 
 
 def _staged(asked: Sequence[Told], body: memoryview) -> Iterator[str | None]:
+    """The files in staging, verified; None for each that is not right or could not be written."""
     begin = 0
-    for cut, wanted, arrived in asked:
-        yield _file(Slice(*cut), body[begin : begin + arrived], *wanted)
+    for cut, (staging, size, sha256, mtime_ns, durable), arrived in asked:
+        stored, file = body[begin : begin + arrived], None
+        if sha256 is not None:
+            with suppress(SwampError):  # the first process tries again, and says what is wrong
+                file = stage_bytes(staging, unpacked(Slice(*cut), stored, size), size, sha256, mtime_ns, durable).file
+        yield file
         begin += arrived
-
-
-def _file(
-    cut: Slice, stored: memoryview, staging: str, size: int, sha256: str | None, mtime_ns: int | None, durable: bool
-) -> str | None:
-    """The file in staging, verified; None for one that is not right or could not be written."""
-    if sha256 is None:
-        return None
-    try:
-        return stage_bytes(staging, unpacked(cut, stored, size), size, sha256, mtime_ns, durable).file
-    except SwampError:
-        return None  # the first process tries again, and says what is wrong

@@ -204,12 +204,6 @@ def download_one(
     return Got(job.path, job.key, staged.file, staged.size, staged.sha256)
 
 
-def unwanted(got: Got) -> None:
-    """A file that nobody will place does not stay in staging."""
-    if got.file is not None:
-        Path(got.file).unlink(missing_ok=True)
-
-
 def hash_one(job: Hash) -> Hashed:
     """The file's hash with the stat from before it was read."""
     try:

@@ -125,7 +125,8 @@ def inspect_all(
 
     rows = iter(entries)
     pages = iter(lambda: list(islice(rows, TOGETHER)), [])
-    jobs = chain.from_iterable(grouped(page, lambda entry: entry.key) for page in pages)
+    groups = chain.from_iterable(grouped(page, lambda entry: entry.key) for page in pages)
+    jobs = ([entry for _, entry in group] for group in groups)
     return chain.from_iterable(pooled(jobs, look, threads, idle_timeout.check if idle_timeout else None))
 
 
