@@ -14,6 +14,7 @@ from kills import Killer
 from machines import Machine, Place, Team, read_tree
 from swamp.errors import CorruptData
 from swamp.repo.open import read_target
+from swamp.store.together import SideCall
 from swamp.sync.observe import Planner
 
 
@@ -392,3 +393,20 @@ def test_a_new_machine_plans_beside_the_probe_and_fetches_after_it(local_team: T
         repo.set_up(read_target(local_team.place.url))
     assert (b.repo / ".swamp.yaml").read_text() == before
     assert [p for p in b.home.rglob("*") if p.is_file() and {"tree", "staging"} & set(p.parts)] == []
+
+
+def test_the_state_of_a_new_machine_is_made_before_two_threads_open_it(local_team: Team, monkeypatch):
+    """SQLite refuses one of two that make the same file at once ("database is locked"), and does not wait."""
+    local_team.machine("a").put("web", "report", "1")
+    b, began, made = local_team.machine("b", joined=False), SideCall.__init__, []
+
+    def begins(self, call):
+        made.append(len(list(b.home.rglob("state.db"))))
+        began(self, call)
+
+    monkeypatch.setattr(SideCall, "__init__", begins)
+    for name, content in b.environment().items():
+        monkeypatch.setenv(name, content)
+    with swamp.open_repo(b.repo) as repo:
+        assert repo.set_up(read_target(local_team.place.url)).ok
+    assert made[0] == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from swamp.cache.scan import Observed, scan
+from swamp.cache.state import State
 from swamp.errors import AccessDenied, Failed, StoreError, SwampError, UsageError
 from swamp.index.root import ROOT_KEY
 from swamp.locks.flock import FileLock
@@ -137,6 +138,7 @@ class _Move:
 
         new, pulled = self._new, None
         new.store  # noqa: B018  (opened once, and not by two threads)
+        State.open(new.cache.ensure().state_db).close()  # as is this: SQLite refuses two that make one file at once
         # Neither answer depends on the other; what is wrong with the store itself is told first.
         asked = SideCall(lambda: together([self._probed, lambda: refuse_nested_store(new)]))
         try:
