@@ -164,9 +164,9 @@ class MethodRun:
         self.hooks.begin(output, path)
         log = Log(context.log_of(output.id), context.masker, self.hooks.line)
         log.file.with_suffix(".path").write_text(path, encoding="utf-8")
-        parent = context.local / "scratch"
-        parent.mkdir(parents=True, exist_ok=True)
         try:
+            parent = context.local / "scratch"
+            parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as scratch:
                 method_context = self._method_context(global_arguments, output, Path(scratch), log)
                 started = context.env.clock.monotonic()
