@@ -23,6 +23,7 @@ from swamp.data.records import (
     Provenance,
     Read,
     Reads,
+    StoredDefinition,
     decode_definition,
     decode_output,
     noting,
@@ -163,29 +164,54 @@ class MethodRun:
     def go(self) -> Result:
         """Nothing is written before the arguments are known to be right."""
         context, request = self.context, self.request
-        prepared = prepare(context, request.definition, self.kind, self.method, request)
+        arguments, global_arguments, shown = self._prepared()
         if request.definition.file is None:
             context.repo.definitions.auto(request.definition.type, request.definition.name)
-        context.evaluated.save(decode_definition(prepared.shown.to_document(), prepared.shown.name))
-        output = self._first_record(prepared)
+        context.evaluated.save(shown)
+        output = self._first_record()
         path = context.outputs.save(output)
         self.hooks.begin(output, path)
         log = Log(context.log_of(output.id), context.masker, self.hooks.line)
         log.file.with_suffix(".path").write_text(path, encoding="utf-8")
-        parent = context.local / "scratch"
-        parent.mkdir(parents=True, exist_ok=True)
         try:
+            parent = context.local / "scratch"
+            parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as scratch:
-                method_context = self._method_context(prepared, output, Path(scratch), log)
+                method_context = self._method_context(global_arguments, output, Path(scratch), log)
                 started = context.env.clock.monotonic()
-                error = self._call(prepared, method_context)
+                error = self._call(arguments, method_context)
                 took = round((context.env.clock.monotonic() - started) * 1000)
                 output = replace(output, inputs=self.reads.all())
         finally:
             log.close()
         return self._last_record(output, method_context.written, error, took, log)
 
-    def _first_record(self, prepared: PreparedRun) -> Output:
+    def _prepared(self) -> tuple[Any, Any, StoredDefinition]:
+        """The method's arguments and the type's, which fit their schemas, and the definition as a record may show it.
+
+        Raises UsageError that says which argument is wrong, missing or unknown.
+        """
+        context, request, definition, method = self.context, self.request, self.request.definition, self.method
+        inputs, overrides = split_inputs(definition, method, request.inputs, context.masker)
+        given = overrides if request.shown_inputs is None else request.shown_inputs
+        shown_overrides = {name: given.get(name) for name in overrides}
+        about = {key: value for key, value in model_item(definition).items() if key != "file"}
+        scope = replace(context.scope(request.run_facts), inputs=inputs)
+        found = evaluate(definition.global_arguments, scope.with_self(about), ("globalArguments",))
+        scope = scope.with_self({**about, "globalArguments": found.value}, {**about, "globalArguments": found.shown})
+        own = evaluate(definition.arguments(method.name), scope, ("methods", method.name, "arguments"))
+        owner = f"{definition.name}.{method.name}"
+        arguments = check_arguments(method.arguments, {**own.value, **overrides}, owner)
+        shown_arguments = {"arguments": context.masker.value({**own.shown, **shown_overrides})}
+        shown = replace(
+            definition,
+            global_arguments=context.masker.value(found.shown),
+            methods={**{name: {} for name in definition.methods}, method.name: shown_arguments},
+        )
+        global_arguments = check_arguments(self.kind.global_arguments, found.value, definition.name)
+        return arguments, global_arguments, decode_definition(shown.to_document(), definition.name)
+
+    def _first_record(self) -> Output:
         owner = self.request.owner
         return Output(
             id=self.context.env.uuid(),
@@ -195,7 +221,7 @@ class MethodRun:
             status="running",
             started_at=rfc3339(self.context.env.clock.now()),
             provenance=Provenance(
-                definition_hash=prepared.hash,
+                definition_hash=self.request.definition.hash,
                 triggered_by="workflow" if self.request.step else "cli",
                 initiated_by=user_name(),
                 workflow_run_id=owner.workflow_run_id,
@@ -204,7 +230,7 @@ class MethodRun:
             extra={"modelName": self.request.definition.name, "typeVersion": self.kind.version},
         )
 
-    def _method_context(self, prepared: PreparedRun, output: Output, scratch: Path, log: Log) -> Context:
+    def _method_context(self, global_arguments: Any, output: Output, scratch: Path, log: Log) -> Context:
         context, request = self.context, self.request
         withheld = too_short_to_pass_on(context.environment)
         for name in withheld:
@@ -217,12 +243,12 @@ class MethodRun:
             told |= {"SWAMP_WORKFLOW_RUN_ID": str(request.step.workflow_run_id)}
             told |= {"SWAMP_STEP_NAME": str(request.step.step_name)}
         environment = self.change.held.child_environment({**given, **told})
-        return Context(self, prepared.global_arguments, scratch, environment, log, output.id)
+        return Context(self, global_arguments, scratch, environment, log, output.id)
 
-    def _call(self, prepared: PreparedRun, given: Context) -> SwampError | None:
+    def _call(self, arguments: Any, given: Context) -> SwampError | None:
         """The method's own failure, as one of our errors. What it wrote stays. inv[model.failure-keeps]"""
         try:
-            self.method.run(prepared.arguments, given)
+            self.method.run(arguments, given)
         except SwampError as error:
             return self.context.masker.error(error)
         except Exception as error:  # noqa: BLE001 - someone else's method: whatever it raises is the run's outcome
@@ -296,46 +322,6 @@ def _save_again(context: RunContext, result: Result, hooks: Hooks, conflicts: Se
 
 
 # -- the arguments of a run
-
-
-@value
-class PreparedRun:
-    """Arguments that fit their schemas, and the definition as a record may show it."""
-
-    global_arguments: Any
-    arguments: Any
-    shown: Definition
-    hash: str
-
-
-def prepare(
-    context: RunContext, definition: Definition, kind: ModelType, method: Method, request: Request
-) -> PreparedRun:
-    """Raises UsageError that says which argument is wrong, missing or unknown."""
-    inputs, overrides = split_inputs(definition, method, request.inputs, context.masker)
-    given = overrides if request.shown_inputs is None else request.shown_inputs
-    shown_overrides = {name: given.get(name) for name in overrides}
-    about = {key: value for key, value in model_item(definition).items() if key != "file"}
-    scope = replace(context.scope(request.run_facts), inputs=inputs)
-    globals_ = evaluate(definition.global_arguments, scope.with_self(about), ("globalArguments",))
-    scope = scope.with_self({**about, "globalArguments": globals_.value}, {**about, "globalArguments": globals_.shown})
-    own = evaluate(definition.arguments(method.name), scope, ("methods", method.name, "arguments"))
-    owner = f"{definition.name}.{method.name}"
-    arguments = check_arguments(method.arguments, {**own.value, **overrides}, owner)
-    shown = replace(
-        definition,
-        global_arguments=context.masker.value(globals_.shown),
-        methods={
-            **{name: {} for name in definition.methods},
-            method.name: {"arguments": context.masker.value({**own.shown, **shown_overrides})},
-        },
-    )
-    return PreparedRun(
-        global_arguments=check_arguments(kind.global_arguments, globals_.value, definition.name),
-        arguments=arguments,
-        shown=shown,
-        hash=definition.hash,
-    )
 
 
 def split_inputs(

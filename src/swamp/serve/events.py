@@ -81,9 +81,8 @@ class Events:
         """Numbers, writes and announces events, in this order; `also` is a statement of the same transaction."""
         now = rfc3339(self._env.clock.now())
         # As JSON that a file and a wire can hold: half of a surrogate pair is not Unicode.
-        texts = (
-            (kind, run, json.dumps({"at": now, **self._clean(data)}, ensure_ascii=False)) for kind, run, data in drafts
-        )
+        said = ((kind, run, {"at": now, **self._clean(data)}) for kind, run, data in drafts)
+        texts = ((kind, run, json.dumps(data, ensure_ascii=False)) for kind, run, data in said)
         rows = [(now, kind, run, text.encode("utf-8", "replace").decode()) for kind, run, text in texts]
         if not rows and also is None:
             return
