@@ -266,3 +266,19 @@ def test_only_java_is_told_what_a_read_opens(native, shared_repo):
     read = json.dumps({"options": {"repo": str(shared_repo), "model": "web", "name": "events"}, "columns": None})
     planner = ContentPlanner(native, "secret")
     assert planner.apply("guess", read) is None and planner.apply("secret", read) is not None
+
+
+def test_a_thread_without_a_session_finds_all_other_formats(spark, native, tmp_path):
+    """Spark asks every class that is a format for its name, ours too, in whatever thread it looks for one."""
+    java = type(native)._get_j_spark_session_class(native._jvm)
+    found = []
+
+    def look():
+        java.clearActiveSession()
+        lookup = native._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource
+        found.append(lookup("parquet", native._jsparkSession.sessionState().conf()).getName())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert len(found) == 1 and "parquet" in found[0]

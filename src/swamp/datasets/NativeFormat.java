@@ -21,17 +21,16 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.sources.DataSourceRegister;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import py4j.PythonClient;
-import scala.Tuple2;
+import scala.Option;
 
 /**
  * The format "swamp" in sessions that have a planner: the registered Python source, except that a batch read of Parquet
  * content which Spark can open is a scan of Spark's own. Compiled while Spark runs (compile.py); decision 0026.
  */
 public class NativeFormat extends PythonDataSourceV2 implements DataSourceRegister {
-    /** By session: a function of Python from a read, as JSON, to a ParquetTable or null; and the way to Python. */
+    /** By session: a function of Python from a read, as JSON, to a ParquetTable or null. */
     public static final Map PLANNERS = Collections.synchronizedMap(new WeakHashMap());
-    /** Shown with each question: py4j lets anybody ask who finds the port that foreachBatch opens. */
+    /** Shown with each question: py4j lets anybody ask who finds the port on which Python answers. */
     public static final String SECRET = UUID.randomUUID().toString();
 
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -40,7 +39,8 @@ public class NativeFormat extends PythonDataSourceV2 implements DataSourceRegist
 
     /** Spark asks every source for its name whenever it looks for one: sessions without a planner do not find this. */
     public String shortName() {
-        return PLANNERS.containsKey(SparkSession.getActiveSession().getOrElse(null)) ? "swamp" : "swamp (elsewhere)";
+        Option active = SparkSession.getActiveSession();
+        return active.isDefined() && PLANNERS.containsKey(active.get()) ? "swamp" : "swamp (elsewhere)";
     }
 
     public void setShortName(String given) {
@@ -58,18 +58,15 @@ public class NativeFormat extends PythonDataSourceV2 implements DataSourceRegist
     }
 
     static ParquetTable plan(CaseInsensitiveStringMap options, StructType columns) {
-        Tuple2 known = (Tuple2) PLANNERS.get(SparkSession.active());
-        if (known == null || !options.containsKey("model") || options.containsKey("table")) {
-            return null;
-        }
-        if (((PythonClient) known._2()).getPerThreadConnection() == null) {  // no thread of Python's, nobody to ask
+        BiFunction planner = (BiFunction) PLANNERS.get(SparkSession.active());
+        if (planner == null || !options.containsKey("model") || options.containsKey("table")) {
             return null;
         }
         Map asked = new HashMap();
         asked.put("options", options.asCaseSensitiveMap());
         asked.put("columns", columns == null ? null : columns.json());
         try {
-            return (ParquetTable) ((BiFunction) known._1()).apply(SECRET, JSON.writeValueAsString(asked));
+            return (ParquetTable) planner.apply(SECRET, JSON.writeValueAsString(asked));
         } catch (py4j.Py4JException error) {  // Python has gone, or cannot answer
             return null;
         } catch (JsonProcessingException error) {

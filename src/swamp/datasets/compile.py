@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.clientserver import ClientServer
-from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
 from swamp.bulk.settings import NATIVE_FORMAT
@@ -98,13 +98,10 @@ def _class_of(session: SparkSession) -> Any:
 
 
 def _introduce(session: SparkSession, known: Any) -> None:
-    """Has the class ask this process for reads of that session, on the connection of the thread that reads: it opens no
-    port."""
-    jvm: Any = session._jvm
-    gateway: Any = session.sparkContext._gateway
+    """Has the class ask this process for reads of that session, on the port of py4j that `foreachBatch` opens, too."""
+    ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
     planner = ContentPlanner(session, str(known.getField("SECRET").get(None)))
-    to_python = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
-    known.getField("PLANNERS").get(None).put(session._jsparkSession, jvm.scala.Tuple2(planner, to_python))
+    known.getField("PLANNERS").get(None).put(session._jsparkSession, planner)
 
 
 def _temporary(jvm: Any) -> str:
