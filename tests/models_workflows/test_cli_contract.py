@@ -174,6 +174,17 @@ def test_models_from_creation_to_deletion(web: Machine):
     assert web("model", "list").ok() == {"items": [], "total": 0, "fresh": True}
 
 
+def test_a_definition_that_is_no_text_is_a_problem_of_its_file(web: Machine):
+    web("workflow", "create", "good").ok()
+    for group, file in (("model", "models/bad.yaml"), ("workflow", "workflows/workflow-bad.yaml")):
+        (web.repo / file).write_bytes(b"\xff")
+        checked = web(group, "validate")
+        assert (checked.code, checked.json["valid"], checked.json["checked"]) == (1, False, 2)
+        assert [(one["file"], one["message"]) for one in checked.json["problems"]] == [
+            (file, f"{file} is not UTF-8 text")
+        ]
+
+
 def test_types(machine: Machine):
     found = machine("model", "type", "list").ok()
     assert [t["type"] for t in found["types"]] == [

@@ -242,7 +242,7 @@ def delete_model(model: Model, yes: Yes = False) -> None:
 @reading(app, "validate")
 def validate_models(model: SomeModel = None) -> None:
     """Check definitions without running anything. Exit 1 when something is wrong."""
-    from swamp.models.document import parse
+    from swamp.models.document import parse, read_text
 
     with session(reading=True) as s:
         models = s.run_context().models
@@ -253,7 +253,7 @@ def validate_models(model: SomeModel = None) -> None:
         for file in files:
             source = file.relative_to(s.repo.path).as_posix()
             try:
-                found = [problem.to_json() for problem in models.inspect(parse(file.read_text("utf-8"), source))]
+                found = [problem.to_json() for problem in models.inspect(parse(read_text(file, source), source))]
             except UsageError as error:
                 found = error.details.get("problems") or [{"path": "", "message": error.message}]
             problems += [{"file": source, **problem} for problem in found]

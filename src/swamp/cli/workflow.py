@@ -305,9 +305,10 @@ def validate_workflows(
             try:
                 source, found = driver.files.validate(one)
             except UsageError as error:  # not even YAML: that is what it has to say
-                if "problems" not in error.details:
+                if "problems" not in error.details and name is not None:
                     raise
-                problems += [{"file": error.details["file"], **problem} for problem in error.details["problems"]]
+                said = error.details.get("problems") or [{"path": "", "message": error.message}]
+                problems += [{"file": error.details.get("file", one), **problem} for problem in said]
                 continue
             problems += [{"file": source, **problem.to_json()} for problem in found]
         show_problems(s, len(names), problems)
