@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -224,4 +225,9 @@ class Stream:
         return event
 
     def close(self) -> None:
+        """Ends the connection first: an answer that is closed waits for who reads it, and that is for the next beat."""
+        wire = getattr(self.answer.raw.connection, "sock", None)
+        if wire is not None:
+            wire.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=60)
         self.answer.close()
