@@ -14,6 +14,9 @@ from machines import Machine, Team, be, place_on
 from swamp.api.files import RangedFile, SwampFileSystem
 
 REPO = Path(__file__).parents[2]
+# pyarrow, with which pandas and Dask read, closes no file of Python: it lets go of it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
 FRAME = pd.DataFrame({"id": range(1000), "who": [f"w{n}" for n in range(1000)]})
 
 
