@@ -86,7 +86,7 @@ TABLE: dict[tuple[type, str], list[Case]] = {
     (DataRepository, "numbers"): [Case(lambda r, s: r.numbers(NAME))],
     (DataRepository, "highest_taken"): [Case(lambda r, s: r.highest_taken(NAME))],
     (DataRepository, "incomplete"): [Case(lambda r, s: r.incomplete())],
-    (DataRepository, "refuse_outdated"): [Case(lambda r, s: r.refuse_outdated(NAME, 0))],
+    (DataRepository, "refuse_absent"): [Case(lambda r, s: r.refuse_absent(NAME, 0))],
     (DataRepository, "read"): [Case(lambda r, s: r.read(NAME.at(1)))],
     (DataRepository, "newest"): [Case(lambda r, s: r.newest(NAME))],
     (DataRepository, "get"): [Case(lambda r, s: r.get(NAME))],

@@ -124,6 +124,19 @@ def test_L63_a_changed_or_missing_part_is_never_copied_out(team: Team, tmp_path:
 
 
 @pytest.mark.inv("parts.all-or-nothing")
+def test_L63_two_versions_are_never_mixed_in_one_directory(team: Team, tmp_path: Path):
+    """A dataset whose parts lie beside those of the version before would be read twice."""
+    a, target = team.machine("a"), tmp_path / "out"
+    a("data", "put", "web", "all", str(folder(tmp_path / "first", {"one": "1", "two": "2"}))).ok()
+    a("data", "get", "web", "all", "--output", str(target)).ok()
+    a("data", "get", "web", "all", "--output", str(target)).ok()
+    a("data", "put", "web", "all", str(folder(tmp_path / "second", {"one": "1, newer", "three": "3"}))).ok()
+    refused = a("data", "get", "web", "all", "--output", str(target)).failed(2)
+    assert "two" in refused["error"] and "empty" in refused["hint"]
+    assert read_tree(target) == read_tree(tmp_path / "first"), "nothing of it was replaced"
+
+
+@pytest.mark.inv("parts.all-or-nothing")
 def test_L63_a_missing_part_of_a_plain_directory_is_65(tmp_path: Path):
     plain = Machine.make(tmp_path, "plain")
     source = folder(tmp_path / "source", {"one": "1", "two": "2"})

@@ -144,6 +144,9 @@ def test_S23_a_newer_version_that_could_not_be_fetched_is_shown_as_there_and_not
     assert [i["version"] for i in b("data", "query", "!isLatest").ok()["items"]] == [1]
     [found] = b("data", "search").ok()["items"]
     assert found["version"] == 2 and found["here"] is False
+    for words in [(), ("--version", "2")]:
+        refused = b("data", "get", "web", "report", *words).failed(1)
+        assert "could not be brought here" in refused["error"] and "verify" in refused["hint"]
     status = b.status()
     assert status["cache"]["owed"] > 0 and status["cache"]["notHere"][0]["reason"]
     [check] = [c for c in b("datastore", "doctor").json["checks"] if c["name"] == "tree"]

@@ -32,11 +32,12 @@ ANSWER_SECONDS: Final = 300.0
 
 BREAK_EVEN_SECONDS: Final = 25.0
 """What Spark costs before it moves a file: session, first jobs, first plans: 42 s of CPU on two cores, partly at the
-same time. This and what follows: bench/results/spark-breakeven.md."""
+same time (bench/results/spark-breakeven.md)."""
 FEW_CORES: Final = 2
-"""Up to here a session of this machine does not pay for a transfer: 100,000 files were pushed in 60 s in process and in
-70 to 89 s on Spark, pulled in 45 s and in 48 to 62 s (bench/results/hundred-thousand.md, spark-files.md)."""
-INLINE_FILES_PER_SECOND: Final = 1200.0
+"""Up to here a session of this machine does not pay for a transfer: 100,000 files were pushed in 7 s in process and in
+11 s with one, pulled in 6 s and in 13 s (bench/results/hundred-thousand-packs.md, spark-files.md)."""
+INLINE_FILES_PER_SECOND: Final = 8_000.0
+"""Small files travel in packs: 100,000 of 2 KB took 7 to 13 s up and 6 to 19 s down, by the machine."""
 INLINE_BYTES_PER_SECOND: Final = 150e6
 INLINE_ROWS_PER_SECOND: Final = 60_000.0
 HANDFUL: Final = 8

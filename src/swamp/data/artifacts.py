@@ -108,7 +108,7 @@ class DataRepository(VersionReader):
         """Removes one version or all of a name, for everybody; how many there were. Nothing there: nothing said."""
         numbers = self.numbers(data)
         if version is None:
-            self.refuse_outdated(data, max(numbers, default=0))  # it would come back with the next pull
+            self.refuse_absent(data, max(numbers, default=0))  # it would come back with the next pull
         doomed_numbers = numbers if version is None else [n for n in numbers if n == version]
         if not doomed_numbers:
             return 0
@@ -137,7 +137,7 @@ class DataRepository(VersionReader):
         if begun := self._begun(data, target, latest, unshared):
             return begun
         there = self.newest(target)
-        self.refuse_outdated(target, there.version if there else 0)
+        self.refuse_absent(target, there.version if there else 0)
         if target == latest.ref.data or (there is not None and there.meta.active):
             raise _taken(target)
         source = self.raw(latest)

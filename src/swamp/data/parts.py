@@ -311,3 +311,18 @@ def measured(file: Path, name: str, *, durable: bool = True) -> Part:
         with on_disk("flush", str(file)), file.open("rb") as opened:
             os.fsync(opened.fileno())
     return Part(name, hashed.size, hashed.sha256)
+
+
+def copy_part(path: str, source: Path, target: Path, part: Part) -> None:
+    """Copies one part to a place that is free. Raises CorruptData where it is not what was saved."""
+    digest = hashlib.sha256()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with source.open("rb") as file, target.open("xb") as out:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                out.write(chunk)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise damaged(path, "this part of it is missing") from error
+    if digest.hexdigest() != part.checksum:
+        raise damaged(path, "its bytes do not have the checksum in the metadata of its version")

@@ -27,7 +27,7 @@ from swamp.data.names import (
     parse_version,
     version_of,
 )
-from swamp.data.parts import Part, read_manifest
+from swamp.data.parts import Part, copy_part, read_manifest
 from swamp.errors import CorruptData, Failed, NotFound, UsageError
 from swamp.sync.bulk import Work
 from swamp.sync.port import Tree
@@ -149,20 +149,23 @@ class VersionReader:
             if (ref := version_of(file.path)) is not None:
                 yield ref, file.why
 
-    def refuse_outdated(self, data: DataName, here: int) -> None:
-        """Raises Failed if a version above `here` could not be brought: an older one is never taken for the latest."""
-        newer = [(ref.version, why) for ref, why in self._owed(data.path) if ref.data == data and ref.version > here]
-        if newer:
-            version, why = max(newer)
+    def refuse_absent(self, data: DataName, here: int, asked: int | None = None) -> None:
+        """Raises Failed if the version that is asked for, or one above `here`, could not be brought: an older one is
+        never taken for the latest."""
+        absent = {ref.version: why for ref, why in self._owed(data.path) if ref.data == data}
+        version = asked or max(absent, default=0)
+        if (why := absent.get(version)) is not None and version > here:
             instead = f"; version {here} is here, and `--version {here}` reads it" if here else ""
             raise Failed(
                 f"version {version} of {data.name} is in the datastore and could not be brought here: {why}",
-                hint=f"`swamp datastore sync` tries again{instead}",
+                hint=f"`swamp datastore sync` tries again, `swamp datastore verify` says what is lost{instead}",
             )
 
     def get(self, data: DataName, version: int | None = None) -> DataVersion:
         """This version, or the latest one, following renames. Raises NotFound."""
         if version is not None:
+            if not (self._tree.root / data.at(version).metadata_path).exists():
+                self.refuse_absent(data, 0, version)
             found = self.read(data.at(version))
             if found.meta.active:
                 return found
@@ -170,7 +173,7 @@ class VersionReader:
         here = data
         for _ in range(MAX_HOPS):
             newest = self.newest(here)
-            self.refuse_outdated(here, newest.version if newest else 0)
+            self.refuse_absent(here, newest.version if newest else 0)
             if newest is None:
                 raise NotFound(f"there is no data named {here.name}", hint="`swamp data list` shows what is there")
             if newest.meta.active:
@@ -237,10 +240,16 @@ class VersionReader:
         if not version.meta.has_parts:  # another client's: it says nothing of what is in the directory
             shutil.copytree(source, beside, dirs_exist_ok=True)
         for part in self.parts(version):
-            _copy_part(version, source / part.name, beside / part.name, part)
+            copy_part(f"{version.ref.raw_path}/{part.name}", source / part.name, beside / part.name, part)
         if not target.exists():
             beside.rename(target)
             return version.meta.size
+        for there in (p for p in target.rglob("*") if not p.is_dir()):
+            if not (beside / there.relative_to(target)).exists():  # two versions in one directory are neither of them
+                raise UsageError(
+                    f"{target} holds {there.relative_to(target)}, which is no part of version {version.version}",
+                    hint="name a directory that is empty or not there yet",
+                )
         for file in (p for p in beside.rglob("*") if p.is_file()):
             place = target / file.relative_to(beside)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -289,21 +298,6 @@ def _copy_file(version: DataVersion, source: Path, target: Path) -> int:
         staged.discard()
         raise
     return staged.size
-
-
-def _copy_part(version: DataVersion, source: Path, target: Path, part: Part) -> None:
-    path = f"{version.ref.raw_path}/{part.name}"
-    digest = hashlib.sha256()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with source.open("rb") as file, target.open("xb") as out:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                out.write(chunk)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise damaged(path, "this part of it is missing") from error
-    if digest.hexdigest() != part.checksum:
-        raise damaged(path, "its bytes do not have the checksum in the metadata of its version")
 
 
 def _verify(version: DataVersion, sha256: str) -> None:
