@@ -52,6 +52,9 @@ def start(spark, monkeypatch):
     monkeypatch.setattr(session, "stop_session", made.stopped.append)
     yield made
     made.may_come.set()
+    for thread in threading.enumerate():
+        if thread.name == "spark-start":
+            thread.join(WAIT)  # a start that was dropped stops what comes: here, and not the session of all tests later
 
 
 @pytest.fixture
