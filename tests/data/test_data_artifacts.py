@@ -52,7 +52,7 @@ def test_content_may_be_streamed(repo, name, draft, tmp_path, kind):
     assert repo.content(saved) == source.read_bytes()
 
 
-def test_a_directory_becomes_an_artifact_of_parts_and_comes_back_as_one(repo, name, draft, tmp_path):
+def test_a_directory_becomes_an_artifact_of_parts_and_comes_back_as_one(repo, name, draft, tmp_path, monkeypatch):
     source = tmp_path / "parts"
     (source / "day=1").mkdir(parents=True)
     (source / "day=1" / "part-0.parquet").write_bytes(b"one")
@@ -62,6 +62,10 @@ def test_a_directory_becomes_an_artifact_of_parts_and_comes_back_as_one(repo, na
     assert saved.meta.size == 8
     repo.copy_to(repo.get(name), tmp_path / "out")
     assert snapshot(tmp_path / "out") == snapshot(source)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    repo.copy_to(repo.get(name), Path())
+    assert snapshot(tmp_path / "empty") == snapshot(source)
     with pytest.raises(UsageError, match="several parts"):
         repo.open(saved)
 

@@ -13,9 +13,11 @@ import swamp
 from kills import Killer
 from machines import Machine, Place, Team, read_tree
 from swamp.errors import CorruptData
+from swamp.index.root import ROOT_KEY
 from swamp.repo.open import read_target
 from swamp.store.together import SideCall
 from swamp.sync.observe import Planner
+from swamp.testing.s3_bucket import Manners
 
 
 def tier(machine: Machine) -> dict[str, bytes]:
@@ -410,3 +412,29 @@ def test_the_state_of_a_new_machine_is_made_before_two_threads_open_it(local_tea
     with swamp.open_repo(b.repo) as repo:
         assert repo.set_up(read_target(local_team.place.url)).ok
     assert made[0] == 1
+
+
+@pytest.mark.inv("store.one-verdict")
+@pytest.mark.parametrize("state", ["unrecorded", "damaged"])
+def test_a_new_machine_puts_nothing_right_before_the_store_has_passed(double, double_team: Team, monkeypatch, state):
+    """Where conditions are ignored, a pull completes what died between root and record: once the verdict is known."""
+    double.manners = Manners(conditions="ignored")
+    a, b = double_team.machine("a"), double_team.machine("b", joined=False)
+    a.put("web", "report", "1")
+    store = double_team.place.open()
+    if state == "damaged":
+        store.put(ROOT_KEY, b"{")
+    else:
+        store.delete([max(meta.key for page in store.list("_index/log/") for meta in page)])
+    before, asked = double_team.place.objects(), threading.Event()
+
+    def contradicted(_):
+        asked.wait(2)  # long enough for the plan beside it
+        raise CorruptData("the store does something else than its root says")
+
+    monkeypatch.setattr("swamp.repo.ask.agreed_capabilities", contradicted)
+    for name, content in b.environment().items():
+        monkeypatch.setenv(name, content)
+    with pytest.raises(CorruptData, match="something else"):
+        swamp.open_repo(b.repo).set_up(read_target(double_team.place.url, config=double_team.place.config))
+    assert double_team.place.objects() == before

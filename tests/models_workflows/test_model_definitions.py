@@ -36,6 +36,14 @@ def test_a_name_is_taken_once_whatever_the_type(bench):
         bench.context.models.create("python/script", "web")
 
 
+def test_what_is_empty_in_a_definition_is_as_if_it_were_not_there(bench):
+    file = bench.path / "models" / "command" / "shell" / "web.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("id: x\nname: web\ntype: command/shell\ntags: []\nglobalArguments: []\nmethods: ''\n")
+    [found] = bench.context.models.all()
+    assert (found.tags, found.global_arguments, found.methods) == ({}, {}, {})
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", "latest", "a\\b"])
 def test_names_that_cannot_be_paths_are_refused(bench, name):
     with pytest.raises(UsageError):

@@ -231,10 +231,11 @@ class VersionReader:
             return _copy_file(version, source, target)
         with on_disk("write", str(target)):
             target.parent.mkdir(parents=True, exist_ok=True)
+            there = [file.relative_to(target) for file in target.rglob("*") if not file.is_dir()]
             with tempfile.TemporaryDirectory(prefix=TEMP_PREFIX, dir=target.parent) as folder:
-                return self._copy_parts(version, source, Path(folder) / "parts", target)
+                return self._copy_parts(version, source, Path(folder) / "parts", target, there)
 
-    def _copy_parts(self, version: DataVersion, source: Path, beside: Path, target: Path) -> int:
+    def _copy_parts(self, version: DataVersion, source: Path, beside: Path, target: Path, there: Iterable[Path]) -> int:
         """All parts, each of them verified, or none of them (L63). inv[parts.all-or-nothing]"""
         beside.mkdir()
         if not version.meta.has_parts:  # another client's: it says nothing of what is in the directory
@@ -244,12 +245,12 @@ class VersionReader:
         if not target.exists():
             beside.rename(target)
             return version.meta.size
-        for there in (p for p in target.rglob("*") if not p.is_dir()):
-            if not (beside / there.relative_to(target)).exists():  # two versions in one directory are neither of them
-                raise UsageError(
-                    f"{target} holds {there.relative_to(target)}, which is no part of version {version.version}",
-                    hint="name a directory that is empty or not there yet",
-                )
+        strange = next((file for file in there if not (beside / file).exists()), None)
+        if strange is not None:  # two versions in one directory are neither of them
+            raise UsageError(
+                f"{target} holds {strange}, which is no part of version {version.version}",
+                hint="name a directory that is empty or not there yet",
+            )
         for file in (p for p in beside.rglob("*") if p.is_file()):
             place = target / file.relative_to(beside)
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -60,8 +60,9 @@ def definition_from(document: Mapping[str, Any], file: str | None = None) -> Def
     """From a document that was checked; missing optional parts get their defaults."""
     known = attributes_of(document, _KEYS)
     known["type"] = normalise_type(known["type"])
-    known["tags"] = {str(key): str(value) for key, value in known.get("tags", {}).items()}
-    known["methods"] = {name: method or {} for name, method in known.get("methods", {}).items()}
+    known |= {key: known.get(key) or {} for key in ("tags", "global_arguments", "methods")}
+    known["tags"] = {str(key): str(value) for key, value in known["tags"].items()}
+    known["methods"] = {name: method or {} for name, method in known["methods"].items()}
     return Definition(**known, file=file)
 
 

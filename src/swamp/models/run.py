@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -176,12 +177,16 @@ class MethodRun:
         try:
             parent = context.local / "scratch"
             parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as scratch:
-                method_context = self._method_context(global_arguments, output, Path(scratch), log)
+            scratch = Path(tempfile.mkdtemp(dir=parent))
+            try:
+                method_context = self._method_context(global_arguments, output, scratch, log)
                 started = context.env.clock.monotonic()
                 error = self._call(arguments, method_context)
                 took = round((context.env.clock.monotonic() - started) * 1000)
                 output = replace(output, inputs=self.reads.all())
+            finally:
+                # Whatever a method leaves that is not ours to remove: TemporaryDirectory raises for some of it.
+                shutil.rmtree(scratch, ignore_errors=True)
         finally:
             log.close()
         return self._last_record(output, method_context.written, error, took, log)

@@ -276,8 +276,7 @@ class Engine:
     def pull(
         self, scope: tuple[str, ...] = (), *, full: bool = False, ready: Callable[[], object] = lambda: None
     ) -> SyncResult:
-        """Makes what is true in the store present here. Never pushes. `ready` is called when it is planned, before the
-        first file is fetched, and may raise."""
+        """Makes what is true in the store present here. Never pushes. `ready`: see `Planner`."""
         return self._run("pull", scope, full, ready=ready)
 
     def sync(self, scope: tuple[str, ...] = (), *, full: bool = False) -> SyncResult:
@@ -338,8 +337,8 @@ class Engine:
             sweep_staging(self.cache.staging, clock.now().timestamp())
             if mode != "push":
                 self.mender.note(scope or ("",))
-            planner = Planner(self._context, idle_timeout)
-            result = SyncRun(self, planner, idle_timeout, scope, full, want, after_pull, ready).run(mode)
+            planner = Planner(self._context, idle_timeout, ready=ready)
+            result = SyncRun(self, planner, idle_timeout, scope, full, want, after_pull).run(mode)
         result = replace(result, warnings=(*result.warnings, *planner.warnings))
         if not self.committer.enforced:
             result = replace(result, warnings=(*result.warnings, UNSAFE))

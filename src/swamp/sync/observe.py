@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
@@ -72,6 +72,9 @@ class Planner:
     """What a dry run found gone from the tree: a real one has noted it as owed."""
     changing: set[str] = field(default_factory=set)
     """Files that were written while they were hashed."""
+    ready: Callable[[], object] = lambda: None
+    """Asked before the first file is fetched, and before a root is made or put right: whoever raises there has had
+    nothing changed, here or in the store."""
 
     def read(self) -> RootRead:
         """The root: one conditional request; an unchanged one is the copy that is kept here."""
@@ -144,14 +147,18 @@ class Planner:
         try:
             read = self.read()
         except CorruptData:
+            self.await_ready()
             return bootstrap(committer, pace, create=create)
         refuse_put_back(self.context.state, read.root)
         if read.root is None:
+            self.await_ready()
             # Listed by Spark, where Spark was asked for or is at hand.
             listed = lambda: self.context.pick(Work("discover", 0, 0)).discover(committer, self.idle_timeout)  # noqa: E731
             return bootstrap(committer, pace, create=create, known=read, discover=listed)
         committer.word.hear(read.root)
         stands = self._log_status(read)
+        if stands != "recorded":
+            self.await_ready()
         if stands == "rolled back":
             return repair(committer, pace)
         if stands == "unrecorded":
@@ -159,6 +166,11 @@ class Planner:
             return Bootstrapped(committer.confirmed(pace))
         committer.word.refuse_lost(read.root)
         return Bootstrapped(read)
+
+    def await_ready(self) -> None:
+        """Who is asked has time limits of its own."""
+        self.ready()
+        self.idle_timeout.progressed()
 
     def stands(self, read: RootRead) -> bool:
         """Whether this root may be believed as it is: where conditions are enforced, always."""

@@ -5,7 +5,6 @@ A read takes in what harms nobody of a root that it has fetched (`refresh`); eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -49,8 +48,6 @@ class SyncRun:
     hydrating: bool
     after_pull: bool = False
     """The caller has pulled for this very push: a root that was read a moment ago need not be asked for again."""
-    ready: Callable[[], object] = lambda: None
-    """Called when a pull is planned, before it fetches a file: whoever raises there has had nothing changed."""
 
     def run(self, mode: Mode) -> SyncResult:
         """A pull, a push, or a pull and then a push on the same root."""
@@ -95,7 +92,7 @@ class SyncRun:
         try:
             for compared in self.planner.portions(read, self.scope, full=full, hydrating=self.hydrating):
                 _note_comparison(stats, compared)
-                self.ready()
+                self.planner.await_ready()
                 self._journal_found(compared)
                 Pull(
                     context=engine.context if compared.covers == "all" else replace(engine.context, progress=bar),
