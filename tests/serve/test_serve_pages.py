@@ -124,6 +124,7 @@ def test_a_run_is_started_from_its_form_and_its_steps_turn_green_without_a_reloa
     visit.open("/runs")
     visit.page.click("#start a:text-is('slow')")
     visit.page.fill("input[name=ref]", "v1")
+    visit.wait("button[data-ready]:enabled")
     visit.page.keyboard.press("Enter")
     visit.page.wait_for_url("**/runs/*-*")
     visit.mark()
@@ -135,6 +136,17 @@ def test_a_run_is_started_from_its_form_and_its_steps_turn_green_without_a_reloa
     visit.picture("run")
     [run] = server.runs(workflow="slow")
     assert run["trigger"]["kind"] == "api"
+
+
+def test_a_form_whose_script_has_not_come_yet_sends_nothing(machine: Machine, server: Serving, visit: Visit) -> None:
+    add_workflow(machine, "slow", "true")
+    visit.page.route("**/swamp.js*", lambda route: route.abort())
+    visit.open("/runs/new/slow")
+    visit.page.fill("input[name=ref]", "v1")
+    visit.page.keyboard.press("Enter")
+    assert visit.page.is_disabled("button:text-is('Run now')")
+    assert "?" not in visit.page.url and visit.page.input_value("input[name=ref]") == "v1"
+    visit.complaints.clear()  # the browser says that the script is missing
 
 
 def test_a_run_that_waits_is_approved_and_goes_on(machine: Machine, server: Serving, visit: Visit) -> None:

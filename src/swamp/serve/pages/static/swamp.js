@@ -102,6 +102,9 @@ document.addEventListener("submit", async (event) => {
   if (done) location.assign(`/runs/${encodeURIComponent(done.id)}`);
 });
 
+// Until here a form would be sent as a plain address, and what somebody has typed would start nothing.
+for (const button of document.querySelectorAll("button[data-ready]")) button.disabled = false;
+
 function read(field) {
   const kind = field.dataset.kind;
   if (kind === "boolean") return field.checked;
