@@ -49,7 +49,11 @@ class Peer:
     last: dict[str, object] = field(default_factory=dict)
 
     def timed(self, command: list[str], stdin: str | None = None) -> float:
-        """Seconds of wall clock for one process; fails loudly when the tool does."""
+        """Seconds of wall clock for one process; fails loudly when the tool does.
+
+        What the tools before it left unwritten is on the disk first: who flushes would write that, too.
+        """
+        os.sync()
         started = time.perf_counter()
         done = subprocess.run(
             ["/usr/bin/time", "-f", "%M", "-o", str(self.work / "rss"), *command]
