@@ -134,7 +134,7 @@ class ContentPlanner:
             return self._table(session, **json.loads(read))
         except SwampError as error:
             log.debug("the Python source says what is wrong with a read: %s", error)
-        except Exception:
+        except Exception:  # the JVM asks: an error here would end a read that the Python source can do
             log.warning("a read is left to the Python source", exc_info=True)
         return None
 
